@@ -28,8 +28,8 @@ from common.engines import make_engine
 from common.evaluate import evaluate
 from common.metrics import StepMetrics, mismatch_metrics, rollout_metrics
 from common.models import context_length, load_model
+from common.records import Rollouts
 from common.run import Run, seed_step
-from common.types import Rollouts
 from common.verify import Verifier
 
 import torch
@@ -207,14 +207,15 @@ def main(args: Args) -> None:
         rollouts, right = Rollouts.join(groups), torch.stack(right)  # right (P, G)
         batch = collate(prompts, rollouts, model.device)
         mask, rollout_logp = batch.mask, batch.rollout_logp  # (B, T), (B, T)
-        rewards = 2 * right - 1 + overlong_penalty(mask.sum(1).view(P, G), args)  # (P, G)
-        if args.overlong_filter:
-            mask = mask & ~torch.tensor(rollouts.truncated, device=mask.device)[:, None]  # (B, T)
 
         # The learner's own log-probs at the rollout weights: the anchor of the ratio.
         with run.clock("score"):
             old_logp, entropy = score(model, batch, args)  # (B, T), (B, T)
             ref_logp = score(reference, batch, args)[0] if reference else None  # (B, T)
+        # DAPO: rewards of ±1, and less for responses that come close to the length limit.
+        rewards = 2 * right - 1 + overlong_penalty(mask.sum(1).view(P, G), args)  # (P, G)
+        if args.overlong_filter:
+            mask = mask & ~torch.tensor(rollouts.truncated, device=mask.device)[:, None]  # (B, T)
         advantages = compute_advantages(rewards, args).view(-1, 1).expand(mask.shape)  # (B, T)
 
         metrics = StepMetrics()
@@ -230,8 +231,8 @@ def main(args: Args) -> None:
                     logp, _ = token_logps(model, batch, rows, args)  # (b, T)
                     loss, values = policy_loss(
                         logp, old_logp[rows], rollout_logp[rows], advantages[rows], mask[rows], args
-                    )  # (b, T)
-                    if reference:
+                    )
+                    if reference:  # GRPO has the KL in the loss
                         kl = kl_penalty(logp, ref_logp[rows])  # (b, T)
                         loss, values["kl"] = loss + args.kl_beta * kl, kl
                     metrics.add(values, weights[rows], mask[rows])

@@ -178,7 +178,6 @@ def main(args: Args) -> None:
             rollouts = engine.generate(prompts, G, args.max_response_tokens, args.temperature, seed)
         with run.clock("verify"):
             right = torch.tensor(verifier(problems, rollouts), device=model.device).float().view(P, G)  # (P, G)
-        rewards = right  # (P, G)
         batch = collate(prompts, rollouts, model.device)
         mask, rollout_logp = batch.mask, batch.rollout_logp  # (B, T), (B, T)
 
@@ -186,6 +185,7 @@ def main(args: Args) -> None:
         with run.clock("score"):
             old_logp, entropy = score(model, batch, args)  # (B, T), (B, T)
             ref_logp = score(reference, batch, args)[0] if reference else None  # (B, T)
+        rewards = right  # (P, G)
         advantages = compute_advantages(rewards, args).view(-1, 1).expand(mask.shape)  # (B, T)
 
         metrics = StepMetrics()
@@ -201,8 +201,8 @@ def main(args: Args) -> None:
                     logp, _ = token_logps(model, batch, rows, args)  # (b, T)
                     loss, values = policy_loss(
                         logp, old_logp[rows], rollout_logp[rows], advantages[rows], mask[rows], args
-                    )  # (b, T)
-                    if reference:
+                    )
+                    if reference:  # GRPO has the KL in the loss
                         kl = kl_penalty(logp, ref_logp[rows])  # (b, T)
                         loss, values["kl"] = loss + args.kl_beta * kl, kl
                     metrics.add(values, weights[rows], mask[rows])

@@ -3,7 +3,7 @@
     J(θ) = E_t min(r_t Â_t, clip(r_t, 1 - ε, 1 + ε) Â_t)        r_t = π_θ(o_t | x, o_<t) / π_old(o_t | x, o_<t)
     Â_t = Σ_l (γλ)^l δ_{t+l},  δ_t = ρ_t + γ V(s_{t+1}) - V(s_t),  ρ_t: the score at the last token, -β KL_k1 at each
 
-Differs from grpo.py, which came after it and dropped the critic:
+Differs from its parent grpo.py, which came after it and dropped the critic:
 - a critic, a second model, predicts at every token how the response will end; each token has an
   advantage of its own instead of one for the whole response, and no group is needed;
 - the KL to the reference is a part of the token rewards;
@@ -212,7 +212,6 @@ def main(args: Args) -> None:
             rollouts = engine.generate(prompts, G, args.max_response_tokens, args.temperature, seed)
         with run.clock("verify"):
             right = torch.tensor(verifier(problems, rollouts), device=model.device).float().view(P, G)  # (P, G)
-        rewards = right  # (P, G)
         batch = collate(prompts, rollouts, model.device)
         mask, rollout_logp = batch.mask, batch.rollout_logp  # (B, T), (B, T)
 
@@ -220,12 +219,14 @@ def main(args: Args) -> None:
         with run.clock("score"):
             old_logp, entropy = score(model, batch, args)  # (B, T), (B, T)
             ref_logp = score(reference, batch, args)[0] if reference else old_logp  # (B, T)
-            # PPO: values of every token, rewards at every token, and from both the advantages.
+            # PPO: the critic's values at every token.
             old_values = torch.zeros_like(old_logp)  # (B, T)
             with torch.no_grad():
                 for rows in micro_batches(torch.arange(P * G), batch, args.micro_batch_tokens):
                     old_values[rows] = critic(batch, rows)
-        kl = (old_logp - ref_logp) * mask  # (B, T), k1: as a part of the reward its gradient is that of the KL
+        rewards = right  # (P, G)
+        # PPO: rewards at every token. The KL is a part of them: k1 there has the gradient of the KL itself.
+        kl = (old_logp - ref_logp) * mask  # (B, T)
         token_rewards = -args.kl_beta * kl  # (B, T)
         token_rewards[torch.arange(P * G), mask.sum(1) - 1] += rewards.flatten()
         advantages, returns = compute_advantages(token_rewards, old_values, mask, args)  # (B, T), (B, T)
@@ -233,7 +234,8 @@ def main(args: Args) -> None:
         advantages = whiten(advantages, mask)  # (B, T)
 
         metrics = StepMetrics()
-        metrics.add({"entropy": entropy, "kl": kl}, token_weights(mask, args), mask)
+        metrics.add({"entropy": entropy}, token_weights(mask, args), mask)
+        metrics.add({"kl": kl}, token_weights(mask, args), mask)  # PPO
         for group in optimizer.param_groups:
             group["lr"] = args.lr * min(1.0, step / max(1, args.warmup_steps))
         for group in critic_optimizer.param_groups:  # PPO
@@ -247,7 +249,7 @@ def main(args: Args) -> None:
                     logp, _ = token_logps(model, batch, rows, args)  # (b, T)
                     loss, values = policy_loss(
                         logp, old_logp[rows], rollout_logp[rows], advantages[rows], mask[rows], args
-                    )  # (b, T)
+                    )
                     # PPO: the critic has no parameter in common with the policy, so its loss needs no coefficient.
                     values["value_loss"] = value_loss(critic(batch, rows), old_values[rows], returns[rows], args)
                     (weights[rows] * values["value_loss"]).sum().backward()

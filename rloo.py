@@ -136,9 +136,9 @@ def policy_loss(
 def main(args: Args) -> None:
     if args.responses_per_prompt < 2:
         fail("--responses-per-prompt must be at least 2: the advantage compares the responses of a group.")
-    run = Run(args, __file__)
     if args.num_minibatches * args.update_epochs > 1:
-        run.say("note: only the first update of each rollout batch is on-policy, and no ratio corrects the others")
+        print("note: only the first update of each rollout batch is on-policy, and no ratio corrects the others")
+    run = Run(args, __file__)
     args, P, G = run.args, run.args.prompts_per_step, run.args.responses_per_prompt
     model, tokenizer = load_model(args)
     train, held_out = load_problems(args, tokenizer, context_length(model))
@@ -168,12 +168,14 @@ def main(args: Args) -> None:
         with run.clock("score"):
             old_logp, entropy = score(model, batch, args)  # (B, T), (B, T)
             ref_logp = score(reference, batch, args)[0] if reference else old_logp  # (B, T)
-        kl = (old_logp - ref_logp) * mask  # (B, T), k1: as a part of the reward its gradient is that of the KL
+        # REINFORCE has the KL in the reward: k1 there has the gradient of the KL itself.
+        kl = (old_logp - ref_logp) * mask  # (B, T)
         rewards = right - args.kl_beta * kl.sum(1).view(P, G)  # (P, G)
         advantages = compute_advantages(rewards, args).view(-1, 1).expand(mask.shape)  # (B, T)
 
         metrics = StepMetrics()
-        metrics.add({"entropy": entropy, "kl": kl}, token_weights(mask, args), mask)
+        metrics.add({"entropy": entropy}, token_weights(mask, args), mask)
+        metrics.add({"kl": kl}, token_weights(mask, args), mask)  # REINFORCE
         for group in optimizer.param_groups:
             group["lr"] = args.lr * min(1.0, step / max(1, args.warmup_steps))
         with run.clock("train"):
@@ -185,7 +187,7 @@ def main(args: Args) -> None:
                     logp, _ = token_logps(model, batch, rows, args)  # (b, T)
                     loss, values = policy_loss(
                         logp, old_logp[rows], rollout_logp[rows], advantages[rows], mask[rows], args
-                    )  # (b, T)
+                    )
                     metrics.add(values, weights[rows], mask[rows])
                     loss = (weights[rows] * loss).sum()
                     loss.backward()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from common.models import distribution
-from common.types import Rollouts
+from common.records import Rollouts
 
 import torch
 from torch import Tensor

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from common.cli import fail
-from common.types import Problem
+from common.records import Problem
 from common.verify import last_boxed
 
 INSTRUCTION = "\nPlease reason step by step, and put your final answer within \\boxed{}."

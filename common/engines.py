@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from common.cli import fail
 from common.models import distribution, eos_ids
-from common.types import Rollouts
+from common.records import Rollouts
 
 import torch
 from torch import Tensor

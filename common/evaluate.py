@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from common.engines import Engine
-from common.types import Problem
+from common.records import Problem
 from common.verify import Verifier
 
 

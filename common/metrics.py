@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from typing import Any
 
-from common.types import Rollouts
+from common.records import Rollouts
 
 import torch
 from torch import Tensor

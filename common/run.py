@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from common.cli import check_args, fail, flag
 from common.plots import draw_curves
-from common.types import Problem
+from common.records import Problem
 
 import numpy as np
 import torch
@@ -312,6 +312,7 @@ class Run:
 
     def finish(self) -> None:
         """Draw the curves and print the summary."""
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         if self.bar is not None:
             self.bar.close()
         draw_curves(self.dir, f"{self.method}.py, {self.args.model} on {self.args.dataset}, seed {self.args.seed}")

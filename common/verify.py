@@ -21,7 +21,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from common.cli import fail
-from common.types import Problem, Rollouts
+from common.records import Problem, Rollouts
 
 TIME_LIMIT = 5.0  # seconds for one comparison; a common one takes milliseconds
 LONGEST_ANSWER = 1000  # characters; longer boxes are wrong without a look
@@ -81,7 +81,7 @@ class MathVerify:
         """
         if self.child is None or self.child.poll() is not None:
             self.child = subprocess.Popen(
-                [sys.executable, str(Path(__file__).with_name("math_verify_worker.py"))],
+                [sys.executable, "-P", str(Path(__file__).with_name("math_verify_worker.py"))],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

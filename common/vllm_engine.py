@@ -16,7 +16,7 @@ if not torch.cuda.is_available():
 
 from common.cli import fail
 from common.models import context_length, eos_ids, model_path
-from common.types import Rollouts
+from common.records import Rollouts
 
 import vllm
 

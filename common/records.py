@@ -1,4 +1,4 @@
-"""What passes between the parts: problems go in, rollouts come out."""
+"""The records that pass between the parts: problems go in, rollouts come out."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields

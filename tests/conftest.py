@@ -1,0 +1,70 @@
+import json
+import random
+
+import common  # noqa: F401  (sets what torch and transformers read when they load)
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+CHAT_TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+# Small sizes for runs that only have to go through every line.
+SMALL = dict(
+    steps=2, prompts_per_step=4, responses_per_prompt=4, eval_problems=4, eval_samples=2, max_response_tokens=32
+)
+
+
+@pytest.fixture(scope="session")
+def gsm8k_file(tmp_path_factory):
+    """A local data set in GSM8K's format."""
+    rng = random.Random(0)
+    path = tmp_path_factory.mktemp("data") / "train.jsonl"
+    with path.open("w") as file:
+        for _ in range(60):
+            a, b = rng.randint(1, 900), rng.randint(100, 900)
+            question = f"Tom has {a} apples and buys {b} more. How many apples does he have?"
+            answer = f"He has {a} + {b} = <<{a}+{b}={a + b}>>{a + b} apples.\n#### {a + b:,}"
+            file.write(json.dumps({"question": question, "answer": answer}) + "\n")
+    return path
+
+
+@pytest.fixture(scope="session")
+def chat_model(tmp_path_factory, gsm8k_file):
+    """A folder with a small Qwen3 and a sub-word tokenizer with a chat template; its pad token is its EOS."""
+    folder = tmp_path_factory.mktemp("model")
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=["<|im_start|>", "<|im_end|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
+    tokenizer.train([str(gsm8k_file)], trainer)
+    from tokenizers import decoders
+
+    tokenizer.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|im_end|>")
+    fast.chat_template = CHAT_TEMPLATE
+    fast.save_pretrained(folder)
+    config = Qwen3Config(
+        vocab_size=len(fast),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=512,
+        tie_word_embeddings=False,
+        eos_token_id=fast.eos_token_id,
+        bos_token_id=None,
+        pad_token_id=fast.pad_token_id,
+    )
+    import torch
+
+    torch.manual_seed(0)
+    Qwen3ForCausalLM(config).save_pretrained(folder)
+    return folder

@@ -1,0 +1,192 @@
+"""Generation and log-probs: what the engine reports is what the learner computes."""
+
+import grpo
+from common.batch import collate, logp_and_entropy, micro_batches, minibatches, score, token_logps, top_logps
+from common.engines import TransformersEngine
+from common.models import load_model
+from common.records import Rollouts
+
+import pytest
+import torch
+
+PROMPTS = ["7+5=?\n", "12+30-4=?\n", "9+9+9+9=?\n"]
+
+
+@pytest.fixture(scope="module")
+def embedded():
+    return load_model(grpo.Args())
+
+
+def generate(embedded, n=8, temperature=1.0, seed=0, top_k=0, max_tokens=48, **settings):
+    model, tokenizer = embedded
+    prompts = [tokenizer(text)["input_ids"] for text in PROMPTS]
+    engine = TransformersEngine(model, tokenizer, **settings)
+    return prompts, engine.generate(prompts, n, max_tokens, temperature, seed, top_k)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6, 1.7])
+def test_engine_log_probs_are_the_learners(embedded, temperature):
+    prompts, rollouts = generate(embedded, temperature=temperature)
+    batch = collate(prompts, rollouts, "cpu")
+    logp, _ = score(embedded[0], batch, grpo.Args(temperature=temperature))
+    torch.testing.assert_close(logp, batch.rollout_logp, rtol=0, atol=1e-5)
+    assert len({len(tokens) for tokens in rollouts.tokens}) > 3, "rows of different lengths are the point"
+
+
+def test_log_probs_against_a_plain_computation_in_float64(embedded):
+    """Row by row, without padding, from the model's own logits."""
+    model, _ = embedded
+    prompts, rollouts = generate(embedded, temperature=0.8)
+    batch = collate(prompts, rollouts, "cpu")
+    logp, entropy = score(model, batch, grpo.Args(temperature=0.8, micro_batch_tokens=300))
+    double = load_model(grpo.Args())[0].double()
+    for i, response in enumerate(rollouts.tokens):
+        prompt = prompts[i // 8]
+        with torch.no_grad():
+            logits = double(torch.tensor([prompt + response])).logits[0, len(prompt) - 1 : -1] / 0.8
+        expected = logits.log_softmax(-1)
+        torch.testing.assert_close(
+            logp[i, : len(response)].double(), expected[range(len(response)), response], rtol=0, atol=1e-5
+        )
+        torch.testing.assert_close(
+            entropy[i, : len(response)].double(), -(expected.exp() * expected).sum(-1), rtol=0, atol=1e-5
+        )
+        assert (logp[i, len(response) :] == 0).all()
+
+
+def test_chunked_head_has_the_same_gradient(embedded, monkeypatch):
+    """Splitting the (tokens, V) logits is a matter of memory only."""
+    model, _ = embedded
+    prompts, rollouts = generate(embedded)
+    batch = collate(prompts, rollouts, "cpu")
+
+    def gradient():
+        model.zero_grad()
+        token_logps(model, batch, torch.arange(24), grpo.Args())[0].sum().backward()
+        return [p.grad.clone() for p in model.parameters()]
+
+    whole = gradient()
+    monkeypatch.setattr("common.batch.LOGITS_AT_ONCE", 1000)
+    for a, b in zip(whole, gradient(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    model.zero_grad()
+
+
+def test_fp32_head_under_bf16():
+    """With the head in fp32, log-probs of bf16 hidden states do not pass through bf16 logits."""
+    torch.manual_seed(0)
+    head = torch.nn.Linear(64, 500, bias=False)
+    hidden, targets = torch.randn(20, 64).bfloat16(), torch.randint(500, (20,))
+    exact, _ = logp_and_entropy(hidden.float(), targets, head, 1.0, False)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded, _ = logp_and_entropy(hidden, targets, head, 1.0, False)
+        kept, _ = logp_and_entropy(hidden, targets, head, 1.0, True)
+    torch.testing.assert_close(kept, exact)
+    assert (rounded - exact).abs().max() > 1e-3
+
+
+def test_greedy_is_transformers_own(embedded):
+    model, _ = embedded
+    prompts, rollouts = generate(embedded, n=1, temperature=0.0)
+    for prompt, response in zip(prompts, rollouts.tokens, strict=True):
+        output = model.generate(torch.tensor([prompt]), max_new_tokens=48, do_sample=False)
+        assert output[0, len(prompt) :].tolist() == response
+
+
+def test_rows_do_not_depend_on_who_is_beside_them(embedded):
+    """Greedy responses are the same alone and in a batch whose rows end at different times."""
+    model, tokenizer = embedded
+    prompts, together = generate(embedded, n=2, temperature=0.0)
+    engine = TransformersEngine(model, tokenizer)
+    for i, prompt in enumerate(prompts):
+        assert engine.generate([prompt], 1, 48, 0.0, 0).tokens[0] == together.tokens[2 * i]
+
+
+def test_sampling_follows_the_distribution(embedded):
+    """The first token's frequencies over 4,000 samples are the model's probabilities."""
+    model, tokenizer = embedded
+    prompt = tokenizer(PROMPTS[1])["input_ids"]
+    rollouts = TransformersEngine(model, tokenizer).generate([prompt], 4000, 1, 1.0, seed=5)
+    counts = torch.bincount(torch.tensor(rollouts.tokens).flatten(), minlength=model.config.vocab_size)
+    with torch.no_grad():
+        p = model(torch.tensor([prompt])).logits[0, -1].softmax(-1)
+    assert ((counts / 4000 - p).abs() < 4 * (p * (1 - p) / 4000).sqrt() + 1e-3).all()
+
+
+def test_same_seed_same_responses(embedded):
+    assert generate(embedded, seed=3)[1] == generate(embedded, seed=3)[1]
+    assert generate(embedded, seed=3)[1].tokens != generate(embedded, seed=4)[1].tokens
+
+
+def test_ends_and_truncation(embedded):
+    _, tokenizer = embedded
+    _, rollouts = generate(embedded, n=32, max_tokens=20)
+    assert {True, False} == set(rollouts.truncated)
+    for tokens, logps, cut in zip(rollouts.tokens, rollouts.logps, rollouts.truncated, strict=True):
+        assert len(tokens) == len(logps)
+        assert (tokens[-1] != tokenizer.eos_token_id) == cut
+        assert tokenizer.eos_token_id not in tokens[:-1]
+        assert len(tokens) == 20 if cut else len(tokens) <= 20
+
+
+def test_engine_has_its_own_weights(embedded):
+    """An update of the learner shows in the engine only after load_weights."""
+    args = grpo.Args()
+    model, tokenizer = load_model(args)
+    engine = TransformersEngine(model, tokenizer)
+    prompts = [tokenizer(PROMPTS[1])["input_ids"]]
+    before = engine.generate(prompts, 4, 48, 1.0, 0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.02 * torch.randn_like(parameter))
+    assert engine.generate(prompts, 4, 48, 1.0, 0) == before
+    engine.load_weights(model)
+    after = engine.generate(prompts, 4, 48, 1.0, 0)
+    assert after != before
+    batch = collate(prompts, after, "cpu")
+    torch.testing.assert_close(score(model, batch, args)[0], batch.rollout_logp, rtol=0, atol=1e-5)
+
+
+def test_top_k(embedded):
+    """The engine's likeliest tokens are those of the learner, with the same log-probs."""
+    model, _ = embedded
+    prompts, rollouts = generate(embedded, top_k=5)
+    batch = collate(prompts, rollouts, "cpu")
+    rows = torch.arange(24)
+    learner = top_logps(model, batch, rows, grpo.Args())
+    torch.testing.assert_close(learner, batch.top_logp, rtol=1e-4, atol=1e-4)
+    assert (batch.top_logp[..., 0] >= batch.top_logp[..., 4]).all()
+    assert (batch.top_logp.exp().sum(-1)[batch.mask] <= 1 + 1e-5).all()
+
+
+def test_mask_counts_the_eos_even_where_pad_is_eos():
+    """Built from lengths: the final EOS is trained on, padding with the same id is not."""
+    eos = 0
+    rollouts = Rollouts([[5, eos], [6, 7, 8, eos], [9, 9, 9, 9]], [[-1.0] * 2, [-1.0] * 4, [-1.0] * 4], [False] * 3)
+    batch = collate([[1], [2, 3], [4]], rollouts, "cpu")
+    assert batch.mask.tolist() == [[True, True, False, False], [True] * 4, [True] * 4]
+    assert batch.tokens[0].tolist() == [1, 5, eos, 0, 0, 0]
+    assert batch.response[0].tolist() == [5, eos, 0, 0]
+    assert (batch.rollout_logp == -1.0 * batch.mask).all()
+
+
+def test_micro_batches_hold_every_row_once(embedded):
+    prompts, rollouts = generate(embedded)
+    batch = collate(prompts, rollouts, "cpu")
+    rows = torch.tensor([5, 3, 11, 20, 2, 0])
+    for budget in (1, 70, 150, 10**6):
+        parts = list(micro_batches(rows, batch, budget))
+        assert sorted(torch.cat(parts).tolist()) == sorted(rows.tolist())
+        for part in parts:
+            assert len(part) == 1 or len(part) * batch.lengths[part].max() <= budget
+    assert len(parts) == 1
+
+
+def test_minibatches_hold_whole_groups():
+    args = grpo.Args(num_minibatches=3, update_epochs=2)
+    parts = list(minibatches(6, 4, args))
+    assert len(parts) == 6
+    for part in parts:
+        assert sorted((part // 4).tolist()) == sorted([g for g in set((part // 4).tolist()) for _ in range(4)])
+    for epoch in (parts[:3], parts[3:]):
+        assert sorted(torch.cat(epoch).tolist()) == list(range(24))
