@@ -11,6 +11,12 @@ def fail(message: str, code: int = 2) -> NoReturn:
     raise SystemExit(code)
 
 
+def first_line(error: BaseException) -> str:
+    """Kind and first line of an exception, for the end of a sentence."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"
+
+
 def flag(name: str) -> str:
     """The flag of a field of Args."""
     return "--" + name.replace("_", "-")

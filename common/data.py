@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from common.cli import fail
+from common.cli import fail, first_line
 from common.records import Problem
 from common.verify import last_boxed
 
@@ -54,6 +54,7 @@ def read_dataset(name: str, config: str | None, split: str) -> Any:
     import datasets
 
     datasets.disable_progress_bars()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # the reason is in the sentence below
     path = Path(name)
     try:
         if path.is_file():
@@ -66,11 +67,7 @@ def read_dataset(name: str, config: str | None, split: str) -> Any:
     except SystemExit:
         raise
     except Exception as error:  # every reader has its own errors; the person needs the sentence
-        reason = str(error).strip().splitlines()
-        fail(
-            f"--dataset {name} (split {split}) cannot be read: "
-            f"{type(error).__name__}: {reason[0] if reason else 'no reason given'}"
-        )
+        fail(f"--dataset {name} (split {split}) cannot be read: {first_line(error.__cause__ or error)}")
 
 
 def question_answer_pairs(args: Any, split: str) -> list[tuple[Any, str]]:

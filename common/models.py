@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from common.cli import fail
+from common.cli import fail, first_line
 
 import torch
 import torch.nn.functional as F
@@ -34,10 +34,8 @@ def load_model(args: Any) -> tuple[Any, Any]:
         tokenizer = AutoTokenizer.from_pretrained(name)
         model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32, use_safetensors=True)
     except Exception as error:  # every way in which loading fails has its own exception
-        reason = str(error).strip().splitlines()
         fail(
-            f"--model {args.model} cannot be loaded, its files are missing, incomplete or corrupt: "
-            f"{type(error).__name__}: {reason[0] if reason else 'no reason given'}"
+            f"--model {args.model} cannot be loaded, its files are missing, incomplete or corrupt: {first_line(error)}"
         )
     if getattr(config, "final_logit_softcapping", None) or getattr(config, "logit_scale", None):
         fail(f"--model {args.model} rescales its logits after the head, which is not supported here.")

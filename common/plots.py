@@ -7,6 +7,21 @@ from matplotlib.figure import Figure
 
 BLUE, ORANGE, GREEN, RED, PURPLE, GRAY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#666666"
 
+# The same color and line for the same method everywhere.
+METHOD_STYLES = {
+    "reinforce": (GRAY, "-"),
+    "rloo": (GRAY, "--"),
+    "ppo": ("#000000", "-"),
+    "grpo": (BLUE, "-"),
+    "dr_grpo": (BLUE, "--"),
+    "dapo": (ORANGE, "-"),
+    "cispo": (ORANGE, "--"),
+    "gspo": (GREEN, "-"),
+    "gmpo": (GREEN, "--"),
+    "dppo": (PURPLE, "-"),
+    "maxrl": (RED, "-"),
+}
+
 # Each panel: title, unit of the y axis, and its lines as (metric, label, color).
 PANELS = [
     ("Accuracy", "share of responses", [("accuracy", "training", BLUE), ("eval/avg", "held out", ORANGE)]),

@@ -70,7 +70,8 @@ class Run:
         self.method = Path(script).stem
         self.started = time.perf_counter()
         self.seconds: dict[str, float] = defaultdict(float)
-        self.before: dict[str, Any] | None = None
+        self.before: dict[str, Any] | None = None  # the first evaluation
+        self.after: dict[str, Any] | None = None  # the last one
         self.bar: tqdm | None = None
         self.state: dict[str, Any] | None = None  # of the checkpoint to go on from
         self.weights: dict[str, Any] = {}
@@ -110,14 +111,17 @@ class Run:
 
     def read_settings(self, args: Any) -> Any:
         """The settings of the run to resume; a flag beside --resume that contradicts them is refused."""
-        path = Path(args.resume) / "config.json"
         try:
-            config = json.loads(path.read_text())
-            saved = type(args)(**{**config["args"], "resume": args.resume})
+            config = json.loads((args.resume / "config.json").read_text())
+            method, settings = config["method"], config["args"]
         except (OSError, ValueError, KeyError, TypeError):
-            fail(f"--resume {args.resume}: no run folder of this script (its config.json is missing or damaged).")
-        if config["method"] != self.method:
-            fail(f"--resume {args.resume} is a run of {config['method']}.py, not of {self.method}.py.")
+            fail(f"--resume {args.resume} is no run folder: its config.json is missing or damaged.")
+        if method != self.method:
+            fail(f"--resume {args.resume} is a run of {method}.py, not of {self.method}.py.")
+        try:
+            saved = type(args)(**settings | {"resume": args.resume})
+        except TypeError:
+            fail(f"--resume {args.resume} was made by another version of {method}.py, with other settings.")
         for field in fields(args):
             given = getattr(args, field.name)
             if field.name not in ("resume", "run_dir") and given not in (field.default, getattr(saved, field.name)):
@@ -141,6 +145,8 @@ class Run:
         else:
             print(f"{self.dir} holds no whole checkpoint: the run starts from the beginning.", flush=True)
         step = self.state["step"] if self.state else -1
+        if step >= self.args.steps:
+            fail(f"--resume {self.dir}: all of its {step} steps are done.")
         self.cut_logs(step)
         if self.state:
             self.before = self.state["before"]
@@ -177,7 +183,7 @@ class Run:
         partial = self.dir / "checkpoint-partial"
         shutil.rmtree(partial, ignore_errors=True)
         try:
-            model.save_pretrained(partial)
+            model.save_pretrained(partial, max_shard_size="1TB")  # one file
             tokenizer.save_pretrained(partial)
             state = {"step": step, "optimizer": optimizer.state_dict(), "before": self.before, **extra}
             torch.save(state, partial / "state.pt")

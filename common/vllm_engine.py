@@ -36,9 +36,9 @@ class VLLMEngine:
     def __init__(self, args: Any, model: Any, tokenizer: Any) -> None:
         if not vllm.__version__.startswith(SUPPORTED):
             fail(f"vLLM {vllm.__version__} is installed; these scripts work with {' and '.join(SUPPORTED)}.")
+        if args.fp32_lm_head:
+            fail("--fp32-lm-head works with --engine transformers only so far: vLLM would sample from the other head.")
         gpu = torch.cuda.is_available()
-        if not gpu:
-            os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
         self.eos = eos_ids(model, tokenizer)
         self.llm = vllm.LLM(
             model=model_path(args.model),
@@ -51,7 +51,9 @@ class VLLMEngine:
             **({"gpu_memory_utilization": 0.4} if gpu else {"kv_cache_memory_bytes": 256 << 20}),
         )
 
-    def generate(self, prompt_ids: list[list[int]], n: int, max_tokens: int, temperature: float, seed: int) -> Rollouts:
+    def generate(
+        self, prompt_ids: list[list[int]], n: int, max_tokens: int, temperature: float, seed: int, top_k: int = 0
+    ) -> Rollouts:
         params = [
             vllm.SamplingParams(
                 n=n,
@@ -59,20 +61,26 @@ class VLLMEngine:
                 temperature=temperature,
                 top_p=1.0,
                 top_k=0,
-                seed=seed + i,
+                seed=(seed + i) % 2**63,
                 stop_token_ids=self.eos,
-                logprobs=0,  # of the sampled token only
+                logprobs=top_k,  # 0: of the sampled token only
                 detokenize=False,
             )
             for i in range(len(prompt_ids))
         ]
         prompts = [{"prompt_token_ids": list(ids)} for ids in prompt_ids]
-        completions = [c for out in self.llm.generate(prompts, params, use_tqdm=False) for c in out.outputs]
-        return Rollouts(
-            [list(c.token_ids) for c in completions],
-            [[step[t].logprob for t, step in zip(c.token_ids, c.logprobs, strict=True)] for c in completions],
-            [c.finish_reason == "length" for c in completions],
-        )
+        rollouts = Rollouts()
+        for output in self.llm.generate(prompts, params, use_tqdm=False):
+            for completion in output.outputs:
+                tokens = list(completion.token_ids)
+                rollouts.tokens.append(tokens)
+                rollouts.logps.append([at[t].logprob for t, at in zip(tokens, completion.logprobs, strict=True)])
+                rollouts.truncated.append(completion.finish_reason == "length")
+                if top_k:
+                    best = [sorted(at.items(), key=lambda item: item[1].rank)[:top_k] for at in completion.logprobs]
+                    rollouts.top_ids.append(torch.tensor([[t for t, _ in at] for at in best]))
+                    rollouts.top_logps.append(torch.tensor([[x.logprob for _, x in at] for at in best]))
+        return rollouts
 
     def load_weights(self, model: Any) -> None:
         self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": model.named_parameters()})

@@ -1,11 +1,16 @@
+import importlib.util
 import json
 import random
 
 import common  # noqa: F401  (sets what torch and transformers read when they load)
 
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+# vLLM comes with a second, larger installation.
+collect_ignore = [] if importlib.util.find_spec("vllm") else ["test_vllm.py"]
 
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -43,8 +48,6 @@ def chat_model(tmp_path_factory, gsm8k_file):
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )
     tokenizer.train([str(gsm8k_file)], trainer)
-    from tokenizers import decoders
-
     tokenizer.decoder = decoders.ByteLevel()
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|im_end|>")
     fast.chat_template = CHAT_TEMPLATE
@@ -63,8 +66,6 @@ def chat_model(tmp_path_factory, gsm8k_file):
         bos_token_id=None,
         pad_token_id=fast.pad_token_id,
     )
-    import torch
-
     torch.manual_seed(0)
     Qwen3ForCausalLM(config).save_pretrained(folder)
     return folder

@@ -131,6 +131,9 @@ def test_resume(capsys, tmp_path):
         rloo.main(rloo.Args(resume=run))
     assert "is a run of grpo.py" in capsys.readouterr().err
     with pytest.raises(SystemExit):
+        grpo.main(grpo.Args(resume=run))
+    assert "all of its 1 steps are done" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
         grpo.main(grpo.Args(resume=run, lr=1.0))
     assert "leave out --lr" in capsys.readouterr().err
 

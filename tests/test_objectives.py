@@ -83,6 +83,16 @@ def check(script, args, token_weight, row_terms, spread=0.5):
         torch.testing.assert_close(gradient, expected_gradient, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("script", [reinforce, rloo, grpo, ppo, dr_grpo, dapo, cispo, gspo, gmpo, dppo, maxrl])
+def test_padding_width_changes_nothing(script, seed):
+    case = make_case(seed)
+    value, gradient = total_loss(script, case, script.Args())
+    wider_value, wider_gradient = total_loss(script, case, script.Args(), width=T + 5)
+    assert value == pytest.approx(wider_value, rel=1e-12)
+    torch.testing.assert_close(gradient, wider_gradient[:, :T], rtol=1e-12, atol=0.0)
+
+
 # Weights: 1/(B|o|), 1/Σ|o|, 1/(B L), 1/B
 
 

@@ -1,0 +1,100 @@
+"""The README's main claim: `python grpo.py`, seeds 1 to 3, one after the other and nothing beside it.
+
+    python -m benchmarks.default_run            # runs and draws, about 12 minutes on two cores
+    python -m benchmarks.default_run --redraw   # only draws, from default_run.json
+
+Held-out accuracy before and after, time and peak memory; benchmarks/default_run.png shows how
+accuracy and response length rise together.
+"""
+
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.methods import interval
+from common.plots import BLUE, GREEN, ORANGE, RED, read_metrics
+
+import tyro
+from matplotlib.figure import Figure
+
+HERE = Path(__file__).parent
+
+
+@dataclass
+class Args:
+    seeds: int = 3
+    """Seeds 1 to so many."""
+    redraw: bool = False
+    """Only draw again."""
+
+
+def run(seed: int) -> dict:
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "grpo.py", "--seed", str(seed), "--run-dir", f"{folder}/run"]
+        start = time.perf_counter()
+        subprocess.run(command, cwd=HERE.parent, check=True, stdout=subprocess.DEVNULL)
+        seconds = time.perf_counter() - start
+        config = json.loads((Path(folder) / "run" / "config.json").read_text())
+        log = read_metrics(Path(folder) / "run")
+    # The largest of all children so far; the runs are alike.
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
+    training = sum(v for row in log for k, v in row.items() if k.startswith("seconds/") and k != "seconds/evaluate")
+    return {
+        "seed": seed,
+        "seconds": seconds,
+        "training_seconds": training,
+        "peak_gib": peak,
+        "versions": config["versions"],
+        "threads": config["threads"],
+        "log": log,
+    }
+
+
+def draw(runs: list[dict]) -> None:
+    figure = Figure(figsize=(12, 4.5), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for r in runs:
+        rows = r["log"]
+        held_out = [(row["step"], row["eval/avg"]) for row in rows if "eval/avg" in row]
+        label = r is runs[0]
+        left.plot([r["step"] for r in rows[1:]], [r["accuracy"] for r in rows[1:]], color=BLUE, alpha=0.5)
+        left.plot(*zip(*held_out, strict=True), color=ORANGE, marker="o")
+        for key, color, name in (("length_right", GREEN, "right"), ("length_wrong", RED, "wrong")):
+            points = [(row["step"], row[key]) for row in rows if row.get(key) is not None]
+            right.plot(*zip(*points, strict=True), color=color, alpha=0.6, label=f"{name} answers" if label else None)
+    left.plot([], [], color=BLUE, label="training batches")
+    left.plot([], [], color=ORANGE, marker="o", label="held out, avg@n")
+    left.set(title="Accuracy", xlabel="step", ylabel="share of right responses", ylim=(0, 1))
+    right.set(title="Response length", xlabel="step", ylabel="tokens")
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+        axes.legend()
+    figure.suptitle(f"python grpo.py, {len(runs)} seeds")
+    figure.savefig(HERE / "default_run.png", dpi=100)
+
+
+def main(args: Args) -> None:
+    results = HERE / "default_run.json"
+    if not args.redraw:
+        runs = [run(seed) for seed in range(1, args.seeds + 1)]
+        results.write_text("[\n" + ",\n".join(json.dumps(r) for r in runs) + "\n]\n")
+    runs = json.loads(results.read_text())
+    draw(runs)
+    after, half = interval([r["log"][-1]["eval/avg"] for r in runs])
+    greedy = statistics.mean(r["log"][-1]["eval/greedy"] for r in runs)
+    print(
+        f"avg@16 {runs[0]['log'][0]['eval/avg']:.3f} -> {after:.3f} ± {half:.3f} (95 % interval, {len(runs)} seeds)\n"
+        f"greedy {runs[0]['log'][0]['eval/greedy']:.3f} -> {greedy:.3f}\n"
+        f"whole run {max(r['seconds'] for r in runs):.0f} s at most, of it training "
+        f"{max(r['training_seconds'] for r in runs):.0f} s; peak memory {max(r['peak_gib'] for r in runs):.2f} GiB"
+    )
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args))

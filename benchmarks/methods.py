@@ -1,0 +1,139 @@
+"""All eleven methods on the embedded default: same settings, same steps, three seeds each.
+
+    python -m benchmarks.methods            # runs everything, two runs at a time, then draws
+    python -m benchmarks.methods --redraw   # only the table and the picture, from methods.json
+
+A method keeps its paper's own defaults (clip bounds, aggregation, reward), nothing is tuned. The
+figures land in benchmarks/methods.json, benchmarks/methods.md and benchmarks/methods.png.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.compare import SCRIPTS
+from common.plots import METHOD_STYLES, read_metrics
+
+import tyro
+from matplotlib.figure import Figure
+
+HERE = Path(__file__).parent
+T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # two-sided, by number of seeds
+KEPT = {  # what is compared, of all that a run logs
+    "step",
+    "eval/avg",
+    "eval/greedy",
+    "eval/pass@16",
+    "eval/length_right",
+    "eval/length_wrong",
+    "length",
+    "entropy",
+    "sampled_prompts",
+}
+
+
+@dataclass
+class Args:
+    steps: int = 60
+    """Rollout batches of each run."""
+    seeds: int = 3
+    """Seeds 1 to so many."""
+    jobs: int = 2
+    """Runs at a time, with one thread each."""
+    redraw: bool = False
+    """Only draw the table and the picture again."""
+
+
+def run(method: str, seed: int, args: Args) -> dict:
+    """One run in a process of its own: its log without what is not compared, and its wall time."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, f"{method}.py", "--engine", "transformers", "--eval-every", "10"]
+        command += ["--steps", str(args.steps), "--seed", str(seed), "--run-dir", f"{folder}/run"]
+        start = time.perf_counter()
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        subprocess.run(command, cwd=HERE.parent, env=environment, check=True, stdout=subprocess.DEVNULL)
+        seconds = time.perf_counter() - start
+        rows = read_metrics(Path(folder) / "run")
+        versions = json.loads((Path(folder) / "run" / "config.json").read_text())["versions"]
+    print(f"{method} seed {seed}: {rows[0]['eval/avg']:.3f} -> {rows[-1]['eval/avg']:.3f}, {seconds:.0f} s", flush=True)
+    log = [{key: value for key, value in row.items() if key in KEPT and value is not None} for row in rows]
+    return {"method": method, "seed": seed, "seconds": seconds, "versions": versions, "log": log}
+
+
+def interval(values: list[float]) -> tuple[float, float]:
+    """Mean, and half the width of its 95 % interval (Student's t)."""
+    half = T_95[len(values)] * statistics.stdev(values) / len(values) ** 0.5
+    return statistics.mean(values), half
+
+
+def table(runs: list[dict]) -> str:
+    """One line per method, the last evaluation of each run."""
+    lines = [
+        "| method | avg@16 before | avg@16 after | greedy | pass@16 | length right | length wrong | entropy "
+        "| prompts per step | minutes |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for method in SCRIPTS:
+        mine = [r for r in runs if r["method"] == method]
+        last = [r["log"][-1] for r in mine]
+
+        def mean(key: str, rows: list[dict] = last) -> float:
+            return statistics.mean(row[key] for row in rows)
+
+        after, half = interval([row["eval/avg"] for row in last])
+        before = mine[0]["log"][0]["eval/avg"]
+        sampled = statistics.mean(row.get("sampled_prompts", 32) for r in mine for row in r["log"][1:])
+        lines.append(
+            f"| {method} | {before:.3f} | {after:.3f} ± {half:.3f} | {mean('eval/greedy'):.3f} "
+            f"| {mean('eval/pass@16'):.3f} | {mean('eval/length_right'):.1f} | {mean('eval/length_wrong'):.1f} "
+            f"| {mean('entropy'):.3f} | {sampled:.0f} "
+            f"| {statistics.mean(r['seconds'] for r in mine) / 60:.1f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def draw(runs: list[dict]) -> None:
+    """Held-out accuracy, response length and entropy over the steps: mean and range of the seeds."""
+    panels = [
+        ("eval/avg", "Held-out accuracy", "avg@4"),
+        ("length", "Response length", "tokens"),
+        ("entropy", "Entropy", "nats per token"),
+    ]
+    figure = Figure(figsize=(16, 5.5), layout="constrained")
+    for axes, (key, title, unit) in zip(figure.subplots(1, 3), panels, strict=True):
+        for method in SCRIPTS:
+            logs = [r["log"] for r in runs if r["method"] == method]
+            steps = [row["step"] for row in logs[0] if key in row]
+            values = list(zip(*([row[key] for row in log if key in row] for log in logs), strict=True))
+            color, style = METHOD_STYLES[method]
+            axes.plot(steps, [statistics.mean(v) for v in values], color=color, linestyle=style, label=method)
+            axes.fill_between(steps, [min(v) for v in values], [max(v) for v in values], color=color, alpha=0.12)
+        axes.set(title=title, xlabel="step (one rollout batch of 256 responses)", ylabel=unit)
+        axes.grid(alpha=0.3)
+    axes.legend(fontsize="small", ncols=2)
+    figure.suptitle("Eleven methods on the embedded default: mean and range of three seeds")
+    figure.savefig(HERE / "methods.png", dpi=100)
+
+
+def main(args: Args) -> None:
+    results = HERE / "methods.json"
+    if not args.redraw:
+        plan = [(method, seed) for seed in range(1, args.seeds + 1) for method in SCRIPTS]
+        with ThreadPoolExecutor(args.jobs) as pool:
+            runs = list(pool.map(lambda job: run(*job, args), plan))
+        results.write_text("[\n" + ",\n".join(json.dumps(r) for r in runs) + "\n]\n")
+    runs = json.loads(results.read_text())
+    (HERE / "methods.md").write_text(table(runs))
+    draw(runs)
+    print(table(runs))
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args))
