@@ -53,4 +53,7 @@ def check_args(args: Any) -> None:
         )
     folder = args.run_dir
     if args.resume is None and folder and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        fail(f"--run-dir {folder} exists and is not empty; nothing is overwritten: name another folder.")
+        fail(
+            f"--run-dir {folder} exists and is not empty; nothing is overwritten: "
+            f"name another folder, or go on with the run in it by --resume {folder}."
+        )

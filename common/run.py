@@ -63,6 +63,13 @@ def git_commit() -> str | None:
     return result.stdout.strip()
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that a kill at any moment leaves the old one or the new one, never a part."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text)
+    partial.replace(path)
+
+
 class Run:
     """One run and its folder."""
 
@@ -107,7 +114,7 @@ class Run:
             "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
             "threads": torch.get_num_threads(),
         }
-        (self.dir / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        write_whole(self.dir / "config.json", json.dumps(config, indent=2) + "\n")
 
     def read_settings(self, args: Any) -> Any:
         """The settings of the run to resume; a flag beside --resume that contradicts them is refused."""
@@ -157,11 +164,11 @@ class Run:
         metrics, samples = self.dir / "metrics.jsonl", self.dir / "samples.md"
         if metrics.exists():
             rows = [row for row in metrics.read_text().splitlines(keepends=True) if row.endswith("\n")]
-            metrics.write_text("".join(row for row in rows if json.loads(row)["step"] <= step))
+            write_whole(metrics, "".join(row for row in rows if json.loads(row)["step"] <= step))
         if samples.exists():
             sections = samples.read_text().split("\n## Step ")[1:]
             kept = [s for s in sections if int(s.split("\n", 1)[0]) <= step]
-            samples.write_text("".join("\n## Step " + s for s in kept))
+            write_whole(samples, "".join("\n## Step " + s for s in kept))
 
     def restore(self, model: Any, optimizer: torch.optim.Optimizer) -> int:
         """Load the checkpoint to go on from, if there is one; the number of steps done."""

@@ -410,3 +410,19 @@ def test_doubling_a_length_leaves_dr_grpo_weights():
     assert dr_grpo.token_weights(short, args)[0, 0] == dr_grpo.token_weights(long, args)[0, 0]
     assert (dr_grpo.token_weights(short, args)[1] == dr_grpo.token_weights(long, args)[1]).all()
     assert grpo.token_weights(short, grpo.Args())[0, 0] == 2 * grpo.token_weights(long, grpo.Args())[0, 0]
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("script", [reinforce, rloo, grpo, ppo, dr_grpo, dapo, cispo, gspo, gmpo, dppo, maxrl])
+def test_extreme_ratios_stay_finite(script, sign):
+    """Log-ratios of ±80 to the old policy and to the sampler, in float32: value and gradient stay finite."""
+    shift = torch.tensor([[80.0, -80.0, 0.0, 80.0], [-80.0, -80.0, -80.0, -80.0], [80.0, 80.0, 80.0, 80.0]])
+    base = torch.full_like(shift, -81.0)
+    for old, rollout in ((base, base), (base, base - 0.5), (base, base + shift / 2)):
+        logp = (base + shift).requires_grad_()
+        mask = torch.ones(shift.shape, dtype=torch.bool)
+        loss, metrics = script.policy_loss(logp, old, rollout, torch.full_like(base, sign), mask, script.Args())
+        total = (script.token_weights(mask, script.Args()) * loss).sum()
+        (slope,) = torch.autograd.grad(total, logp)
+        assert total.isfinite() and slope.isfinite().all(), (total, slope)
+        assert all(value.isfinite().all() for value in metrics.values())
