@@ -41,7 +41,7 @@ KEPT = {  # what is compared, of all that a run logs
 
 @dataclass
 class Args:
-    steps: int = 60
+    steps: int = 40
     """Rollout batches of each run."""
     seeds: int = 3
     """Seeds 1 to so many."""
