@@ -116,8 +116,11 @@ def test_every_script_names_its_place():
 def test_micro_batches_and_row_order_change_nothing(name, tmp_path, monkeypatch, capsys):
     """Two whole runs, one in single rows and in another order, end with the same weights and metrics."""
     weights, rows = run(name, tmp_path / "whole", micro_batch_tokens=10**6, lr=1e-3)
-    micro_batches = common.batch.micro_batches
-    shuffled = lambda rows, *rest: micro_batches(rows[torch.randperm(len(rows))], *rest)  # noqa: E731
+    micro_batches, generator = common.batch.micro_batches, torch.Generator().manual_seed(0)
+
+    def shuffled(rows, *rest):
+        return micro_batches(rows[torch.randperm(len(rows), generator=generator)], *rest)
+
     monkeypatch.setattr(importlib.import_module(name), "micro_batches", shuffled)
     other, other_rows = run(name, tmp_path / "split", micro_batch_tokens=60, lr=1e-3)
     initial = load_file(ROOT / "models/arithmetic/model.safetensors")
