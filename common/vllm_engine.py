@@ -19,8 +19,9 @@ from common.models import context_length, eos_ids, model_path
 from common.records import Rollouts
 
 import vllm
+from vllm.model_executor.models import registry
 
-SUPPORTED = ("0.32", "0.33")  # the weight reloading used here is the same in both
+SUPPORTED = "0.32"
 
 
 def repack_cpu_head(model: Any) -> None:
@@ -35,10 +36,14 @@ class VLLMEngine:
 
     def __init__(self, args: Any, model: Any, tokenizer: Any) -> None:
         if not vllm.__version__.startswith(SUPPORTED):
-            fail(f"vLLM {vllm.__version__} is installed; these scripts work with {' and '.join(SUPPORTED)}.")
+            fail(f"vLLM {vllm.__version__} is installed; these scripts need {SUPPORTED} (requirements-vllm.txt).")
         if args.fp32_lm_head:
             fail("--fp32-lm-head works with --engine transformers only so far: vLLM would sample from the other head.")
         gpu = torch.cuda.is_available()
+        if not gpu:
+            # vLLM looks at a model's class in a new process, to keep CUDA out of this one. Without CUDA it can look
+            # here, and must: what common/__init__.py hides from transformers is hidden in this process only.
+            registry._run_in_subprocess = lambda function: function()
         self.eos = eos_ids(model, tokenizer)
         self.llm = vllm.LLM(
             model=model_path(args.model),

@@ -1,0 +1,63 @@
+"""What the embedded base model does: accuracy, pass@k, and its styles of answering.
+
+python -m benchmarks.base_model
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import grpo
+from common.data import load_problems
+from common.engines import TransformersEngine
+from common.evaluate import evaluate
+from common.models import context_length, load_model
+from common.verify import Verifier
+
+import tyro
+
+
+@dataclass
+class Args:
+    model: str = "arithmetic"
+    """The embedded model, or the folder of a checkpoint trained from it."""
+    samples: int = 16
+    """Responses to each of the 512 held-out problems."""
+
+
+def style(question: str, response: str) -> str:
+    """How a response was written: at once, with steps and then a guess, or with every step."""
+    if "wait" in response:
+        return "corrects itself (wait)"
+    operations, steps = len(question.replace("-", "+").split("+")) - 1, response.count("=")
+    return "guess at once" if steps == 0 else "all steps" if steps >= operations else "some steps, then a guess"
+
+
+def main(args: Args) -> None:
+    settings = grpo.Args(model=args.model, eval_problems=512)
+    model, tokenizer = load_model(settings)
+    train, held_out = load_problems(settings, tokenizer, context_length(model))
+    verifier = Verifier(tokenizer, train + held_out)
+    engine = TransformersEngine(model, tokenizer)
+    metrics, _ = evaluate(engine, verifier, held_out, args.samples, settings)
+    for name, value in metrics.items():
+        print(f"{name:24s} {value:.3f}")
+
+    prompts = [p.prompt_ids for p in held_out]
+    rollouts = engine.generate(prompts, args.samples, settings.max_response_tokens, 1.0, seed=0)
+    right = verifier(held_out, rollouts)
+    texts = tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True)
+    questions = [p.question for p in held_out for _ in range(args.samples)]
+    groups = defaultdict(list)
+    for question, text, ok, tokens in zip(questions, texts, right, rollouts.tokens, strict=True):
+        groups[style(question, text)].append((ok, len(tokens)))
+        terms = len(question.replace("-", "+").split("+"))
+        groups[f"{terms} terms"].append((ok, len(tokens)))
+    print(f"\n{'':26s} share  right  tokens")
+    for name, rows in sorted(groups.items()):
+        share, accuracy = len(rows) / len(texts), sum(ok for ok, _ in rows) / len(rows)
+        print(f"{name:26s} {share:5.3f}  {accuracy:5.3f}  {sum(n for _, n in rows) / len(rows):5.1f}")
+    verifier.close()
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args))
