@@ -65,8 +65,8 @@ class Args:
     """P: different prompts in a rollout batch. Papers: 32 to 512."""
     responses_per_prompt: int = 8
     """G: responses to each prompt, the group. Papers: 8 to 64."""
-    micro_batch_tokens: int = 16384
-    """Padded tokens in one forward and backward pass: a matter of memory, never of the result."""
+    micro_batch_tokens: int = 4096
+    """Padded tokens in one forward and backward pass: a matter of memory and speed, not of the result. GPU: 32768."""
     max_response_tokens: int = 96
     """T: length limit of a response. Reasoning models need 1,000 to 30,000."""
     temperature: float = 1.0
@@ -152,8 +152,9 @@ def policy_loss(
     }
     if args.tis_cap > 0:  # truncated importance sampling: the sampler's numerics are not the learner's
         tis = torch.exp(old_logp - rollout_logp)  # (B, T), no gradient
-        loss = loss * tis.clamp(max=args.tis_cap)
-        metrics |= {"tis": tis, "tis_truncated": (tis > args.tis_cap).float()}
+        tis_weight = tis.clamp(max=args.tis_cap)  # (B, T)
+        loss = loss * tis_weight
+        metrics |= {"tis": tis, "tis_weight": tis_weight, "tis_truncated": (tis > args.tis_cap).float()}
     return loss, metrics
 
 

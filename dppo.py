@@ -64,8 +64,8 @@ class Args:
     """P: different prompts in a rollout batch. Papers: 32 to 512."""
     responses_per_prompt: int = 8
     """G: responses to each prompt, the group. Papers: 8 to 64."""
-    micro_batch_tokens: int = 16384
-    """Padded tokens in one forward and backward pass: a matter of memory, never of the result."""
+    micro_batch_tokens: int = 4096
+    """Padded tokens in one forward and backward pass: a matter of memory and speed, not of the result. GPU: 32768."""
     max_response_tokens: int = 96
     """T: length limit of a response. Reasoning models need 1,000 to 30,000."""
     temperature: float = 1.0

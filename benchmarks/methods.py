@@ -102,9 +102,9 @@ def table(runs: list[dict]) -> str:
 def draw(runs: list[dict]) -> None:
     """Held-out accuracy, response length and entropy over the steps: mean and range of the seeds."""
     panels = [
-        ("eval/avg", "Held-out accuracy", "avg@4"),
-        ("length", "Response length", "tokens"),
-        ("entropy", "Entropy", "nats per token"),
+        ("eval/avg", "Held-out accuracy", "avg@4, at the first and last point avg@16"),
+        ("length", "Length of the responses trained on", "tokens"),
+        ("entropy", "Entropy, averaged as the method's loss is", "nats per token"),
     ]
     figure = Figure(figsize=(16, 5.5), layout="constrained")
     for axes, (key, title, unit) in zip(figure.subplots(1, 3), panels, strict=True):

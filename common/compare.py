@@ -39,13 +39,13 @@ def count(a: str, b: str) -> int:
     return sum(i2 - i1 + j2 - j1 for tag, i1, i2, j1, j2 in changes if tag != "equal")
 
 
-def print_tree(name: str = "reinforce", depth: int = 0) -> None:
+def family_tree(name: str = "reinforce", depth: int = 0) -> str:
+    """One line per script: its place, and how many lines differ from its parent."""
     above = parent(name)
-    note = f"  {count(above, name)} lines from {above}.py" if above else "  the root"
-    print(f"{'    ' * depth}{name}.py".ljust(24) + note)
-    for child in SCRIPTS:
-        if parent(child) == name:
-            print_tree(child, depth + 1)
+    note = f"{count(above, name)} lines from {above}.py" if above else "the root"
+    lines = [f"{'    ' * depth}{name}.py".ljust(24) + note]
+    lines += [family_tree(child, depth + 1) for child in SCRIPTS if parent(child) == name]
+    return "\n".join(lines)
 
 
 def print_side_by_side(a: str, b: str) -> None:
@@ -65,7 +65,7 @@ def print_side_by_side(a: str, b: str) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) == 1:
-        print_tree()
+        print(family_tree())
     elif len(sys.argv) == 3:
         print_side_by_side(*sys.argv[1:])
     else:

@@ -152,11 +152,9 @@ class Run:
         else:
             print(f"{self.dir} holds no whole checkpoint: the run starts from the beginning.", flush=True)
         step = self.state["step"] if self.state else -1
-        if step >= self.args.steps:
-            fail(f"--resume {self.dir}: all of its {step} steps are done.")
         self.cut_logs(step)
         if self.state:
-            self.before = self.state["before"]
+            self.before, self.after = self.state["before"], self.state["after"]
             print(f"resuming {self.dir} after step {step}", flush=True)
 
     def cut_logs(self, step: int) -> None:
@@ -192,7 +190,8 @@ class Run:
         try:
             model.save_pretrained(partial, max_shard_size="1TB")  # one file
             tokenizer.save_pretrained(partial)
-            state = {"step": step, "optimizer": optimizer.state_dict(), "before": self.before, **extra}
+            evaluations = {"before": self.before, "after": self.after}
+            state = {"step": step, "optimizer": optimizer.state_dict(), **evaluations, **extra}
             torch.save(state, partial / "state.pt")
             for file in partial.iterdir():
                 with file.open("rb") as handle:

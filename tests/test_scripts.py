@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import common.batch
-from common.compare import SCRIPTS, parent, read
+from common.compare import SCRIPTS, family_tree, parent, read
 
 import pytest
 import torch
@@ -107,6 +107,10 @@ def test_every_script_names_its_place():
     assert parent("rloo") == parent("grpo") == "reinforce"
     for name in SCRIPTS:
         assert f"    python {name}.py\n" in read(name)[0] + "\n"
+
+
+def test_readme_shows_the_family_tree_as_it_is():
+    assert family_tree() in (ROOT / "README.md").read_text()
 
 
 # Runs

@@ -37,8 +37,8 @@ def test_killed_runs_end_as_the_uninterrupted_one(tmp_path):
     assert start("--run-dir", str(tmp_path / "whole")).wait() == 0
     weights, rows = outcome(tmp_path / "whole")
     rng = random.Random(4)
-    folder, kills, states = tmp_path / "killed", 0, set()
-    for _ in range(60):
+    folder, kills = tmp_path / "killed", 0
+    for _ in range(20):
         begun = (folder / "config.json").exists()
         process = start("--resume" if begun else "--run-dir", str(folder))
         # Wait until the run writes something, so that the kill falls between there and the end.
@@ -46,17 +46,16 @@ def test_killed_runs_end_as_the_uninterrupted_one(tmp_path):
         while snapshot(folder) == before and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.002)
         try:
-            process.wait(rng.uniform(0, 0.3))
+            process.wait(rng.uniform(0, 0.3) if kills < 8 else None)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
             process.wait()
             kills += 1
-            states.add((folder / "checkpoint-partial").exists())
         if process.returncode == 0:
             break
         assert process.returncode == -signal.SIGKILL, process.stderr.read()
     assert process.returncode == 0, "the run never came to its end"
-    assert kills >= 3
+    assert kills >= 4
     again, again_rows = outcome(folder)
     assert all(torch.equal(weights[key], again[key]) for key in weights)
     assert again_rows == rows
