@@ -10,6 +10,7 @@ from common.records import Problem
 from common.verify import last_boxed
 
 INSTRUCTION = "\nPlease reason step by step, and put your final answer within \\boxed{}."
+MOST_EMPTY = 0.01  # share of rows without a question or answer that may be left out
 LOADERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
 
 
@@ -82,10 +83,15 @@ def question_answer_pairs(args: Any, split: str) -> list[tuple[Any, str]]:
     if len(rows) == 0:
         fail(f"--dataset {args.dataset}: the split {split} is empty.")
     pairs = list(zip(rows[args.question_column], rows[args.answer_column], strict=True))
-    for i, (question, answer) in enumerate(pairs):
-        if not question or answer is None or not str(answer).strip():
-            fail(f"--dataset {args.dataset}: row {i} of the split {split} has an empty question or answer.")
-    return [(question, final_answer(str(answer))) for question, answer in pairs]
+    empty = [i for i, (q, a) in enumerate(pairs) if not q or a is None or not str(a).strip()]
+    if empty:  # MATH has two such rows; many of them mean that the columns are wrong
+        what = f"--dataset {args.dataset}: {len(empty)} of {len(pairs)} rows of split {split} have an empty question"
+        what += f" or answer, the first is row {empty[0]}"
+        if len(empty) > MOST_EMPTY * len(pairs):
+            fail(f"{what}; check --question-column and --answer-column.")
+        print(f"note: {what}; they are left out.", flush=True)
+    left_out = set(empty)
+    return [(question, final_answer(str(answer))) for i, (question, answer) in enumerate(pairs) if i not in left_out]
 
 
 def make_prompt(question: Any, template: str | None, tokenizer: Any) -> tuple[str, list[int]]:

@@ -51,6 +51,18 @@ def test_chat_template_and_gsm8k(chat_model, gsm8k_file):
     assert int(problem.answer) == sum(numbers)
 
 
+def test_few_empty_rows_are_left_out_and_named(chat_model, tmp_path, capsys):
+    """As in MATH, where two of 7,500 answers are empty."""
+    rows = [{"question": f"{i}+1=?", "answer": "" if i == 7 else str(i + 1)} for i in range(200)]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    args = grpo.Args(model=str(chat_model), dataset=str(tmp_path / "data.jsonl"), eval_problems=20)
+    _, tokenizer = load_model(args)
+    train, held_out = load_problems(args, tokenizer, 512)
+    assert len(train) + len(held_out) == 199
+    assert all(p.question == f"{int(p.answer) - 1}+1=?" for p in train + held_out)
+    assert "1 of 200 rows" in capsys.readouterr().out
+
+
 def test_prompt_template(chat_model, gsm8k_file):
     args = grpo.Args(model=str(chat_model), dataset=str(gsm8k_file), prompt="Q: {question} A:")
     _, tokenizer = load_model(args)

@@ -83,7 +83,7 @@ def test_data_sets(capsys, tmp_path, gsm8k_file):
     broken.write_text('{"question": "1+1=?", "ans')
     assert "cannot be read" in refused(capsys, tmp_path, dataset=str(broken))
     blank = write(tmp_path / "blank.jsonl", [*rows, {"question": "", "answer": "2"}])
-    assert "row 3" in refused(capsys, tmp_path, dataset=blank)
+    assert "1 of 4 rows" in refused(capsys, tmp_path, dataset=blank)
     assert "too few" in refused(capsys, tmp_path, dataset=write(tmp_path / "few.jsonl", rows))
     bad = write(tmp_path / "bad.jsonl", [{"question": f"{i}?", "answer": "$$$"} for i in range(10)])
     assert "cannot be checked" in refused(capsys, tmp_path, dataset=bad)
