@@ -125,14 +125,14 @@ def test_groups_get_their_own_answers(verifier):
 
 def test_hostile_answers_end_and_are_counted(monkeypatch):
     """Answers that never finish are killed and counted; the good answers beside them are judged."""
-    monkeypatch.setattr("common.verify.TIME_LIMIT", 1.0)
+    monkeypatch.setattr("common.verify.TIME_LIMIT", 2.0)
     verifier = Verifier(Decoder(), [])
     try:
         assert right(verifier, r"\boxed{1+x^2}", "x^2+1")  # both workers' start is not part of the time
         answers = [r"\boxed{9^{9^{9^9}}}", r"\boxed{(10^9)!}", r"\boxed{1+x^2}", r"\boxed{" + "(" * 400 + "x}"]
         start = time.perf_counter()
         verdicts = verifier.judge(answers, ["x^2+1"] * 4, [False] * 4)
-        assert time.perf_counter() - start < 20
+        assert time.perf_counter() - start < 30
         assert verdicts == [False, False, True, False]
         assert verifier.failures["timeout"] >= 2
         assert right(verifier, r"\boxed{1+x^2}", "x^2+1")  # and the workers are back
