@@ -2,7 +2,7 @@
 
 The engine's weights are a copy of the learner's, in the engine's own precision; `load_weights`
 renews them after the updates of each step. `vllm_engine.py` holds every vLLM call; the engine here
-needs nothing but transformers and is as fast as vLLM for models of a few million parameters.
+needs nothing but transformers and is meant for small models.
 """
 
 import copy

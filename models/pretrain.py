@@ -1,4 +1,4 @@
-"""Make the small base model that `python grpo.py` starts from, from nothing, in about 15 minutes.
+"""Make the small base model that `python grpo.py` starts from, from nothing, in under 20 minutes on two cores.
 
 The corpus imitates what a large model finds on the web: many imperfect writers solving sums such
 as `12+7-5+23=?`. At every point a writer either takes the next step on paper, which is reliable,
