@@ -14,7 +14,6 @@ Returns are taken before the advantages are whitened: the critic predicts reward
 """
 
 import copy
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -53,8 +52,12 @@ class Args:
     """Data set to evaluate on, if it is another one."""
     prompt: str | None = None
     """Template with {question} in it; by default a chat model is also asked to reason and to box its answer."""
+    answer_format: Literal["boxed", "last-number"] = "boxed"
+    """Where the answer stands: in the last \\boxed{}, or the last number, for models too weak to write a box."""
     engine: Literal["auto", "vllm", "transformers"] = "auto"
     """What generates the responses; auto takes vLLM where it is installed."""
+    rollout_precision: Literal["auto", "fp32", "bf16", "fp8"] = "auto"
+    """What the engine computes in: auto is bf16 on a GPU and fp32 elsewhere; fp8 is bf16 with 8-bit weights."""
     steps: int = 100
     """Rollout batches. Real models: 100 to 1000."""
     prompts_per_step: int = 32
@@ -63,6 +66,8 @@ class Args:
     """G: responses to each prompt, the group. Papers: 8 to 64."""
     micro_batch_tokens: int = 4096
     """Padded tokens in one forward and backward pass: a matter of memory and speed, not of the result. GPU: 32768."""
+    gradient_checkpointing: bool = False
+    """Compute activations again in the backward pass: much less memory, about a third more time in training."""
     max_response_tokens: int = 96
     """T: length limit of a response. Reasoning models need 1,000 to 30,000."""
     temperature: float = 1.0
@@ -189,13 +194,13 @@ def main(args: Args) -> None:
     args, P, G = run.args, run.args.prompts_per_step, run.args.responses_per_prompt
     model, tokenizer = load_model(args)
     train, held_out = load_problems(args, tokenizer, context_length(model))
-    verifier = Verifier(tokenizer, train + held_out)
-    engine = make_engine(args, model, tokenizer)
+    verifier = Verifier(tokenizer, train + held_out, args.answer_format)
+    engine = make_engine(args, model, tokenizer, train + held_out)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
     critic = Critic(model)  # PPO
     critic_optimizer = torch.optim.AdamW(critic.parameters(), lr=args.critic_lr, weight_decay=args.weight_decay)  # PPO
     reference = copy.deepcopy(model) if args.kl_beta > 0 else None
-    first = run.restore(model, optimizer) + 1
+    first = run.restore(model, tokenizer, optimizer) + 1
     # PPO: the critic is a part of the state.
     critic.load_state_dict(run.saved("critic", critic.state_dict()))
     critic_optimizer.load_state_dict(run.saved("critic_optimizer", critic_optimizer.state_dict()))
@@ -213,6 +218,7 @@ def main(args: Args) -> None:
             rollouts = engine.generate(prompts, G, args.max_response_tokens, args.temperature, seed)
         with run.clock("verify"):
             right = torch.tensor(verifier(problems, rollouts), device=model.device).float().view(P, G)  # (P, G)
+        engine.sleep()
         batch = collate(prompts, rollouts, model.device)
         mask, rollout_logp = batch.mask, batch.rollout_logp  # (B, T), (B, T)
 
@@ -233,6 +239,7 @@ def main(args: Args) -> None:
         advantages, returns = compute_advantages(token_rewards, old_values, mask, args)  # (B, T), (B, T)
         explained = 1 - (returns - old_values)[mask].var() / returns[mask].var().clamp(min=1e-8)
         advantages = whiten(advantages, mask)  # (B, T)
+        run.require_finite(step, sampler_logp=rollout_logp, learner_logp=old_logp, advantage=advantages)
 
         metrics = StepMetrics()
         metrics.add({"entropy": entropy}, token_weights(mask, args), mask)
@@ -260,8 +267,7 @@ def main(args: Args) -> None:
                     minibatch_loss += loss.item()
                 grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
                 critic_norm = torch.nn.utils.clip_grad_norm_(critic.parameters(), args.max_grad_norm)  # PPO
-                if not math.isfinite(minibatch_loss + grad_norm.item() + critic_norm.item()):
-                    run.stop_nonfinite(step, model, tokenizer, optimizer)
+                run.require_finite(step, loss=minibatch_loss, gradient=grad_norm, critic_gradient=critic_norm)
                 optimizer.step()
                 optimizer.zero_grad()
                 critic_optimizer.step()  # PPO
@@ -286,7 +292,7 @@ def main(args: Args) -> None:
         if run.due(step, args.save_every):
             # PPO
             state = {"critic": critic.state_dict(), "critic_optimizer": critic_optimizer.state_dict()}
-            run.save(step, model, tokenizer, optimizer, **state)
+            run.save(step, **state)
         if run.interrupted:
             break
     engine.close()

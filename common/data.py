@@ -61,6 +61,8 @@ def read_dataset(name: str, config: str | None, split: str) -> Any:
         if path.is_file():
             if path.suffix not in LOADERS:
                 fail(f"--dataset {name}: a data file must end in {', '.join(LOADERS)}.")
+            if config or split != "train":
+                fail(f"--dataset {name} is a file, without splits or configurations: name another with --eval-dataset.")
             return datasets.load_dataset(LOADERS[path.suffix], data_files=str(path), split="train")
         if (path.suffix in LOADERS or name.startswith((".", "/", "~"))) and not path.exists():
             fail(f"--dataset {name}: no such file or folder.")
@@ -137,6 +139,8 @@ def load_problems(args: Any, tokenizer: Any, context: int) -> tuple[list[Problem
                     f"--dataset {args.dataset} has {len(train)} rows, too few to hold any out: "
                     "name held-out problems with --eval-split or --eval-dataset."
                 )
+    if len(held_out) < args.eval_problems:
+        print(f"note: {len(held_out)} held-out problems, not {args.eval_problems}: there are no more.", flush=True)
     held_out = held_out[: args.eval_problems]
     asked = {str(question) for question, _ in held_out}
     train = [pair for pair in train if str(pair[0]) not in asked]

@@ -1,4 +1,4 @@
-"""Engines generate responses. Both have the same three methods: generate, load_weights, close.
+"""Engines generate responses. Both have the same methods: generate, sleep, load_weights, close.
 
 The engine's weights are a copy of the learner's, in the engine's own precision; `load_weights`
 renews them after the updates of each step. `vllm_engine.py` holds every vLLM call; the engine here
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from common.cli import fail
 from common.models import distribution, eos_ids
-from common.records import Rollouts
+from common.records import Problem, Rollouts
 
 import torch
 from torch import Tensor
@@ -21,8 +21,16 @@ from transformers import Cache, DynamicLayer
 class Engine(Protocol):
     """What a script needs of an engine."""
 
-    def generate(self, prompt_ids: list[list[int]], n: int, max_tokens: int, temperature: float, seed: int) -> Rollouts:
-        """`n` responses to each of P prompts; temperature 0 is greedy. The seed decides the samples."""
+    def generate(
+        self, prompt_ids: list[list[int]], n: int, max_tokens: int, temperature: float, seed: int, top_k: int = 0
+    ) -> Rollouts:
+        """`n` responses to each of P prompts; temperature 0 is greedy. The seed decides the samples.
+
+        With `top_k` also the K likeliest tokens at each position: all are sampled from, these are reported.
+        """
+
+    def sleep(self) -> None:
+        """Hand memory to the learner until the next `load_weights`."""
 
     def load_weights(self, model: Any) -> None:
         """Take over the learner's weights."""
@@ -31,18 +39,19 @@ class Engine(Protocol):
         """Give back memory and processes."""
 
 
-def make_engine(args: Any, model: Any, tokenizer: Any) -> Engine:
-    """The engine that `args.engine` names; "auto" is vLLM where it is installed."""
+def make_engine(args: Any, model: Any, tokenizer: Any, problems: list[Problem]) -> Engine:
+    """The engine that `args.engine` names; "auto" is vLLM where it is installed. `problems` are all it will see."""
     installed = importlib.util.find_spec("vllm") is not None
     if args.engine == "vllm" and not installed:
         fail("--engine vllm: vLLM is not installed. On a GPU: pip install -r requirements-vllm.txt.")
     if args.engine == "transformers" or not installed:
         print("engine: transformers" + ("" if installed else " (vLLM is not installed)"), flush=True)
-        return TransformersEngine(model, tokenizer, args.fp32_lm_head)
+        return TransformersEngine(model, tokenizer, args.fp32_lm_head, args.rollout_precision)
     from common.vllm_engine import VLLMEngine
 
     print("engine: vllm", flush=True)
-    return VLLMEngine(args, model, tokenizer)
+    longest = max(len(problem.prompt_ids) for problem in problems) + args.max_response_tokens
+    return VLLMEngine(args, model, tokenizer, longest)
 
 
 class PreallocatedLayer(DynamicLayer):
@@ -70,20 +79,41 @@ class PreallocatedLayer(DynamicLayer):
         self.keys, self.values = self.all_keys[:, :, :end], self.all_values[:, :, :end]
 
 
+def rounded_to_fp8(weight: Tensor) -> Tensor:
+    """A weight matrix (out, in) with each row scaled to the range of 8-bit floats, rounded there, and scaled back."""
+    scale = weight.abs().amax(1, keepdim=True).clamp(min=1e-12) / torch.finfo(torch.float8_e4m3fn).max  # (out, 1)
+    return (weight / scale).to(torch.float8_e4m3fn).to(weight.dtype) * scale
+
+
 class TransformersEngine:
     """A sampling loop over a Hugging Face model: the prompt is read once per group, rows leave as they end."""
 
-    def __init__(self, model: Any, tokenizer: Any, fp32_lm_head: bool = False, max_rows: int = 1024) -> None:
-        dtype = torch.bfloat16 if model.device.type == "cuda" else torch.float32
-        self.model = copy.deepcopy(model).to(dtype).requires_grad_(False)
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        fp32_lm_head: bool = False,
+        precision: str = "auto",
+        max_rows: int = 1024,
+    ) -> None:
+        if precision == "auto":
+            precision = "bf16" if model.device.type == "cuda" else "fp32"
+        self.fp8 = precision == "fp8"
+        dtype = torch.float32 if precision == "fp32" else torch.bfloat16
+        self.model = copy.deepcopy(model).to(dtype).requires_grad_(False).eval()
         self.eos = torch.tensor(eos_ids(model, tokenizer), device=model.device)
         self.fp32_lm_head = fp32_lm_head
         self.max_rows = max_rows  # at a time: bounds the memory of keys and values
 
     def load_weights(self, model: Any) -> None:
         with torch.no_grad():
-            for mine, learned in zip(self.model.parameters(), model.parameters(), strict=True):
-                mine.copy_(learned)
+            for (name, mine), learned in zip(self.model.named_parameters(), model.parameters(), strict=True):
+                # As in vLLM, embeddings and head stay as they are.
+                round_it = self.fp8 and learned.ndim == 2 and "embed" not in name and "lm_head" not in name
+                mine.copy_(rounded_to_fp8(learned) if round_it else learned)
+
+    def sleep(self) -> None:
+        pass  # between two calls it holds nothing but its copy of the weights
 
     def close(self) -> None:
         del self.model
@@ -141,6 +171,8 @@ class TransformersEngine:
                 for layer in cache.layers:
                     layer.batch_select_indices(copies)
             logp = distribution(hidden, head, temperature or 1.0, self.fp32_lm_head)  # (b, V)
+            if logp.isnan().any():
+                fail("the model computes no finite probabilities: its weights are broken, or --lr is too high.", code=1)
             if temperature == 0:
                 token = logp.argmax(-1)  # (b,)
             else:

@@ -1,7 +1,13 @@
-"""The process that runs math-verify: reads `[gold, answer]` lines, writes a verdict for each."""
+"""The process that runs math-verify: reads `[gold, answer]` lines, writes a verdict for each.
+
+A child of it does the work. What takes too long or takes all memory ends the child alone, and the
+next one is a fork away: the imports, half a second of them, are not paid again.
+"""
 
 import json
+import os
 import resource
+import signal
 import sys
 from functools import lru_cache
 
@@ -26,13 +32,29 @@ def judge(gold: str, answer: str | None) -> str:
     return "right" if verify(list(parsed), guess, timeout_seconds=None) else "wrong"
 
 
-if __name__ == "__main__":
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
-    judge("x", "x")  # loads what sympy loads late, which is no part of the first answer's time
-    print("ready", flush=True)
+def serve(time_limit: float) -> None:
+    """Answer line by line until the input ends. No handler stands behind the alarm: the kernel ends this process."""
     for line in sys.stdin:
+        signal.setitimer(signal.ITIMER_REAL, time_limit)
         try:
             verdict = judge(*json.loads(line))
         except Exception as error:  # a hostile answer must not end the worker
             verdict = type(error).__name__
+        signal.setitimer(signal.ITIMER_REAL, 0)
         print(verdict.replace("\n", " "), flush=True)
+
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which ends this process itself
+    judge("x", "x")  # loads what sympy loads late, which is no part of the first answer's time
+    print("ready", flush=True)
+    while True:
+        child = os.fork()
+        if child == 0:
+            serve(float(sys.argv[1]))
+            os._exit(0)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if status == 0:
+            break
+        print("timeout" if status == -signal.SIGALRM else "crash", flush=True)

@@ -59,7 +59,9 @@ def rollout_metrics(rewards: Tensor, right: Tensor, rollouts: Rollouts, failures
     }
 
 
-def mismatch_metrics(old_logp: Tensor, rollout_logp: Tensor, mask: Tensor) -> dict[str, float]:
+def mismatch_metrics(old_logp: Tensor, rollout_logp: Tensor, mask: Tensor) -> dict[str, float | None]:
     """How far the sampler's probabilities are from the learner's at the same weights, all (B, T)."""
     difference = (old_logp.exp() - rollout_logp.exp()).abs()[mask]  # (N,)
+    if len(difference) == 0:  # every response was filtered out
+        return {"mismatch_mean": None, "mismatch_max": None}
     return {"mismatch_mean": difference.mean().item(), "mismatch_max": difference.max().item()}

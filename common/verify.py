@@ -2,7 +2,8 @@
 
 What counts, for every data set:
 - only the response is read, never the prompt, and a response cut off at the length limit is wrong;
-- the answer is what stands in the last `\\boxed{...}`; no box, or one that is not closed, is wrong;
+- the answer is what stands in the last `\\boxed{...}`; no box, or one that is not closed, is wrong
+  (with `--answer-format last-number` it is the last literal number, and counts as if it stood in a box);
 - where the right answer is a number, the box must hold one literal number and is compared exactly.
   math-verify alone would evaluate `\\boxed{39+62}`, and a model soon finds out;
 - any other answer goes to math-verify, in a process of its own with a hard time limit.
@@ -10,7 +11,6 @@ What counts, for every data set:
 
 import json
 import re
-import selectors
 import subprocess
 import sys
 from collections import Counter
@@ -23,7 +23,7 @@ from typing import Any
 from common.cli import fail
 from common.records import Problem, Rollouts
 
-TIME_LIMIT = 5.0  # seconds for one comparison; a common one takes milliseconds
+TIME_LIMIT = 2.0  # seconds for one comparison; a common one takes milliseconds
 LONGEST_ANSWER = 1000  # characters; longer boxes are wrong without a look
 
 NUMBER = re.compile(r"[+-]?(\d{1,3}(,\d{3})+|\d+)?(\.\d*)?")
@@ -48,6 +48,12 @@ def last_boxed(text: str) -> str | None:
     return None
 
 
+def last_number(text: str) -> str | None:
+    """The last literal number in a text, or None: "4 + 6 = 10." ends in 10."""
+    numbers = re.findall(r"(?:(?<![\d)])-)?\d[\d,]*(?:\.\d+)?", text)
+    return numbers[-1].rstrip(",") if numbers else None
+
+
 def parse_number(text: str) -> Fraction | None:
     """The value of one literal number, or None: `1,234`, `-0.5`, `\\frac{1}{2}`, `\\$12.`, `7 apples`."""
     text = text.strip().replace("\\$", "").replace("$", "").replace("{,}", ",").replace("−", "-")
@@ -66,60 +72,52 @@ def parse_number(text: str) -> Fraction | None:
 
 
 class MathVerify:
-    """math-verify in a child process that can be killed.
+    """math-verify in processes that can be killed.
 
     Its own time limit is an alarm signal in whole seconds, which neither threads nor C code obey.
     """
 
     def __init__(self) -> None:
-        self.child: subprocess.Popen[str] | None = None
+        self.process: subprocess.Popen[str] | None = None
 
     def ask(self, gold: str, answer: str | None) -> str:
-        """ "right", "wrong", or what went wrong: "timeout", "crash", "unparsed gold".
+        """ "right", "wrong", or what went wrong: "timeout", "crash", "unparsed gold", an exception's name.
 
         Without an answer, only whether the gold can be parsed.
         """
-        if self.child is None or self.child.poll() is not None:
-            self.child = subprocess.Popen(
-                [sys.executable, "-P", str(Path(__file__).with_name("math_verify_worker.py"))],
+        if self.process is None:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", str(Path(__file__).with_name("math_verify_worker.py")), str(TIME_LIMIT)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 text=True,
             )
-            self.read(60.0)  # the worker says hello once its imports are done
+            self.process.stdout.readline()  # it says hello once its imports are done
         try:
-            self.child.stdin.write(json.dumps([gold, answer]) + "\n")
-            self.child.stdin.flush()
-            reply = self.read(TIME_LIMIT)
+            self.process.stdin.write(json.dumps([gold, answer]) + "\n")
+            self.process.stdin.flush()
+            reply = self.process.stdout.readline()
         except BrokenPipeError:
             reply = ""
-        if reply is None:
-            self.close()
-            return "timeout"
-        if reply == "":
+        if not reply:  # not its child alone, but the process itself is gone
             self.close()
             return "crash"
         return reply.strip()
 
-    def read(self, seconds: float) -> str | None:
-        """A line from the worker, "" when it has died, None when it does not answer in time."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.child.stdout, selectors.EVENT_READ)
-            return self.child.stdout.readline() if selector.select(seconds) else None
-
     def close(self) -> None:
-        if self.child is not None:
-            self.child.kill()
-            self.child.communicate()
-            self.child = None
+        if self.process is not None:
+            self.process.kill()
+            self.process.communicate()
+            self.process = None
 
 
 class Verifier:
     """Judges batches of responses; `failures` counts, by reason, what could not be judged."""
 
-    def __init__(self, tokenizer: Any, problems: list[Problem], workers: int = 2) -> None:
+    def __init__(self, tokenizer: Any, problems: list[Problem], answer_format: str = "boxed", workers: int = 2) -> None:
         self.tokenizer = tokenizer
+        self.find_answer = last_boxed if answer_format == "boxed" else last_number
         self.failures: Counter[str] = Counter()
         self.idle: SimpleQueue[MathVerify] = SimpleQueue()
         self.workers = [MathVerify() for _ in range(workers)]
@@ -127,6 +125,8 @@ class Verifier:
             self.idle.put(worker)
         self.threads = ThreadPoolExecutor(workers)
         self.check_golds([problem.answer for problem in problems])
+        if answer_format == "last-number" and any(parse_number(problem.answer) is None for problem in problems):
+            fail("--answer-format last-number needs a data set whose answers are all numbers.")
 
     def ask(self, pair: tuple[str, str | None]) -> str:
         worker = self.idle.get()
@@ -150,10 +150,10 @@ class Verifier:
 
     def judge(self, responses: list[str], golds: list[str], truncated: list[bool]) -> list[bool]:
         """Whether each of B responses ends in its gold answer, by the rules at the top."""
-        verdicts: list[bool | None] = []
-        questions = []  # (gold, answer) for math-verify
+        verdicts: list[bool] = []
+        questions: dict[tuple[str, str], list[int]] = {}  # (gold, answer) for math-verify, and who gave it
         for response, gold, cut in zip(responses, golds, truncated, strict=True):
-            answer, number = last_boxed(response), parse_number(gold)
+            answer, number = self.find_answer(response), parse_number(gold)
             if cut or answer is None or len(answer) > LONGEST_ANSWER:
                 verdicts.append(False)
             elif number is not None:
@@ -163,15 +163,13 @@ class Verifier:
             elif answer.strip() == gold:
                 verdicts.append(True)
             else:
-                verdicts.append(None)
-                questions.append((gold, answer))
-        replies = self.threads.map(self.ask, questions)
-        for i, verdict in enumerate(verdicts):
-            if verdict is None:
-                reply = next(replies)
+                questions.setdefault((gold, answer), []).append(len(verdicts))
+                verdicts.append(False)
+        for rows, reply in zip(questions.values(), self.threads.map(self.ask, questions), strict=True):
+            for i in rows:
                 verdicts[i] = reply == "right"
-                if reply not in ("right", "wrong"):
-                    self.failures[reply] += 1
+            if reply not in ("right", "wrong"):
+                self.failures[reply] += len(rows)
         return verdicts
 
     def close(self) -> None:

@@ -15,13 +15,16 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")  # would need g++, and 10 s at the first rollout
 
 from common.cli import fail
-from common.models import context_length, eos_ids, model_path
+from common.models import eos_ids, model_path
 from common.records import Rollouts
 
 import vllm
 from vllm.model_executor.models import registry
 
 SUPPORTED = "0.32"
+GPU = {"gpu_memory_utilization": 0.4}
+# A prompt that is read in parts sets back its random generator, and a generator on the CPU cannot be set back.
+CPU = {"kv_cache_memory_bytes": 512 << 20, "enable_chunked_prefill": False, "max_num_batched_tokens": 8192}
 
 
 def repack_cpu_head(model: Any) -> None:
@@ -34,26 +37,31 @@ def repack_cpu_head(model: Any) -> None:
 class VLLMEngine:
     """vLLM with the learner's weights: what it reports is the distribution that it sampled from."""
 
-    def __init__(self, args: Any, model: Any, tokenizer: Any) -> None:
+    def __init__(self, args: Any, model: Any, tokenizer: Any, longest: int) -> None:
+        """`longest` is the length of the longest prompt plus response, in tokens."""
         if not vllm.__version__.startswith(SUPPORTED):
             fail(f"vLLM {vllm.__version__} is installed; these scripts need {SUPPORTED} (requirements-vllm.txt).")
-        if args.fp32_lm_head:
-            fail("--fp32-lm-head works with --engine transformers only so far: vLLM would sample from the other head.")
         gpu = torch.cuda.is_available()
+        precision = args.rollout_precision if args.rollout_precision != "auto" else "bf16" if gpu else "fp32"
         if not gpu:
             # vLLM looks at a model's class in a new process, to keep CUDA out of this one. Without CUDA it can look
             # here, and must: what common/__init__.py hides from transformers is hidden in this process only.
             registry._run_in_subprocess = lambda function: function()
         self.eos = eos_ids(model, tokenizer)
+        self.sleeps = gpu  # on a CPU vLLM cannot
         self.llm = vllm.LLM(
             model=model_path(args.model),
-            dtype="bfloat16" if gpu else "float32",
-            max_model_len=context_length(model),
+            dtype="float32" if precision == "fp32" else "bfloat16",
+            quantization="fp8_per_channel" if precision == "fp8" else None,
+            hf_overrides={"head_dtype": "float32"} if args.fp32_lm_head else {},
+            max_model_len=longest,
             logprobs_mode="processed_logprobs",  # with temperature: "raw" would be another distribution
+            max_logprobs=getattr(args, "top_k", 0) + 1,  # DPPO's K, and the sampled token
+            enable_sleep_mode=self.sleeps,
             enforce_eager=not gpu,
             disable_log_stats=True,
             seed=args.seed,
-            **({"gpu_memory_utilization": 0.4} if gpu else {"kv_cache_memory_bytes": 256 << 20}),
+            **(GPU if gpu else CPU),
         )
 
     def generate(
@@ -87,7 +95,14 @@ class VLLMEngine:
                     rollouts.top_logps.append(torch.tensor([[x.logprob for _, x in at] for at in best]))
         return rollouts
 
+    def sleep(self) -> None:
+        """Free weights and KV cache; both are renewed by the next `load_weights`."""
+        if self.sleeps:
+            self.llm.sleep(level=2)
+
     def load_weights(self, model: Any) -> None:
+        if self.sleeps:
+            self.llm.wake_up()
         self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": model.named_parameters()})
         if not torch.cuda.is_available():
             self.llm.apply_model(repack_cpu_head)

@@ -4,7 +4,7 @@ import time
 from fractions import Fraction
 
 from common.records import Problem, Rollouts
-from common.verify import Verifier, last_boxed, parse_number
+from common.verify import Verifier, last_boxed, last_number, parse_number
 
 import pytest
 
@@ -111,6 +111,32 @@ def test_judgement(verifier, response, gold, expected):
     assert right(verifier, response, gold) is expected
 
 
+@pytest.mark.parametrize(
+    "text,number",
+    [
+        ("4 + 6 = 10.", "10"),
+        ("10-3", "3"),
+        ("it is -3", "-3"),
+        ("1,234, I think", "1,234"),
+        ("2.50", "2.50"),
+        ("no", None),
+    ],
+)
+def test_last_number(text, number):
+    assert last_number(text) == number
+
+
+def test_last_number_as_the_answer(capsys):
+    verifier = Verifier(Decoder(), [], "last-number")
+    texts = ["4 + 6 = 10.", "4 + 6 = 11, no, 10", "10 = 4 + 6", r"\boxed{10}", "ten", "4+6"]
+    assert verifier.judge(texts, ["10"] * 6, [False] * 6) == [True, True, False, True, False, False]
+    assert verifier.judge(["10"], ["10"], [True]) == [False]
+    verifier.close()
+    with pytest.raises(SystemExit):
+        Verifier(Decoder(), [Problem("", "x^2", "", [])], "last-number")
+    assert "all numbers" in capsys.readouterr().err
+
+
 def test_truncated_responses_are_wrong(verifier):
     assert right(verifier, r"\boxed{42}", "42")
     assert not right(verifier, r"\boxed{42}", "42", truncated=True)
@@ -143,9 +169,9 @@ def test_hostile_answers_end_and_are_counted(monkeypatch):
 def test_worker_that_dies_is_replaced(verifier):
     assert right(verifier, r"\boxed{1+x^2}", "x^2+1")
     for worker in verifier.workers:
-        if worker.child is not None:
-            worker.child.kill()
-            worker.child.wait()
+        if worker.process is not None:
+            worker.process.kill()
+            worker.process.wait()
     assert right(verifier, r"\boxed{1+x^2}", "x^2+1")
 
 

@@ -16,7 +16,7 @@ from conftest import SMALL
 def engine_and_model():
     args = grpo.Args()
     model, tokenizer = load_model(args)
-    engine = VLLMEngine(args, model, tokenizer)
+    engine = VLLMEngine(args, model, tokenizer, 256)
     yield engine, model, tokenizer
     engine.close()
 

@@ -1,0 +1,67 @@
+"""Steps that hold nothing to learn from: no division by zero, no endless loop, and no update out of nothing."""
+
+import json
+import math
+from importlib import import_module
+from pathlib import Path
+
+from common.compare import SCRIPTS
+from common.verify import Verifier
+
+import pytest
+import torch
+from conftest import SMALL
+from safetensors.torch import load_file
+
+ROOT = Path(__file__).parent.parent
+INITIAL = load_file(ROOT / "models/arithmetic/model.safetensors")
+
+
+def run(name, folder, **settings):
+    """Final weights and logged rows of a small run."""
+    module = import_module(name)
+    module.main(module.Args(**SMALL | {"run_dir": folder} | settings))
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
+    for row in rows:
+        assert all(math.isfinite(value) for value in row.values() if value is not None)
+    return load_file(folder / "checkpoint-000002" / "model.safetensors"), rows[1:]
+
+
+def unchanged(weights):
+    return all(torch.equal(weights[key], INITIAL[key]) for key in INITIAL)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_all_responses_truncated_and_wrong(name, tmp_path, capsys):
+    short = {"overlong_cache": 1, "max_rounds": 2} if name == "dapo" else {}
+    weights, rows = run(name, tmp_path / "run", max_response_tokens=1, **short)
+    assert all(row["truncated"] == 1 and row["accuracy"] == 0 and row["no_signal"] == 1 for row in rows)
+    assert all(row["grad_norm"] == 0 for row in rows)
+    assert unchanged(weights)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_all_responses_right(name, tmp_path, monkeypatch, capsys):
+    """PPO's critic does not know yet that all is well, so PPO alone still updates."""
+    monkeypatch.setattr(Verifier, "judge", lambda self, responses, *_: [True] * len(responses))
+    fixed = {"overlong_cache": 0, "max_rounds": 2} if name == "dapo" else {}
+    weights, rows = run(name, tmp_path / "run", **fixed)
+    assert all(row["accuracy"] == 1 for row in rows)
+    assert unchanged(weights) == (name != "ppo")
+
+
+def test_overlong_filter_that_leaves_nothing(tmp_path, capsys):
+    settings = {"overlong_cache": 1, "max_rounds": 2, "overlong_filter": True}
+    weights, _ = run("dapo", tmp_path / "run", max_response_tokens=1, **settings)
+    assert unchanged(weights)
+
+
+@pytest.mark.parametrize("name", ["grpo", "dapo"])
+def test_data_set_with_one_row(name, tmp_path, capsys):
+    """The one problem fills the batch as many times as there are prompts in it."""
+    for file, question, answer in (("train", "7+5=?", "12"), ("eval", "7+6=?", "13")):
+        (tmp_path / f"{file}.jsonl").write_text(json.dumps({"question": question, "answer": answer}) + "\n")
+    data = {"dataset": str(tmp_path / "train.jsonl"), "eval_dataset": str(tmp_path / "eval.jsonl")}
+    _, rows = run(name, tmp_path / "run", **data)
+    assert len(rows) == 2
+    assert "note: 1 held-out problems, not 4" in capsys.readouterr().out
