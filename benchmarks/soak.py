@@ -1,0 +1,80 @@
+"""A thousand steps of the default run: does memory grow, do processes or files stay behind?
+
+python -m benchmarks.soak                 # about 30 minutes on two cores; writes benchmarks/soak.json
+
+While `grpo.py --steps 1000` runs, its resident memory, open files, child processes and run folder are read from
+/proc every 5 seconds. The slope of memory is a least-squares line through the second half of the run: in the
+first, lengths still grow and buffers with them.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import date
+from pathlib import Path
+
+from common.plots import read_metrics
+from common.run import package_versions
+
+import numpy as np
+
+ROOT = Path(__file__).parent.parent
+STEPS = 1000
+
+
+def reading(pid: int, folder: Path) -> dict[str, float]:
+    """What one process holds at this moment, and its run folder."""
+    proc = Path(f"/proc/{pid}")
+    status = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines())
+    log = folder / "metrics.jsonl"
+    return {
+        "step": sum(1 for _ in log.open()) - 1 if log.exists() else -1,
+        "memory_mib": int(status["VmRSS"].split()[0]) / 1024,
+        "open_files": len(list((proc / "fd").iterdir())),
+        "threads": int(status["Threads"]),
+        "children": len((proc / "task" / str(pid) / "children").read_text().split()),
+        "folder_mib": sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 2**20,
+    }
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as work:
+        folder = Path(work) / "run"
+        command = [sys.executable, "grpo.py", "--steps", str(STEPS), "--run-dir", str(folder)]
+        readings = []
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+        while process.poll() is None:
+            try:
+                readings.append(reading(process.pid, folder))
+            except (FileNotFoundError, ProcessLookupError):  # a file was replaced, or the process has ended
+                continue
+            time.sleep(5)
+        assert process.returncode == 0, "the run failed"
+        rows = read_metrics(folder)
+        late = [r for r in readings if r["step"] >= STEPS // 2]
+        steps, memory = np.array([r["step"] for r in late]), np.array([r["memory_mib"] for r in late])
+        result = {
+            "date": str(date.today()),
+            "versions": package_versions(),
+            "steps": STEPS,
+            "readings": len(readings),
+            "memory_mib_at_step_500": float(memory[0]),
+            "memory_mib_at_the_end": float(memory[-1]),
+            "memory_mib_most": max(r["memory_mib"] for r in readings),
+            "memory_slope_kib_per_step": float(np.polyfit(steps, memory, 1)[0] * 1024),
+            "open_files": [late[0]["open_files"], late[-1]["open_files"]],
+            "threads": [late[0]["threads"], late[-1]["threads"]],
+            "children_most": max(r["children"] for r in readings),
+            "folder_mib_most": max(r["folder_mib"] for r in readings),
+            "log_kib_per_step": (folder / "metrics.jsonl").stat().st_size / 1024 / STEPS,
+            "files_at_the_end": sorted(p.name for p in folder.iterdir()),
+            "held_out": [rows[0]["eval/avg"], rows[-1]["eval/avg"]],
+        }
+    (ROOT / "benchmarks" / "soak.json").write_text(json.dumps(result, indent=2) + "\n")
+    print(json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()
