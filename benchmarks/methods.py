@@ -51,11 +51,11 @@ class Args:
     """Only draw the table and the picture again."""
 
 
-def run(method: str, seed: int, args: Args) -> dict:
-    """One run in a process of its own: its log without what is not compared, and its wall time."""
+def run(method: str, seed: int, steps: int, flags: tuple[str, ...] = (), kept: set[str] = KEPT) -> dict:
+    """One run in a process of its own, with one thread: its log without what is not compared, and its wall time."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, f"{method}.py", "--engine", "transformers", "--eval-every", "10"]
-        command += ["--steps", str(args.steps), "--seed", str(seed), "--run-dir", f"{folder}/run"]
+        command += ["--steps", str(steps), "--seed", str(seed), "--run-dir", f"{folder}/run", *flags]
         start = time.perf_counter()
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         subprocess.run(command, cwd=HERE.parent, env=environment, check=True, stdout=subprocess.DEVNULL)
@@ -63,7 +63,7 @@ def run(method: str, seed: int, args: Args) -> dict:
         rows = read_metrics(Path(folder) / "run")
         versions = json.loads((Path(folder) / "run" / "config.json").read_text())["versions"]
     print(f"{method} seed {seed}: {rows[0]['eval/avg']:.3f} -> {rows[-1]['eval/avg']:.3f}, {seconds:.0f} s", flush=True)
-    log = [{key: value for key, value in row.items() if key in KEPT and value is not None} for row in rows]
+    log = [{key: value for key, value in row.items() if key in kept and value is not None} for row in rows]
     return {"method": method, "seed": seed, "seconds": seconds, "versions": versions, "log": log}
 
 
@@ -127,7 +127,7 @@ def main(args: Args) -> None:
     if not args.redraw:
         plan = [(method, seed) for seed in range(1, args.seeds + 1) for method in SCRIPTS]
         with ThreadPoolExecutor(args.jobs) as pool:
-            runs = list(pool.map(lambda job: run(*job, args), plan))
+            runs = list(pool.map(lambda job: run(*job, args.steps), plan))
         results.write_text("[\n" + ",\n".join(json.dumps(r) for r in runs) + "\n]\n")
     runs = json.loads(results.read_text())
     (HERE / "methods.md").write_text(table(runs))

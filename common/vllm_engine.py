@@ -56,7 +56,7 @@ class VLLMEngine:
             hf_overrides={"head_dtype": "float32"} if args.fp32_lm_head else {},
             max_model_len=longest,
             logprobs_mode="processed_logprobs",  # with temperature: "raw" would be another distribution
-            max_logprobs=getattr(args, "top_k", 0) + 1,  # DPPO's K, and the sampled token
+            max_logprobs=-1,  # no limit: DPPO's K is the script's matter
             enable_sleep_mode=self.sleeps,
             enforce_eager=not gpu,
             disable_log_stats=True,
@@ -77,6 +77,7 @@ class VLLMEngine:
                 seed=(seed + i) % 2**63,
                 stop_token_ids=self.eos,
                 logprobs=top_k,  # 0: of the sampled token only
+                flat_logprobs=True,  # lists instead of an object per token
                 detokenize=False,
             )
             for i in range(len(prompt_ids))
@@ -85,14 +86,14 @@ class VLLMEngine:
         rollouts = Rollouts()
         for output in self.llm.generate(prompts, params, use_tqdm=False):
             for completion in output.outputs:
-                tokens = list(completion.token_ids)
-                rollouts.tokens.append(tokens)
-                rollouts.logps.append([at[t].logprob for t, at in zip(tokens, completion.logprobs, strict=True)])
+                rollouts.tokens.append(list(completion.token_ids))
                 rollouts.truncated.append(completion.finish_reason == "length")
+                # At each position the sampled token stands first, then the K likeliest.
+                found = completion.logprobs
+                rollouts.logps.append(found.logprobs[:: top_k + 1])
                 if top_k:
-                    best = [sorted(at.items(), key=lambda item: item[1].rank)[:top_k] for at in completion.logprobs]
-                    rollouts.top_ids.append(torch.tensor([[t for t, _ in at] for at in best]))
-                    rollouts.top_logps.append(torch.tensor([[x.logprob for _, x in at] for at in best]))
+                    rollouts.top_ids.append(torch.tensor(found.token_ids).view(-1, top_k + 1)[:, 1:])
+                    rollouts.top_logps.append(torch.tensor(found.logprobs).view(-1, top_k + 1)[:, 1:])
         return rollouts
 
     def sleep(self) -> None:

@@ -1,8 +1,11 @@
 """Generation and log-probs: what the engine reports is what the learner computes."""
 
+import copy
+
 import grpo
 from common.batch import collate, logp_and_entropy, micro_batches, minibatches, score, token_logps, top_logps
-from common.engines import TransformersEngine
+from common.engines import TransformersEngine, rounded_to_fp8
+from common.metrics import mismatch_metrics
 from common.models import load_model
 from common.records import Rollouts
 
@@ -190,3 +193,60 @@ def test_minibatches_hold_whole_groups():
         assert sorted((part // 4).tolist()) == sorted([g for g in set((part // 4).tolist()) for _ in range(4)])
     for epoch in (parts[:3], parts[3:]):
         assert sorted(torch.cat(epoch).tolist()) == list(range(24))
+
+
+def test_gradient_checkpointing_changes_nothing(embedded):
+    """The gradient of a batch, with activations kept and computed again."""
+    _, tokenizer = embedded
+    prompts = [tokenizer(text)["input_ids"] for text in ("7+5=?\n", "12+30-4=?\n")]
+    gradients = []
+    for again in (False, True):
+        args = grpo.Args(gradient_checkpointing=again)
+        model, _ = load_model(args)
+        rollouts = TransformersEngine(model, tokenizer).generate(prompts, 4, 32, 1.0, seed=0)
+        batch = collate(prompts, rollouts, "cpu")
+        assert model.is_gradient_checkpointing == again
+        token_logps(model, batch, torch.arange(8), args)[0].sum().backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+    torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-6)
+
+
+def test_rounding_to_fp8():
+    """4 significant bits: the relative error is at most 1/16 within the range; the largest of a row stays itself."""
+    torch.manual_seed(0)
+    weight = torch.randn(50, 40) * torch.logspace(-6, 3, 50)[:, None]
+    rounded = rounded_to_fp8(weight)
+    inside = weight.abs() > weight.abs().amax(1, keepdim=True) * 2.0**-14
+    assert ((rounded - weight).abs() / weight.abs())[inside].max() <= 1 / 16
+    top = weight.abs().argmax(1, keepdim=True)
+    torch.testing.assert_close(rounded.gather(1, top), weight.gather(1, top))
+    torch.testing.assert_close(rounded_to_fp8(rounded), rounded)
+    assert (rounded_to_fp8(torch.zeros(2, 3)) == 0).all()
+
+
+def test_mismatch_grows_as_the_sampler_loses_precision(embedded):
+    model, tokenizer = embedded
+    prompts = [tokenizer(text)["input_ids"] for text in ("7+5=?\n", "12+30-4=?\n", "9+9+9+9=?\n")]
+    means = []
+    for precision, head in (("fp32", False), ("bf16", True), ("bf16", False), ("fp8", False)):
+        engine = TransformersEngine(model, tokenizer, head, precision)
+        engine.load_weights(model)
+        batch = collate(prompts, engine.generate(prompts, 64, 48, 1.0, seed=1), "cpu")
+        old_logp, _ = score(model, batch, grpo.Args())
+        means.append(mismatch_metrics(old_logp, batch.rollout_logp, batch.mask)["mismatch_mean"])
+    assert means[0] < 1e-6 and means == sorted(means), means
+
+
+def test_weights_that_are_not_finite_end_the_run(embedded, tmp_path, capsys):
+    model, tokenizer = embedded
+    broken = copy.deepcopy(model)
+    with torch.no_grad():
+        broken.model.layers[0].mlp.down_proj.weight[0, 0] = float("nan")
+    with pytest.raises(SystemExit) as stop:
+        TransformersEngine(broken, tokenizer).generate([[5, 6]], 2, 4, 1.0, seed=0)
+    assert stop.value.code == 1 and "no finite probabilities" in capsys.readouterr().err
+    broken.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        load_model(grpo.Args(model=str(tmp_path)))
+    assert stop.value.code == 2 and "not finite" in capsys.readouterr().err

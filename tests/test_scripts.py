@@ -257,23 +257,43 @@ def test_dynamic_sampling_has_a_limit(tmp_path, monkeypatch, capsys):
     assert all(torch.equal(weights[key], initial[key]) for key in weights)
 
 
-def test_nonfinite_update_is_not_applied(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("what", ["loss", "learner_logp", "sampler_logp", "advantage"])
+def test_nothing_that_is_not_finite_reaches_the_weights(what, tmp_path, monkeypatch, capsys):
+    """Caught where it arises and named; the weights before it are saved."""
     import grpo
 
-    original = grpo.policy_loss
+    loss, scores, collated, advantages = grpo.policy_loss, grpo.score, grpo.collate, grpo.compute_advantages
 
-    def poisoned(*args):
-        loss, values = original(*args)
-        return loss * float("nan"), values
+    def poisoned_batch(*args):
+        batch = collated(*args)
+        batch.rollout_logp[0, 0] = float("-inf")
+        return batch
 
-    monkeypatch.setattr(grpo, "policy_loss", poisoned)
+    poison = {
+        "loss": ("policy_loss", lambda *args: (loss(*args)[0] * float("nan"), loss(*args)[1])),
+        "learner_logp": ("score", lambda *args: (scores(*args)[0] + float("inf"), scores(*args)[1])),
+        "sampler_logp": ("collate", poisoned_batch),
+        "advantage": ("compute_advantages", lambda *args: advantages(*args) / 0),
+    }
+    monkeypatch.setattr(grpo, *poison[what])
     with pytest.raises(SystemExit) as stop:
         run("grpo", tmp_path / "run")
     assert stop.value.code == 1
-    assert "step 1: the loss or its gradient is not finite" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "step 1: not finite:" in error and what in error and "--model" in error
     saved = load_file(tmp_path / "run" / "nonfinite-step-000001" / "model.safetensors")
     initial = load_file(ROOT / "models/arithmetic/model.safetensors")
     assert all(torch.equal(saved[key], initial[key]) for key in saved)
+
+
+def test_critic_that_is_not_finite_stops_the_run(tmp_path, monkeypatch, capsys):
+    import ppo
+
+    original = ppo.value_loss
+    monkeypatch.setattr(ppo, "value_loss", lambda *args: original(*args) * float("inf"))
+    with pytest.raises(SystemExit):
+        run("ppo", tmp_path / "run")
+    assert "critic_gradient" in capsys.readouterr().err
 
 
 def test_interrupted_run_saves_and_can_go_on(tmp_path, monkeypatch, capsys):

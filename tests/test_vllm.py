@@ -2,8 +2,9 @@
 
 import json
 
+import dppo
 import grpo
-from common.batch import collate, score
+from common.batch import collate, score, top_logps
 from common.models import load_model
 from common.vllm_engine import VLLMEngine
 
@@ -56,8 +57,44 @@ def test_top_k_and_ends(engine_and_model):
         assert (logps[:, :-1] >= logps[:, 1:]).all()
 
 
-def test_a_run(tmp_path, capsys):
-    grpo.main(grpo.Args(run_dir=tmp_path / "run", engine="vllm", **SMALL))
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
+def test_the_sampled_token_and_the_likeliest_have_their_own_places(engine_and_model):
+    """Top-K log-probs are those of the learner's likeliest tokens, also where the sampled token is none of them."""
+    engine, model, tokenizer = engine_and_model
+    engine.load_weights(model)
+    prompts = [tokenizer("12+30-4=?\n")["input_ids"]]
+    batch = collate(prompts, engine.generate(prompts, 32, 48, 1.0, seed=3, top_k=2), "cpu")
+    logp, _ = score(model, batch, grpo.Args())
+    torch.testing.assert_close(logp, batch.rollout_logp, rtol=0, atol=1e-4)
+    learned = top_logps(model, batch, torch.arange(len(logp)), grpo.Args())
+    torch.testing.assert_close(learned, batch.top_logp, rtol=0, atol=1e-4)
+    assert (~(batch.top_ids == batch.response[..., None]).any(-1) & batch.mask).any(), "none was sampled from the tail"
+
+
+def rows_of_a_run(script, folder, **settings):
+    script.main(script.Args(run_dir=folder, engine="vllm", **SMALL | settings))
+    return [json.loads(line) for line in (folder / "metrics.jsonl").open()][1:]
+
+
+def test_mismatch_grows_as_precision_falls(tmp_path, capsys):
+    """Mean |Δp| to the fp32 learner: fp32 < bf16 with an fp32 head < bf16 < 8-bit weights."""
+    cases = [("fp32", False), ("bf16", True), ("bf16", False), ("fp8", False)]
+    means = []
+    for precision, head in cases:
+        settings = {"rollout_precision": precision, "fp32_lm_head": head, "steps": 1, "responses_per_prompt": 32}
+        rows = rows_of_a_run(grpo, tmp_path / f"{precision}-{head}", **settings)
+        means.append(rows[0]["mismatch_mean"])
+    assert means[0] < 1e-5 and means == sorted(means), means
     assert "engine: vllm" in capsys.readouterr().out
-    assert all(row["mismatch_max"] < 1e-3 for row in rows[1:])
+
+
+def test_dppo_with_the_likeliest_tokens(tmp_path, capsys):
+    rows = rows_of_a_run(dppo, tmp_path / "run", divergence="topk-kl", delta=0.05, top_k=6)
+    assert all(row["mismatch_max"] < 1e-3 for row in rows)
+
+
+def test_other_versions_are_refused(monkeypatch, capsys):
+    monkeypatch.setattr("vllm.__version__", "0.11.2")
+    with pytest.raises(SystemExit) as stop:
+        VLLMEngine(grpo.Args(), None, None, 256)
+    assert stop.value.code == 2
+    assert "vLLM 0.11.2 is installed; these scripts need 0.32" in capsys.readouterr().err

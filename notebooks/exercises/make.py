@@ -116,9 +116,8 @@ def blank(name: str) -> str:
     tree = ast.parse(text)
     doc = ast.get_docstring(tree).split("\n    python ")[0].rstrip()
     parts = [f'"""{doc}\n\nWrite the three functions; then: pytest .\n"""\n']
-    parts.append(
-        "import math\nfrom dataclasses import dataclass\nfrom typing import Literal\n\nimport torch\nfrom torch import Tensor\n"
-    )
+    parts.append("import math\nfrom dataclasses import dataclass\nfrom typing import Literal\n")
+    parts.append("import torch\nfrom torch import Tensor\n")
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and node.name == "Args":
             own = next(i for i, line in enumerate(lines) if i > node.lineno and line.startswith("    # "))

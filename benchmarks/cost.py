@@ -1,0 +1,129 @@
+"""How the cost of a step grows: with the tokens of a batch, the size of the model, and the size of the groups.
+
+    python -m benchmarks.cost                 # about five minutes on two idle cores
+    python -m benchmarks.cost --redraw        # only table and picture again, from cost.json
+
+A step is generate, score and four updates, on the CPU in fp32, by the functions that the scripts call. Batches and
+groups use the embedded model; the larger models have its architecture with random weights, so that their responses
+run to the length limit. Medians of interleaved repetitions.
+"""
+
+import json
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpo
+from common.batch import collate, micro_batches, minibatches, score, token_logps
+from common.data import load_problems
+from common.engines import TransformersEngine
+from common.models import context_length, load_model
+
+import torch
+import tyro
+from matplotlib.figure import Figure
+from transformers import LlamaConfig, LlamaForCausalLM
+
+HERE = Path(__file__).parent
+BLUE, ORANGE, GREEN = "#0072B2", "#E69F00", "#009E73"
+
+
+@dataclass
+class Args:
+    repeats: int = 3
+    """Interleaved repetitions; medians are reported."""
+    redraw: bool = False
+    """Only draw the table and the picture again."""
+
+
+def step(model: Any, engine: TransformersEngine, prompts: list[list[int]], G: int, seed: int) -> dict[str, float]:
+    """Seconds of each stage of one step, and the tokens of its batch."""
+    args = grpo.Args(prompts_per_step=len(prompts), responses_per_prompt=G)
+    seconds = {}
+    start = time.perf_counter()
+    batch = collate(prompts, engine.generate(prompts, G, args.max_response_tokens, 1.0, seed), "cpu")
+    seconds["generate"] = time.perf_counter() - start
+    start = time.perf_counter()
+    score(model, batch, args)
+    seconds["score"] = time.perf_counter() - start
+    start = time.perf_counter()
+    for minibatch in minibatches(len(prompts), G, args):
+        for rows in micro_batches(minibatch, batch, args.micro_batch_tokens):
+            token_logps(model, batch, rows, args)[0].sum().backward()
+        model.zero_grad()
+    seconds["train"] = time.perf_counter() - start
+    return seconds | {"tokens": int(batch.lengths.sum())}
+
+
+def measure(args: Args) -> list[dict]:
+    settings = grpo.Args()
+    embedded, tokenizer = load_model(settings)
+    problems, _ = load_problems(settings, tokenizer, context_length(embedded))
+    prompts = [problem.prompt_ids for problem in problems]
+    models = [embedded]
+    for width, layers in ((192, 4), (384, 6), (576, 8)):
+        config = LlamaConfig(**embedded.config.to_dict() | {
+            "hidden_size": width, "intermediate_size": 4 * width, "num_hidden_layers": layers, "head_dim": 32,
+            "num_attention_heads": width // 32, "num_key_value_heads": width // 32,
+        })  # fmt: skip
+        models.append(LlamaForCausalLM(config).eval())
+    cases = [("tokens", embedded, P, 8) for P in (8, 16, 32, 64, 128)]
+    cases += [("group", embedded, 256 // G, G) for G in (1, 2, 4, 8, 16, 32, 64)]
+    cases += [("model", model, 8, 8) for model in models]
+    engines = {id(model): TransformersEngine(model, tokenizer) for model in models}
+    times: list[list[dict]] = [[] for _ in cases]
+    for repeat in range(args.repeats):
+        for k, (_, model, P, G) in enumerate(cases):
+            times[k].append(step(model, engines[id(model)], prompts[:P], G, repeat))
+    results = []
+    for (kind, model, P, G), measured in zip(cases, times, strict=True):
+        medians = {key: statistics.median(m[key] for m in measured) for key in measured[0]}
+        results.append({"kind": kind, "parameters": model.num_parameters(), "P": P, "G": G, **medians})
+    return results
+
+
+def table(results: list[dict]) -> str:
+    lines = [
+        "| varied | parameters | prompts x responses | tokens of the batch | generate | score | train | seconds per step |",
+        "|" + "---|" * 8,
+    ]
+    names = {"tokens": "batch", "group": "group, at 256 responses", "model": "model"}
+    for r in results:
+        total = r["generate"] + r["score"] + r["train"]
+        lines.append(
+            f"| {names[r['kind']]} | {r['parameters'] / 1e6:.2f}M | {r['P']} x {r['G']} | {r['tokens']:,.0f} "
+            f"| {r['generate']:.2f} | {r['score']:.2f} | {r['train']:.2f} | {total:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def draw(results: list[dict]) -> None:
+    figure = Figure(figsize=(14, 4), layout="constrained")
+    panels = (
+        ("tokens", "tokens", "tokens of the batch"),
+        ("model", "parameters", "parameters of the model"),
+        ("group", "G", "responses per prompt, at 256 in all"),
+    )
+    for axes, (kind, x, label) in zip(figure.subplots(1, 3), panels, strict=True):
+        rows = [r for r in results if r["kind"] == kind]
+        for stage, color in (("generate", BLUE), ("score", ORANGE), ("train", GREEN)):
+            axes.loglog([r[x] for r in rows], [r[stage] for r in rows], marker="o", color=color, label=stage)
+        axes.set(xlabel=label, ylabel="seconds per step")
+        axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(HERE / "cost.png", dpi=100)
+
+
+def main(args: Args) -> None:
+    file = HERE / "cost.json"
+    if not args.redraw:
+        file.write_text(json.dumps(measure(args), indent=1) + "\n")
+    results = json.loads(file.read_text())
+    draw(results)
+    print(table(results))
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args, description=__doc__))

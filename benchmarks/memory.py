@@ -1,0 +1,75 @@
+"""Memory of log-probs over a large vocabulary: 151,936 tokens in the vocabulary, 8,192 tokens in a micro-batch.
+
+python -m benchmarks.memory               # about two minutes; writes benchmarks/memory.json
+
+A Llama of one layer with the head of a 0.5B model (width 896). Each case runs in a process of its own, and its peak
+resident memory above what the process held before counts: `token_logps` with its backward pass, and the same over
+logits held as a whole, which is measured at 1,024 tokens and grows in proportion.
+"""
+
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import grpo
+from common.batch import LOGITS_AT_ONCE, collate, token_logps
+from common.records import Rollouts
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+HERE = Path(__file__).parent
+VOCABULARY, WIDTH = 151_936, 896
+CASES = [("chunks", 8192), ("chunks", 1024), ("whole", 1024)]
+
+
+def peak_mib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def measure(kind: str, tokens: int) -> float:
+    """Peak MiB above model, gradients and inputs."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=WIDTH, intermediate_size=WIDTH, num_hidden_layers=1, num_attention_heads=14
+    )
+    model = LlamaForCausalLM(config).eval()
+    rows = 8
+    responses = torch.randint(VOCABULARY, (rows, tokens // rows)).tolist()
+    rollouts = Rollouts(responses, [[0.0] * len(r) for r in responses], [False] * rows)
+    batch = collate([[1]] * rows, rollouts, "cpu")
+    args = grpo.Args()
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    token_logps(model, collate([[1]], rollouts.split(1)[0], "cpu"), torch.tensor([0]), args)[0][:, :1].sum().backward()
+    before = peak_mib()
+    if kind == "chunks":
+        logp, _ = token_logps(model, batch, torch.arange(rows), args)
+    else:
+        logits = model(batch.tokens).logits[:, :-1].float()  # (B, T, V)
+        logps = logits.log_softmax(-1)
+        entropy = -(logps.exp() * logps).sum(-1)
+        logp = logps.gather(-1, batch.response[..., None])[..., 0] + 0 * entropy.detach()
+    logp.sum().backward()
+    return peak_mib() - before
+
+
+def main() -> None:
+    results = []
+    for kind, tokens in CASES:
+        command = [sys.executable, "-m", "benchmarks.memory", kind, str(tokens)]
+        output = subprocess.run(command, cwd=HERE.parent, check=True, capture_output=True, text=True).stdout
+        results.append({"kind": kind, "tokens": tokens, "peak_mib": float(output.split()[-1])})
+        print(results[-1], flush=True)
+    logits = 8192 * VOCABULARY * 4 / 2**20
+    print(f"the logits alone, whole, at 8,192 tokens: {logits:,.0f} MiB; a chunk: {LOGITS_AT_ONCE * 4 / 2**20:.0f} MiB")
+    (HERE / "memory.json").write_text(json.dumps(results, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 3:
+        print(measure(sys.argv[1], int(sys.argv[2])))
+    else:
+        main()

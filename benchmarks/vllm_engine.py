@@ -1,0 +1,76 @@
+"""Generation through our vLLM engine against vLLM alone, on the same prompts and weights.
+
+    python -m benchmarks.vllm_engine                              # the embedded model
+    python -m benchmarks.vllm_engine --model runs/smollm --precision bf16 --prompts 4
+
+"vLLM alone" is `LLM.generate` of the same object with the same sampling parameters, log-probs included, and nothing
+read from its output; medians of interleaved repetitions.
+"""
+
+import json
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import grpo
+from common.data import make_prompt
+from common.models import load_model
+from common.vllm_engine import VLLMEngine
+
+import tyro
+import vllm
+
+
+@dataclass
+class Args:
+    model: str = "arithmetic"
+    """"arithmetic", or a local folder."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """What vLLM computes in."""
+    prompts: int = 32
+    """Sums to answer, 8 times each."""
+    tokens: int = 96
+    """Length limit of a response."""
+    repeats: int = 5
+    """Interleaved repetitions; medians are reported."""
+
+
+def main(args: Args) -> None:
+    settings = grpo.Args(model=args.model, rollout_precision=args.precision)
+    model, tokenizer = load_model(settings)
+    engine = VLLMEngine(settings, model, tokenizer, 256)
+    prompts = [make_prompt(f"{7 + i}+{40 - i}-{i % 7}=?", None, tokenizer)[1] for i in range(args.prompts)]
+
+    def alone() -> int:
+        params = vllm.SamplingParams(
+            n=8, max_tokens=args.tokens, temperature=1.0, seed=1, stop_token_ids=engine.eos, logprobs=0,
+            flat_logprobs=True, detokenize=False,
+        )  # fmt: skip
+        outputs = engine.llm.generate([{"prompt_token_ids": p} for p in prompts], params, use_tqdm=False)
+        return sum(len(completion.token_ids) for output in outputs for completion in output.outputs)
+
+    def ours() -> int:
+        rollouts = engine.generate(prompts, 8, args.tokens, 1.0, seed=1)
+        return sum(map(len, rollouts.tokens))
+
+    rates: dict[str, list[float]] = {"alone": [], "ours": []}
+    for _ in range(args.repeats + 1):
+        for name, work in (("alone", alone), ("ours", ours)):
+            start = time.perf_counter()
+            rates[name].append(work() / (time.perf_counter() - start))
+    median = {name: statistics.median(values[1:]) for name, values in rates.items()}  # the first warms up
+    print(
+        f"vLLM alone {median['alone']:.0f} tokens/s, through our engine {median['ours']:.0f}: "
+        f"{median['ours'] / median['alone']:.1%}"
+    )
+    file = Path(__file__).parent / "vllm_engine.json"
+    known = json.loads(file.read_text()) if file.exists() else {}
+    known[f"{Path(args.model).name}, {args.precision}"] = median
+    file.write_text(json.dumps(known, indent=2) + "\n")
+    engine.close()
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args, description=__doc__))

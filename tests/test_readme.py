@@ -1,0 +1,35 @@
+"""What the pages for readers say of the code is so."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = ["README.md", "notebooks/README.md"]
+
+
+def test_quoted_lines_are_in_the_code():
+    """Every answer to learners that shows a line names its file, and the line stands there."""
+    page = (ROOT / "notebooks/README.md").read_text()
+    quotes = re.findall(r"`([\w/]+\.py)`:\n```python\n(.*?)\n```", page, re.S)
+    assert len(quotes) == page.count("```python") >= 13
+    for file, line in quotes:
+        assert f"\n{line}" in (ROOT / file).read_text(), f"{file} has no line {line!r}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    text = (ROOT / page).read_text()
+    for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
+        assert link.startswith("http") or (ROOT / page).parent.joinpath(link).exists(), f"{page}: {link}"
+    for file, anchor in re.findall(r"\]\(([^)#]*)#([^)]+)\)", text):
+        target = (ROOT / page).parent / file if file else ROOT / page
+        headings = re.findall(r"^#+ (.+)$", target.read_text(), re.M)
+        slugs = [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
+        assert anchor in slugs, f"{page}: #{anchor}"
+
+
+def test_all_questions_are_answered():
+    page = (ROOT / "notebooks/README.md").read_text()
+    assert re.findall(r"^\*\*(\d+)\.", page, re.M) == [str(i) for i in range(1, 16)]
