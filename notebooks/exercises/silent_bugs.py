@@ -43,7 +43,7 @@ def show_bug(letter: str) -> Any:
     """The run's curves beside the healthy ones; a figure."""
     record = json.loads(LOGS.read_text())["runs"][letter]
     panels = {m: label for m, label in PANELS.items() if any(m in row for row in record["healthy"])}
-    figure, grid = plt.subplots(2, 5, figsize=(18, 6), sharex=True, layout="constrained")
+    figure, grid = plt.subplots(2, 5, figsize=(15, 5), sharex=True, layout="constrained")
     for axes in list(grid.flat)[len(panels) :]:
         axes.set_visible(False)
     for axes, (metric, label) in zip(grid.flat, panels.items(), strict=False):
