@@ -85,7 +85,7 @@ def measure(args: Args) -> list[dict]:
 
 def table(results: list[dict]) -> str:
     lines = [
-        "| varied | parameters | prompts x responses | tokens of the batch | generate | score | train | seconds per step |",
+        "| varied | parameters | prompts x responses | tokens | generate | score | train | seconds per step |",
         "|" + "---|" * 8,
     ]
     names = {"tokens": "batch", "group": "group, at 256 responses", "model": "model"}

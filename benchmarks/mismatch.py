@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks import methods
 from benchmarks.methods import interval, run
 
 import tyro
@@ -22,15 +23,9 @@ KEPT = {"step", "eval/avg", "accuracy", "mismatch_mean", "mismatch_max", "tis", 
 
 
 @dataclass
-class Args:
+class Args(methods.Args):
     steps: int = 30
     """Rollout batches of each run."""
-    seeds: int = 3
-    """Seeds 1 to so many."""
-    jobs: int = 2
-    """Runs at a time, with one thread each."""
-    redraw: bool = False
-    """Only make the table again."""
 
 
 def table(runs: list[dict]) -> str:
