@@ -24,7 +24,7 @@ import tyro
 HERE = Path(__file__).parent
 WORKER = """
 import json, os, sys, time
-os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+os.environ.update(OMP_WAIT_POLICY="PASSIVE", GOMP_SPINCOUNT="1000")  # as in common/__init__.py
 import torch
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback

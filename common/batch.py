@@ -72,17 +72,21 @@ def minibatches(P: int, G: int, args: Any) -> Iterator[Tensor]:
 def micro_batches(rows: Tensor, batch: Batch, max_tokens: int) -> Iterator[Tensor]:
     """Split row numbers into parts of at most `max_tokens` padded tokens, rows of like length together.
 
-    A row longer than that stands alone. How rows are split is a matter of memory only: the loss
-    and its gradient are sums over rows, with weights fixed before.
+    A row longer than that stands alone. A part also ends where its padding would exceed a sixteenth of
+    `max_tokens`: one more pass costs less than that. How rows are split is a matter of memory and speed
+    only: the loss and its gradient are sums over rows, with weights fixed before.
     """
     lengths = batch.lengths[rows].cpu()  # (b,)
     order = lengths.argsort(descending=True, stable=True)
     rows, lengths = rows[order], lengths[order].tolist()
-    start = 0
-    while start < len(rows):
-        count = max(1, max_tokens // lengths[start])
-        yield rows[start : start + count]
-        start += count
+    start = padding = 0
+    for end, length in enumerate(lengths):
+        longest = lengths[start]
+        padding += longest - length
+        if end > start and ((end + 1 - start) * longest > max_tokens or padding > max_tokens // 16):
+            yield rows[start:end]
+            start, padding = end, 0
+    yield rows[start:]
 
 
 def autocast(device: torch.device) -> torch.autocast:
