@@ -3,8 +3,8 @@
     python -m benchmarks.vllm_engine                              # the embedded model
     python -m benchmarks.vllm_engine --model runs/smollm --precision bf16 --prompts 4
 
-"vLLM alone" is `LLM.generate` of the same object with the same sampling parameters, log-probs included, and nothing
-read from its output; medians of interleaved repetitions.
+"vLLM alone" is `LLM.generate` of the same object, with log-probs and without seeds, and nothing read from its output
+but the number of tokens; medians of interleaved repetitions.
 """
 
 import json
@@ -19,6 +19,7 @@ from common.data import make_prompt
 from common.models import load_model
 from common.vllm_engine import VLLMEngine
 
+import torch
 import tyro
 import vllm
 
@@ -45,9 +46,10 @@ def main(args: Args) -> None:
 
     def alone() -> int:
         params = vllm.SamplingParams(
-            n=8, max_tokens=args.tokens, temperature=1.0, seed=1, stop_token_ids=engine.eos, logprobs=0,
+            n=8, max_tokens=args.tokens, temperature=1.0, stop_token_ids=engine.eos, logprobs=0,
             flat_logprobs=True, detokenize=False,
         )  # fmt: skip
+        torch.manual_seed(1)  # the same samples
         outputs = engine.llm.generate([{"prompt_token_ids": p} for p in prompts], params, use_tqdm=False)
         return sum(len(completion.token_ids) for output in outputs for completion in output.outputs)
 

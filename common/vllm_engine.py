@@ -27,8 +27,7 @@ from vllm.model_executor.models import registry
 
 SUPPORTED = "0.32"
 GPU = {"gpu_memory_utilization": 0.4}
-# A prompt that is read in parts sets back its random generator, and a generator on the CPU cannot be set back.
-CPU = {"kv_cache_memory_bytes": 512 << 20, "enable_chunked_prefill": False, "max_num_batched_tokens": 8192}
+CPU = {"kv_cache_memory_bytes": 512 << 20}
 
 
 def repack_cpu_head(model: Any) -> None:
@@ -72,21 +71,20 @@ class VLLMEngine:
     def generate(
         self, prompt_ids: list[list[int]], n: int, max_tokens: int, temperature: float, seed: int, top_k: int = 0
     ) -> Rollouts:
-        params = [
-            vllm.SamplingParams(
-                n=n,
-                max_tokens=max_tokens,
-                temperature=temperature,
-                top_p=1.0,
-                top_k=0,
-                seed=(seed + i) % 2**63,
-                stop_token_ids=self.eos,
-                logprobs=top_k,  # 0: of the sampled token only
-                flat_logprobs=True,  # lists instead of an object per token
-                detokenize=False,
-            )
-            for i in range(len(prompt_ids))
-        ]
+        # In this process vLLM draws from torch's own generator. Seeds of the requests' own would make it sample them
+        # one by one, which costs a fifth of the speed.
+        torch.manual_seed(seed)
+        params = vllm.SamplingParams(
+            n=n,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            top_p=1.0,
+            top_k=0,
+            stop_token_ids=self.eos,
+            logprobs=top_k,  # 0: of the sampled token only
+            flat_logprobs=True,  # lists instead of an object per token
+            detokenize=False,
+        )
         prompts = [{"prompt_token_ids": list(ids)} for ids in prompt_ids]
         rollouts = Rollouts()
         for output in self.llm.generate(prompts, params, use_tqdm=False):
