@@ -213,7 +213,7 @@ def main(args: Args) -> None:
             run.say(f"step {step}: only {len(kept)} of {sampled} groups have signal; the batch is filled with others")
         prompts, groups, right = zip(*(kept + spare)[:P], strict=True)
         rollouts, right = Rollouts.join(groups), torch.stack(right)  # right (P, G)
-        engine.sleep()
+        engine.sleep()  # its memory is the learner's until it gets new weights
         batch = collate(prompts, rollouts, model.device)
         mask, rollout_logp = batch.mask, batch.rollout_logp  # (B, T), (B, T)
 

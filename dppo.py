@@ -212,7 +212,7 @@ def main(args: Args) -> None:
             rollouts = engine.generate(prompts, G, args.max_response_tokens, args.temperature, seed, K)
         with run.clock("verify"):
             right = torch.tensor(verifier(problems, rollouts), device=model.device).float().view(P, G)  # (P, G)
-        engine.sleep()
+        engine.sleep()  # its memory is the learner's until it gets new weights
         batch = collate(prompts, rollouts, model.device)
         mask, rollout_logp = batch.mask, batch.rollout_logp  # (B, T), (B, T)
         is_top = (batch.top_ids == batch.response.unsqueeze(-1)).any(-1)  # (B, T), DPPO: sampled from those K

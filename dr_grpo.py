@@ -179,7 +179,7 @@ def main(args: Args) -> None:
             rollouts = engine.generate(prompts, G, args.max_response_tokens, args.temperature, seed)
         with run.clock("verify"):
             right = torch.tensor(verifier(problems, rollouts), device=model.device).float().view(P, G)  # (P, G)
-        engine.sleep()
+        engine.sleep()  # its memory is the learner's until it gets new weights
         batch = collate(prompts, rollouts, model.device)
         mask, rollout_logp = batch.mask, batch.rollout_logp  # (B, T), (B, T)
 

@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import dapo
+import dppo
 import grpo
+import ppo
 import rloo
 
 import pytest
@@ -42,7 +45,14 @@ def refused(capsys, tmp_path, script=grpo, **settings):
         ({"lr": -1.0}, "above 0"),
         ({"lr": float("inf")}, "above 0"),
         ({"steps": 0}, "at least 1"),
-        ({"seed": -1}, "0 or more"),
+        ({"seed": -1}, "between 0 and 4294967295"),
+        ({"weight_decay": 2.0}, "between 0 and 1"),
+        ({"clip_eps": 0.0}, "above 0"),
+        ({"ddof": 2}, "0 or 1"),
+        ({"prompts_per_step": 2**20}, "responses at once"),
+        ({"eval_samples": 2**20}, "responses at once"),
+        ({"eval_split": "test"}, "data set of your own"),
+        ({"dataset_config": "main"}, "data set of your own"),
         ({"prompt": "no place for it"}, "{question}"),
     ],
 )
@@ -52,6 +62,17 @@ def test_settings(settings, words, capsys, tmp_path):
 
 def test_group_of_one_in_rloo(capsys, tmp_path):
     assert "at least 2" in refused(capsys, tmp_path, rloo, responses_per_prompt=1)
+
+
+def test_settings_of_one_method(capsys, tmp_path):
+    assert "--overlong-cache" in refused(capsys, tmp_path, dapo, overlong_cache=33)
+    assert "vocabulary of" in refused(capsys, tmp_path, dppo, divergence="topk-tv", top_k=1000)
+    assert "at most 1" in refused(capsys, tmp_path, ppo, gamma=1.5)
+
+
+def test_a_file_has_no_splits(capsys, tmp_path, gsm8k_file):
+    for settings in ({"eval_split": "test"}, {"train_split": "test"}, {"dataset_config": "main"}):
+        assert "is a file, without splits" in refused(capsys, tmp_path, dataset=str(gsm8k_file), **settings)
 
 
 @pytest.mark.parametrize("track", ["wandb", "tensorboard"])
