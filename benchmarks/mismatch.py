@@ -1,6 +1,6 @@
 """The sampler's precision against training: mismatch, and what TIS does to it.
 
-    python -m benchmarks.mismatch             # 18 runs of 30 steps, two at a time: about 20 minutes on two cores
+    python -m benchmarks.mismatch             # 18 runs of 20 steps, two at a time: about 10 minutes on two cores
     python -m benchmarks.mismatch --redraw    # only the table again, from mismatch.json
 
 `grpo.py` on the embedded default. The engine samples in fp32, in bf16, or in bf16 with 8-bit weights; the learner
@@ -24,7 +24,7 @@ KEPT = {"step", "eval/avg", "accuracy", "mismatch_mean", "mismatch_max", "tis", 
 
 @dataclass
 class Args(methods.Args):
-    steps: int = 30
+    steps: int = 20
     """Rollout batches of each run."""
 
 
