@@ -38,7 +38,8 @@ def style(method: str, **more: Any) -> dict[str, Any]:
 
 def show(figure: Any, caption: str) -> None:
     """A picture with a caption that says what to see."""
-    figure.tight_layout()
+    if figure.get_layout_engine() is None:
+        figure.tight_layout()
     plt.show()
     display(Markdown(f"*{' '.join(textwrap.dedent(caption).split())}*"))
 
