@@ -58,6 +58,8 @@ class Args:
     """What generates the responses; auto takes vLLM where it is installed."""
     rollout_precision: Literal["auto", "fp32", "bf16", "fp8"] = "auto"
     """What the engine computes in: auto is bf16 on a GPU and fp32 elsewhere; fp8 is bf16 with 8-bit weights."""
+    learner_precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """What the learner computes in, over weights in fp32: auto is bf16 on a GPU and fp32 elsewhere."""
     steps: int = 100
     """Rollout batches. Real models: 100 to 1000."""
     prompts_per_step: int = 32
@@ -130,9 +132,9 @@ class Critic(torch.nn.Module):
         torch.nn.init.zeros_(self.head.weight)
         torch.nn.init.zeros_(self.head.bias)
 
-    def forward(self, batch: Batch, rows: Tensor) -> Tensor:
+    def forward(self, batch: Batch, rows: Tensor, args: Args) -> Tensor:
         """Values (b, T): at t, of the prompt and the tokens before t; 0 on padding."""
-        hidden, _ = response_hidden(self, batch, rows)  # (N, D)
+        hidden, _ = response_hidden(self, batch, rows, args)  # (N, D)
         mask = batch.mask[rows]  # (b, T)
         return torch.zeros(mask.shape, device=mask.device).masked_scatter(mask, self.head(hidden.float()).squeeze(-1))
 
@@ -230,7 +232,7 @@ def main(args: Args) -> None:
             old_values = torch.zeros_like(old_logp)  # (B, T)
             with torch.no_grad():
                 for rows in micro_batches(torch.arange(P * G), batch, args.micro_batch_tokens):
-                    old_values[rows] = critic(batch, rows)
+                    old_values[rows] = critic(batch, rows, args)
         rewards = right  # (P, G)
         # PPO: rewards at every token. The KL is a part of them: k1 there has the gradient of the KL itself.
         kl = (old_logp - ref_logp) * mask  # (B, T)
@@ -259,7 +261,7 @@ def main(args: Args) -> None:
                         logp, old_logp[rows], rollout_logp[rows], advantages[rows], mask[rows], args
                     )
                     # PPO: the critic has no parameter in common with the policy, so its loss needs no coefficient.
-                    values["value_loss"] = value_loss(critic(batch, rows), old_values[rows], returns[rows], args)
+                    values["value_loss"] = value_loss(critic(batch, rows, args), old_values[rows], returns[rows], args)
                     (weights[rows] * values["value_loss"]).sum().backward()
                     metrics.add(values, weights[rows], mask[rows])
                     loss = (weights[rows] * loss).sum()

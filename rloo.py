@@ -59,6 +59,8 @@ class Args:
     """What generates the responses; auto takes vLLM where it is installed."""
     rollout_precision: Literal["auto", "fp32", "bf16", "fp8"] = "auto"
     """What the engine computes in: auto is bf16 on a GPU and fp32 elsewhere; fp8 is bf16 with 8-bit weights."""
+    learner_precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """What the learner computes in, over weights in fp32: auto is bf16 on a GPU and fp32 elsewhere."""
     steps: int = 100
     """Rollout batches. Real models: 100 to 1000."""
     prompts_per_step: int = 32

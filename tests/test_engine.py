@@ -88,6 +88,31 @@ def test_fp32_head_under_bf16():
     assert (rounded - exact).abs().max() > 1e-3
 
 
+def test_learner_in_bf16(embedded):
+    """Its log-probs are those of a model computing in bf16, its gradients reach fp32 weights along fp32's direction."""
+    model, _ = embedded
+    prompts, rollouts = generate(embedded, precision="bf16")
+    batch = collate(prompts, rollouts, "cpu")
+
+    def learner(**settings):
+        model.zero_grad()
+        logp, entropy = token_logps(model, batch, torch.arange(24), grpo.Args(**settings))
+        logp.sum().backward()
+        assert logp.dtype == entropy.dtype == torch.float32
+        return logp.detach(), torch.cat([p.grad.flatten() for p in model.parameters()])
+
+    exact, gradient = learner()
+    rounded, rounded_gradient = learner(learner_precision="bf16")
+    kept, _ = learner(learner_precision="bf16", fp32_lm_head=True)
+    model.zero_grad()
+    error = {name: (logp - exact).abs().mean() for name, logp in {"bf16": rounded, "fp32 head": kept}.items()}
+    assert 1e-5 < error["fp32 head"] < error["bf16"] < 1e-2, error
+    assert torch.equal(learner(learner_precision="fp32")[0], exact), "auto is fp32 on a CPU"
+    model.zero_grad()
+    assert rounded_gradient.dtype == torch.float32
+    assert torch.cosine_similarity(rounded_gradient, gradient, dim=0) > 0.999
+
+
 def test_greedy_is_transformers_own(embedded):
     model, _ = embedded
     prompts, rollouts = generate(embedded, n=1, temperature=0.0)
