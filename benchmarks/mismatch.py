@@ -1,12 +1,13 @@
 """The sampler's precision against training: mismatch, and what TIS does to it.
 
-    python -m benchmarks.mismatch             # 18 runs of 20 steps, two at a time: about 10 minutes on two cores
+    python -m benchmarks.mismatch             # 30 runs of 20 steps, two at a time: about 17 minutes on two cores
     python -m benchmarks.mismatch --redraw    # only the table again, from mismatch.json
 
 `grpo.py` on the embedded default. The engine samples in fp32, in bf16, or in bf16 with 8-bit weights; the learner
-computes in fp32. TIS with its cap of 2, and off.
+computes in fp32, or in bf16 too, without and with the output layer in fp32 on both sides; TIS off, and capped at 2.
 """
 
+import itertools
 import json
 import statistics
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,15 @@ from benchmarks.methods import interval, run
 import tyro
 
 HERE = Path(__file__).parent
+# precision of the sampler, of the learner, and of the output layer
+SETTINGS = [
+    ("fp32", "fp32", "fp32"),
+    ("bf16", "fp32", "as its side"),
+    ("fp8", "fp32", "as its side"),
+    ("bf16", "bf16", "bf16"),
+    ("bf16", "bf16", "fp32"),
+]
+CAPS = ["0", "2"]
 KEPT = {"step", "eval/avg", "accuracy", "mismatch_mean", "mismatch_max", "tis", "tis_weight", "tis_truncated"}
 
 
@@ -30,18 +40,20 @@ class Args(methods.Args):
 
 def table(runs: list[dict]) -> str:
     lines = [
-        "| sampler | TIS | mean \\|Δp\\| | largest \\|Δp\\| | avg@16 after |",
-        "|---|---|---|---|---|",
+        "| sampler | learner | output layer | TIS | mean \\|Δp\\| | largest \\|Δp\\| | avg@16 after |",
+        "|" + "---|" * 7,
     ]
-    for precision in ("fp32", "bf16", "fp8"):
-        for cap in ("0", "2"):
-            mine = [r for r in runs if (r["precision"], r["cap"]) == (precision, cap)]
+    for setting in SETTINGS:
+        for cap in CAPS:
+            mine = [r for r in runs if (r["setting"], r["cap"]) == (list(setting), cap)]
             steps = [row for r in mine for row in r["log"][1:]]
             mean, half = interval([r["log"][-1]["eval/avg"] for r in mine])
             mismatch = statistics.mean(row["mismatch_mean"] for row in steps)
             largest = max(row["mismatch_max"] for row in steps)
-            tis = "off" if cap == "0" else "C = 2"
-            lines.append(f"| {precision} | {tis} | {mismatch:.1e} | {largest:.1e} | {mean:.3f} ± {half:.3f} |")
+            tis = "off" if cap == "0" else f"C = {cap}"
+            lines.append(
+                f"| {' | '.join(setting)} | {tis} | {mismatch:.1e} | {largest:.1e} | {mean:.3f} ± {half:.3f} |"
+            )
     return "\n".join(lines)
 
 
@@ -49,13 +61,13 @@ def main(args: Args) -> None:
     file = HERE / "mismatch.json"
     if not args.redraw:
 
-        def one(job: tuple[int, str, str]) -> dict:
-            seed, precision, cap = job
-            flags = ("--rollout-precision", precision, "--tis-cap", cap)
-            return {"precision": precision, "cap": cap, **run("grpo", seed, args.steps, flags, KEPT)}
+        def one(job: tuple) -> dict:
+            seed, (sampler, learner, head), cap = job
+            flags = ("--rollout-precision", sampler, "--learner-precision", learner, "--tis-cap", cap)
+            flags += ("--fp32-lm-head",) if head == "fp32" else ()
+            return {"setting": [sampler, learner, head], "cap": cap, **run("grpo", seed, args.steps, flags, KEPT)}
 
-        seeds = range(1, args.seeds + 1)
-        plan = [(seed, p, cap) for seed in seeds for p in ("fp32", "bf16", "fp8") for cap in ("0", "2")]
+        plan = [(seed, *rest) for seed in range(1, args.seeds + 1) for rest in itertools.product(SETTINGS, CAPS)]
         with ThreadPoolExecutor(args.jobs) as pool:
             runs = list(pool.map(one, plan))
         file.write_text("[\n" + ",\n".join(json.dumps(r) for r in runs) + "\n]\n")

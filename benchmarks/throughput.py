@@ -1,67 +1,86 @@
 """Tokens per second of generation and training, as shares of the machine's matrix-product rate.
 
     python -m benchmarks.throughput
+    python -m benchmarks.throughput --model Qwen/Qwen2.5-1.5B-Instruct --dataset openai/gsm8k --dataset-config main \\
+        --max-response-tokens 1024 --micro-batch-tokens 32768       # all flags of grpo.py, on the GPU if there is one
 
-The rate is measured in the same process, on the very shapes of the model (its MLP's first product
-over all tokens of a batch) and on large square matrices, interleaved with the rest; medians.
+The rate is measured in the same process and in the learner's precision, on the very shapes of the model (its MLP's
+first product over all tokens of a batch) and on large square matrices, interleaved with the rest; medians.
 """
 
 import json
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
 import grpo
-from common.batch import collate, micro_batches, score, token_logps
+from common.batch import autocast, collate, micro_batches, score, token_logps
 from common.data import load_problems
-from common.engines import TransformersEngine
+from common.engines import make_engine
 from common.models import context_length, load_model
+from common.records import Rollouts
 
 import torch
 import tyro
 
+PRODUCTS = 20  # at a time: one alone is too short to measure
+
 
 @dataclass
-class Args:
+class Args(grpo.Args):
     repeats: int = 7
     """Interleaved repetitions; medians are reported."""
+    square: int = 2048
+    """Side of the large matrices; 8192 on a GPU."""
 
 
 def seconds(work) -> float:
     start = time.perf_counter()
     work()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
     return time.perf_counter() - start
 
 
 def main(args: Args) -> None:
-    settings = grpo.Args()
-    model, tokenizer = load_model(settings)
-    train, _ = load_problems(settings, tokenizer, context_length(model))
-    prompts = [p.prompt_ids for p in train[: settings.prompts_per_step]]
-    engine = TransformersEngine(model, tokenizer)
-    G = settings.responses_per_prompt
-    rollouts = engine.generate(prompts, G, settings.max_response_tokens, 1.0, 0)
-    batch = collate(prompts, rollouts, model.device)
+    model, tokenizer = load_model(args)
+    problems, _ = load_problems(args, tokenizer, context_length(model))
+    problems = problems[: args.prompts_per_step]
+    prompts = [problem.prompt_ids for problem in problems]
+    engine = make_engine(args, model, tokenizer, problems)
+
+    def generate() -> Rollouts:
+        return engine.generate(prompts, args.responses_per_prompt, args.max_response_tokens, args.temperature, 0)
+
+    batch = collate(prompts, generate(), model.device)
     rows = torch.arange(len(batch.tokens))
     response_tokens, real = int(batch.mask.sum()), int(batch.lengths.sum())
-    parts = list(micro_batches(rows, batch, settings.micro_batch_tokens))
+    parts = list(micro_batches(rows, batch, args.micro_batch_tokens))
     padded = sum(len(part) * int(batch.lengths[part].max()) for part in parts)
 
     def train_pass() -> None:
         for part in parts:
-            token_logps(model, batch, part, settings)[0].sum().backward()
+            token_logps(model, batch, part, args)[0].sum().backward()
         model.zero_grad()
 
-    config = model.config
-    small = torch.randn(real, config.hidden_size), torch.randn(config.hidden_size, config.intermediate_size)
-    large = torch.randn(2048, 2048), torch.randn(2048, 2048)
+    with autocast(model.device, args):  # what it makes of a product is the learner's precision
+        dtype = torch.mm(torch.ones(1, 1, device=model.device), torch.ones(1, 1, device=model.device)).dtype
+
+    def product(rows: int, inner: int, columns: int) -> Callable[[], None]:
+        a = torch.randn(rows, inner, device=model.device, dtype=dtype)
+        b = torch.randn(inner, columns, device=model.device, dtype=dtype)
+        return lambda: [torch.mm(a, b) for _ in range(PRODUCTS)]
+
+    D, F, N = model.config.hidden_size, model.config.intermediate_size, args.square
     work = {
-        "generate": lambda: engine.generate(prompts, G, settings.max_response_tokens, 1.0, 0),
-        "score": lambda: score(model, batch, settings),
+        "generate": generate,
+        "score": lambda: score(model, batch, args),
         "train": train_pass,
-        "small": lambda: [torch.mm(*small) for _ in range(20)],
-        "large": lambda: torch.mm(*large),
+        "small": product(real, D, F),
+        "large": product(N, N, N),
     }
     times: dict[str, list[float]] = {name: [] for name in work}
     for _ in range(args.repeats + 1):
@@ -69,27 +88,50 @@ def main(args: Args) -> None:
             times[name].append(seconds(function))
     median = {name: statistics.median(values[1:]) for name, values in times.items()}  # the first warms up
 
-    # 2 operations per parameter and token forwards, 6 with the backward pass; attention's own products come on top
-    # and are left out, as is the embedding, which is a look-up (the tied head is not).
+    # 2 operations per parameter and token forwards, 6 with the backward pass. The head runs on response tokens only,
+    # the input embedding is a look-up, and attention's own products come on top and are left out.
     parameters = sum(p.numel() for p in model.parameters())
-    small_rate = 20 * 2 * real * config.hidden_size * config.intermediate_size / median["small"]
-    large_rate = 2 * 2048**3 / median["large"]
+    head, embedding = model.get_output_embeddings().weight, model.get_input_embeddings().weight
+    body = parameters - sum(weight.numel() for weight in {head, embedding})
+    forward = 2 * (body * real + head.numel() * response_tokens)
+    small_rate = PRODUCTS * 2 * real * D * F / median["small"]
+    large_rate = PRODUCTS * 2 * N**3 / median["large"]
     rates = {
-        "generate": (response_tokens / median["generate"], 2 * parameters * response_tokens / median["generate"]),
-        "score": (real / median["score"], 2 * parameters * real / median["score"]),
-        "train": (real / median["train"], 6 * parameters * real / median["train"]),
+        "generate": (
+            response_tokens / median["generate"],
+            2 * (body + head.numel()) * response_tokens / median["generate"],
+        ),
+        "score": (real / median["score"], forward / median["score"]),
+        "train": (real / median["train"], 3 * forward / median["train"]),
     }
     print(f"{parameters:,} parameters, {len(rows)} rows, {response_tokens} response tokens, {real} with prompts")
     print(f"real tokens among padded ones: {real / padded:.1%}")
-    print(f"matrix products: {large_rate / 1e9:.0f} GFLOP/s at 2048, {small_rate / 1e9:.0f} at the model's shapes")
+    print(f"products in {dtype}: {large_rate / 1e9:.0f} GFLOP/s at {N}, {small_rate / 1e9:.0f} at the model's shapes")
     for name, (tokens, flops) in rates.items():
         print(
-            f"{name:9s} {tokens:8.0f} tokens/s   {flops / large_rate:5.1%} of the rate at 2048, "
+            f"{name:9s} {tokens:8.0f} tokens/s   {flops / large_rate:5.1%} of the rate at {N}, "
             f"{flops / small_rate:5.1%} at the model's shapes"
         )
-    result = {"threads": torch.get_num_threads(), "torch": torch.__version__, "median_seconds": median}
-    (Path(__file__).parent / "throughput.json").write_text(json.dumps(result, indent=2) + "\n")
+    if torch.cuda.is_available():
+        print(f"peak of the learner's memory on the GPU: {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")
+    file = Path(__file__).parent / "throughput.json"
+    known = json.loads(file.read_text()) if file.exists() else {}
+    known[f"{Path(args.model).name}, {type(engine).__name__}, learner {dtype}, {model.device.type}"] = {
+        "date": str(date.today()),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "parameters": parameters,
+        "rows": len(rows),
+        "response_tokens": response_tokens,
+        "tokens": real,
+        "padded_tokens": padded,
+        "median_seconds": median,
+        "tokens_per_second": {name: tokens for name, (tokens, _) in rates.items()},
+        "products_per_second": {"square": large_rate, "model": small_rate},
+    }
+    file.write_text(json.dumps(known, indent=2) + "\n")
+    engine.close()
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args))
+    main(tyro.cli(Args, description=__doc__))
