@@ -58,6 +58,8 @@ class Args:
     """Where the answer stands: in the last \\boxed{}, or the last number, for models too weak to write a box."""
     engine: Literal["auto", "vllm", "transformers"] = "auto"
     """What generates the responses; auto takes vLLM where it is installed."""
+    gpu_memory_utilization: float = 0.4
+    """Share of a GPU's memory that vLLM holds while it generates, beside the learner's weights and moments."""
     rollout_precision: Literal["auto", "fp32", "bf16", "fp8"] = "auto"
     """What the engine computes in: auto is bf16 on a GPU and fp32 elsewhere; fp8 is bf16 with 8-bit weights."""
     learner_precision: Literal["auto", "fp32", "bf16"] = "auto"

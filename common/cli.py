@@ -43,6 +43,7 @@ RANGES = [
     ("above 0 (inf: no cap)", lambda value: value > 0, "ratio_cap"),
     ("above 0 and at most 1", lambda value: 0 < value <= 1, "lr critic_lr gamma"),
     ("between 0 and 1", lambda value: 0 <= value <= 1, "weight_decay gae_lambda"),
+    ("above 0 and below 1", lambda value: 0 < value < 1, "gpu_memory_utilization"),
     ("0 or more and below 1", lambda value: 0 <= value < 1, "ema_decay"),
     ("0 or 1", lambda value: value in (0, 1), "ddof"),
     ("between 0 and 4294967295", lambda value: 0 <= value < 1 << 32, "seed"),

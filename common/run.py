@@ -32,9 +32,10 @@ PACKAGES = ("torch", "transformers", "datasets", "math-verify", "tyro", "vllm", 
 KEPT_CHECKPOINTS = 2  # the newest, and one more in case the newest is broken
 SHOWN_SAMPLES = 4  # in samples.md, each time
 OUT_OF_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NO_MEMORY = ("out of memory", "can't allocate memory")  # in the messages of torch and of vLLM, GPU and CPU
 OUT_OF_MEMORY = (
-    "a lower --micro-batch-tokens or --gradient-checkpointing helps in training, "
-    "fewer --prompts-per-step or --max-response-tokens in generation."
+    "a lower --micro-batch-tokens or --gradient-checkpointing helps in training, fewer --prompts-per-step or "
+    "--max-response-tokens in generation, and with vLLM on a GPU a lower --gpu-memory-utilization."
 )
 
 
@@ -345,7 +346,7 @@ class Run:
         """One sentence where memory or disk has run out; all else is a defect and keeps its traceback."""
         if isinstance(error, OSError) and error.errno in OUT_OF_DISK:
             print(f"error: the disk is full or a quota is used up: {error}. {self.way_on()}", file=sys.stderr)
-        elif isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error):
+        elif isinstance(error, MemoryError) or any(words in str(error) for words in NO_MEMORY):
             print(f"error: not enough memory: {OUT_OF_MEMORY} {self.way_on()}", file=sys.stderr)
         else:
             sys.__excepthook__(kind, error, trace)

@@ -18,17 +18,17 @@ os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 if not torch.cuda.is_available():
     os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")  # would need g++, and 10 s at the first rollout
 
-from common.cli import fail
+from common.cli import fail, first_line
 from common.models import eos_ids, model_path
 from common.records import Rollouts
 
 import numpy as np
+import pydantic
 import vllm
 from vllm.model_executor.models import registry
 
 SUPPORTED = "0.32"
-GPU = {"gpu_memory_utilization": 0.4}
-CPU = {"kv_cache_memory_bytes": 512 << 20}
+CPU_MEMORY = {"kv_cache_memory_bytes": 512 << 20}
 
 
 def repack_cpu_head(model: Any) -> None:
@@ -53,21 +53,26 @@ class VLLMEngine:
             registry._run_in_subprocess = lambda function: function()
         self.eos = eos_ids(model, tokenizer)
         self.sleeps = gpu  # on a CPU vLLM cannot
-        self.llm = vllm.LLM(
-            model=model_path(args.model),
-            dtype="float32" if precision == "fp32" else "bfloat16",
-            quantization="fp8_per_channel" if precision == "fp8" else None,
-            hf_overrides={"head_dtype": "float32"} if args.fp32_lm_head else {},
-            max_model_len=longest,
-            logprobs_mode="processed_logprobs",  # with temperature: "raw" would be another distribution
-            max_logprobs=-1,  # no limit: DPPO's K is the script's matter
-            enable_sleep_mode=self.sleeps,
-            enforce_eager=not gpu,
-            disable_log_stats=True,
-            use_tqdm_on_load=False,
-            seed=args.seed,
-            **(GPU if gpu else CPU),
-        )
+        memory = {"gpu_memory_utilization": args.gpu_memory_utilization} if gpu else CPU_MEMORY
+        try:
+            self.llm = vllm.LLM(
+                model=model_path(args.model),
+                dtype="float32" if precision == "fp32" else "bfloat16",
+                quantization="fp8_per_channel" if precision == "fp8" else None,
+                hf_overrides={"head_dtype": "float32"} if args.fp32_lm_head else {},
+                max_model_len=longest,
+                logprobs_mode="processed_logprobs",  # with temperature: "raw" would be another distribution
+                max_logprobs=-1,  # no limit: DPPO's K is the script's matter
+                enable_sleep_mode=self.sleeps,
+                enforce_eager=not gpu,
+                disable_log_stats=True,
+                use_tqdm_on_load=False,
+                seed=args.seed,
+                **memory,
+            )
+        except (ValueError, RuntimeError) as error:  # a model it does not know, too little memory for one response
+            reason = error.errors()[0]["msg"] if isinstance(error, pydantic.ValidationError) else first_line(error)
+            fail(f"--engine vllm cannot start with --model {args.model}: {reason}")
 
     def generate(
         self, prompt_ids: list[list[int]], n: int, max_tokens: int, temperature: float, seed: int, top_k: int = 0

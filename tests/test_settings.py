@@ -34,6 +34,7 @@ MEANINGFUL = {
     **dict.fromkeys(["weight_decay", "gae_lambda"], lambda v: 0 <= v <= 1),
     "ratio_cap": lambda v: v > 0,
     "ema_decay": lambda v: 0 <= v < 1,
+    "gpu_memory_utilization": lambda v: 0 < v < 1,
     "ddof": lambda v: v in (0, 1),
     "seed": lambda v: 0 <= v < 2**32,
     **dict.fromkeys(["dataset_config", "eval_split", "eval_dataset"], lambda v: v is None),

@@ -98,3 +98,17 @@ def test_other_versions_are_refused(monkeypatch, capsys):
         VLLMEngine(grpo.Args(), None, None, 256)
     assert stop.value.code == 2
     assert "vLLM 0.11.2 is installed; these scripts need 0.32" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("longest", "memory", "reason"),
+    [(10**6, 512 << 20, "max_model_len (1000000) is greater"), (256, 1 << 10, "No available memory")],
+)
+def test_what_vllm_refuses_is_one_sentence(monkeypatch, capsys, longest, memory, reason):
+    monkeypatch.setattr("common.vllm_engine.CPU_MEMORY", {"kv_cache_memory_bytes": memory})
+    args = grpo.Args()
+    with pytest.raises(SystemExit) as stop:
+        VLLMEngine(args, *load_model(args), longest)
+    assert stop.value.code == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("error: --engine vllm cannot start with --model arithmetic: ") and reason in error
