@@ -23,7 +23,7 @@ from typing import Any
 from common.cli import fail
 from common.records import Problem, Rollouts
 
-TIME_LIMIT = 2.0  # seconds for one comparison; a common one takes milliseconds
+TIME_LIMIT = 2.0  # seconds of processor time for one comparison; a common one takes milliseconds
 LONGEST_ANSWER = 1000  # characters; longer boxes are wrong without a look
 
 NUMBER = re.compile(r"[+-]?(\d{1,3}(,\d{3})+|\d+)?(\.\d*)?")
