@@ -1,6 +1,10 @@
 import importlib.util
 import json
+import os
 import random
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # one of several processes, for which a core each is best
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import common  # noqa: F401  (sets what torch and transformers read when they load)
 
