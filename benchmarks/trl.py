@@ -69,7 +69,7 @@ class Args:
     """Python of the environment with TRL."""
     steps: int = 10
     """Rollout batches of each process."""
-    turns: int = 3
+    turns: int = 5
     """Processes of each kind, in turns."""
 
 

@@ -1,7 +1,7 @@
 """Generation through our vLLM engine against vLLM alone, on the same prompts and weights.
 
     python -m benchmarks.vllm_engine                              # the embedded model
-    python -m benchmarks.vllm_engine --model runs/smollm --precision bf16 --prompts 4
+    python -m benchmarks.vllm_engine --model runs/smollm --precision bf16 --prompts 4 --repeats 5
 
 "vLLM alone" is `LLM.generate` of the same object, with log-probs and without seeds, and nothing read from its output
 but the number of tokens; medians of interleaved repetitions.
@@ -34,7 +34,7 @@ class Args:
     """Sums to answer, 8 times each."""
     tokens: int = 96
     """Length limit of a response."""
-    repeats: int = 5
+    repeats: int = 21
     """Interleaved repetitions; medians are reported."""
 
 
