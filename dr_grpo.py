@@ -71,7 +71,7 @@ class Args:
     responses_per_prompt: int = 8
     """G: responses to each prompt, the group. Papers: 8 to 64."""
     micro_batch_tokens: int = 4096
-    """Padded tokens in one forward and backward pass: a matter of memory and speed, not of the result. GPU: 32768."""
+    """Padded tokens in one forward and backward pass: a matter of memory and speed, not of the result. GPU: 8192."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass: much less memory, about a third more time in training."""
     max_response_tokens: int = 96

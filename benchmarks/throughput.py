@@ -2,7 +2,7 @@
 
     python -m benchmarks.throughput
     python -m benchmarks.throughput --model Qwen/Qwen2.5-1.5B-Instruct --dataset openai/gsm8k --dataset-config main \\
-        --max-response-tokens 1024 --micro-batch-tokens 32768       # all flags of grpo.py, on the GPU if there is one
+        --max-response-tokens 1024 --micro-batch-tokens 8192       # all flags of grpo.py, on the GPU if there is one
 
 The rate is measured in the same process and in the learner's precision, on the very shapes of the model (its MLP's
 first product over all tokens of a batch) and on large square matrices, interleaved with the rest; medians.
