@@ -3,72 +3,39 @@
 What counts, for every data set:
 - only the response is read, never the prompt, and a response cut off at the length limit is wrong;
 - the answer is what stands in the last `\\boxed{...}`; no box, or one that is not closed, is wrong
-  (with `--answer-format last-number` it is the last literal number, and counts as if it stood in a box);
-- where the right answer is a number, the box must hold one literal number and is compared exactly.
+  (with `--answer-format last-number` it is the number the response ends in, and counts as if it stood in a box);
+- where the right answer is a number, the box must hold one literal number: `12`, `-1,200.5`, `3/8`, `\\frac38`,
+  `3\\frac12`, `1.2\\times10^1`, with or without a currency, a unit or a percent sign, or a name before it (`x = 12`).
   math-verify alone would evaluate `\\boxed{39+62}`, and a model soon finds out;
-- any other answer goes to math-verify, in a process of its own with a hard time limit.
+- numbers are compared exactly, or within `tolerance` times the right answer unless both are whole;
+- a choice (`C`, `\\text{(C)}`) is compared by its letter, words by their letters, ratios and times as they are
+  written, numbers in another base by digits and base;
+- tuples, intervals, sets, lists and matrices must be of the same kind and length, and are compared item by item;
+- any other answer goes to math-verify, in a process of its own with a hard time limit, unless it leaves something
+  to calculate that the right answer does not;
+- where a problem has several right answers, any of them counts.
+
+Units are not compared. An expression is right in every equal form, so a data set that asks to expand or factor
+accepts its own question. When in doubt an answer is wrong: tests/verifier_cases.jsonl holds judged examples.
 """
 
 import json
-import re
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from common.answers import Pairs, compare, expressions, last_boxed, last_number, numbers_in, parse_number, right_answers
 from common.cli import fail
 from common.records import Problem, Rollouts
 
 TIME_LIMIT = 2.0  # seconds of processor time for one comparison; a common one takes milliseconds
 LONGEST_ANSWER = 1000  # characters; longer boxes are wrong without a look
-
-NUMBER = re.compile(r"[+-]?(\d{1,3}(,\d{3})+|\d+)?(\.\d*)?")
-FRACTION = re.compile(r"([+-]?)(?:\\[dt]?frac\{(\d+)\}\{(\d+)\}|(\d+)/(\d+))")
-UNIT = re.compile(r"(\\(text|mathrm|mbox)\{[^{}]*\}|\s[A-Za-z][A-Za-z .]*|\\?%|\^\{?\\circ\}?|\\%)+$")
-
-
-def last_boxed(text: str) -> str | None:
-    """What stands in the last `\\boxed{...}`, or None without one whose braces balance.
-
-    >>> last_boxed("so \\\\boxed{3}, no: \\\\boxed{\\\\frac{1}{2}}")
-    '\\\\frac{1}{2}'
-    """
-    start = text.rfind("\\boxed{")
-    if start < 0:
-        return None
-    depth = 0
-    for i in range(start + len("\\boxed"), len(text)):
-        depth += {"{": 1, "}": -1}.get(text[i], 0)
-        if depth == 0:
-            return text[start + len("\\boxed{") : i]
-    return None
-
-
-def last_number(text: str) -> str | None:
-    """The last literal number in a text, or None: "4 + 6 = 10." ends in 10."""
-    numbers = re.findall(r"(?:(?<![\d)])-)?\d[\d,]*(?:\.\d+)?", text)
-    return numbers[-1].rstrip(",") if numbers else None
-
-
-def parse_number(text: str) -> Fraction | None:
-    """The value of one literal number, or None: `1,234`, `-0.5`, `\\frac{1}{2}`, `\\$12.`, `7 apples`."""
-    text = text.strip().replace("\\$", "").replace("$", "").replace("{,}", ",").replace("−", "-")
-    text = re.sub(r"\\[!,;: ]", "", text)
-    text = UNIT.sub("", text).strip().removesuffix(".")
-    text = re.sub(r"^[A-Za-z]\s*=\s*", "", text)
-    if len(text) > 100 or not text.isascii():
-        return None
-    if match := FRACTION.fullmatch(text):
-        sign, *digits = match.groups()
-        top, bottom = (int(d) for d in digits if d is not None)
-        return None if bottom == 0 else Fraction(-top if sign == "-" else top, bottom)
-    if NUMBER.fullmatch(text) and any(c.isdigit() for c in text):
-        return Fraction(text.replace(",", ""))
-    return None
 
 
 class MathVerify:
@@ -113,19 +80,32 @@ class MathVerify:
 
 
 class Verifier:
-    """Judges batches of responses; `failures` counts, by reason, what could not be judged."""
+    """Judges batches of responses.
 
-    def __init__(self, tokenizer: Any, problems: list[Problem], answer_format: str = "boxed", workers: int = 2) -> None:
+    A problem's answer may be several right ones. `tolerance` is relative: 0.01 accepts 8.2 for 8.24.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        problems: list[Problem],
+        answer_format: str = "boxed",
+        tolerance: float = 0.0,
+        workers: int = 2,
+    ) -> None:
         self.tokenizer = tokenizer
         self.find_answer = last_boxed if answer_format == "boxed" else last_number
-        self.failures: Counter[str] = Counter()
+        self.tolerance = Fraction(str(tolerance))
+        self.failures: Counter[str] = Counter()  # what could not be judged, by reason
         self.idle: SimpleQueue[MathVerify] = SimpleQueue()
         self.workers = [MathVerify() for _ in range(workers)]
         for worker in self.workers:
             self.idle.put(worker)
         self.threads = ThreadPoolExecutor(workers)
-        self.check_golds([problem.answer for problem in problems])
-        if answer_format == "last-number" and any(parse_number(problem.answer) is None for problem in problems):
+        golds = dict.fromkeys(text for problem in problems for text in right_answers(problem.answer))
+        parts = [part for gold in golds for part in numbers_in(gold)]
+        self.check_golds(parts)
+        if answer_format == "last-number" and not all(map(parse_number, parts)):
             fail("--answer-format last-number needs a data set whose answers are all numbers.")
 
     def ask(self, pair: tuple[str, str | None]) -> str:
@@ -137,8 +117,8 @@ class Verifier:
 
     def check_golds(self, golds: list[str]) -> None:
         """End the program if a right answer cannot be parsed: its reward would be 0 for ever."""
-        pairs = [(gold, None) for gold in dict.fromkeys(golds) if parse_number(gold) is None]
-        for (gold, _), reply in zip(pairs, self.threads.map(self.ask, pairs), strict=True):
+        parts = {(part, None): gold for gold in golds for part in expressions(gold)}
+        for gold, reply in zip(parts.values(), self.threads.map(self.ask, parts), strict=True):
             if reply != "right":
                 fail(f"the data set's answer {gold!r} cannot be checked ({reply}): remove or rewrite that row.")
 
@@ -148,29 +128,34 @@ class Verifier:
         texts = self.tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True)
         return self.judge(texts, [p.answer for p in problems for _ in range(G)], rollouts.truncated)
 
-    def judge(self, responses: list[str], golds: list[str], truncated: list[bool]) -> list[bool]:
-        """Whether each of B responses ends in its gold answer, by the rules at the top."""
+    def judge(self, responses: list[str], golds: list[str | Sequence[str]], truncated: list[bool]) -> list[bool]:
+        """Whether each of B responses ends in its gold answer, or in one of them, by the rules at the top."""
         verdicts: list[bool] = []
-        questions: dict[tuple[str, str], list[int]] = {}  # (gold, answer) for math-verify, and who gave it
+        waiting: dict[int, list[Pairs]] = {}  # for each right answer, what math-verify has to confirm
         for response, gold, cut in zip(responses, golds, truncated, strict=True):
-            answer, number = self.find_answer(response), parse_number(gold)
-            if cut or answer is None or len(answer) > LONGEST_ANSWER:
+            answer = None if cut else self.find_answer(response)
+            if answer is None or len(answer) > LONGEST_ANSWER:
                 verdicts.append(False)
-            elif number is not None:
-                # A fraction counts only where the answer is no whole number: 84/2 is a sum, not a result.
-                is_fraction = "/" in answer or "frac" in answer
-                verdicts.append(parse_number(answer) == number and not (is_fraction and number.denominator == 1))
-            elif answer.strip() == gold:
-                verdicts.append(True)
-            else:
-                questions.setdefault((gold, answer), []).append(len(verdicts))
-                verdicts.append(False)
-        for rows, reply in zip(questions.values(), self.threads.map(self.ask, questions), strict=True):
-            for i in rows:
-                verdicts[i] = reply == "right"
-            if reply not in ("right", "wrong"):
-                self.failures[reply] += len(rows)
+                continue
+            parts = [part for text in right_answers(gold) for part in numbers_in(text)]
+            compared = [compare(part, answer, self.tolerance) for part in parts]
+            verdicts.append([] in compared or answer.strip() in right_answers(gold))
+            if not verdicts[-1] and any(compared):
+                waiting[len(verdicts) - 1] = [pairs for pairs in compared if pairs]
+        questions = dict.fromkeys(pair for compared in waiting.values() for pairs in compared for pair in pairs)
+        replies = dict(zip(questions, self.threads.map(self.ask, questions), strict=True))
+        for i, compared in waiting.items():
+            verdicts[i] = any(all(replies[pair] == "right" for pair in pairs) for pairs in compared)
+            failed = [replies[pair] for pairs in compared for pair in pairs if replies[pair] not in ("right", "wrong")]
+            if failed and not verdicts[i]:
+                self.failures[failed[0]] += 1
         return verdicts
+
+    def take_failures(self) -> int:
+        """How many answers could not be judged since the last call."""
+        count = self.failures.total()
+        self.failures.clear()
+        return count
 
     def close(self) -> None:
         self.threads.shutdown()
