@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import grpo
 from common.data import load_problems
-from common.engines import TransformersEngine
+from common.engines import TransformersEngine, prompt_seeds
 from common.evaluate import evaluate
-from common.models import context_length, load_model
+from common.models import load_model
 from common.verify import Verifier
 
 import tyro
@@ -35,7 +35,7 @@ def style(question: str, response: str) -> str:
 def main(args: Args) -> None:
     settings = grpo.Args(model=args.model, eval_problems=512)
     model, tokenizer = load_model(settings)
-    train, held_out = load_problems(settings, tokenizer, context_length(model))
+    train, held_out = load_problems(settings, model, tokenizer)
     verifier = Verifier(tokenizer, train + held_out)
     engine = TransformersEngine(model, tokenizer)
     metrics, _ = evaluate(engine, verifier, held_out, args.samples, settings)
@@ -43,16 +43,16 @@ def main(args: Args) -> None:
         print(f"{name:24s} {value:.3f}")
 
     prompts = [p.prompt_ids for p in held_out]
-    rollouts = engine.generate(prompts, args.samples, settings.max_response_tokens, 1.0, seed=0)
-    right = verifier(held_out, rollouts)
+    rollouts = engine.generate(prompts, args.samples, settings.max_response_tokens, 1.0, prompt_seeds(512, 0))
+    correct = verifier(held_out, rollouts)
     texts = tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True)
     questions = [p.question for p in held_out for _ in range(args.samples)]
     groups = defaultdict(list)
-    for question, text, ok, tokens in zip(questions, texts, right, rollouts.tokens, strict=True):
+    for question, text, ok, tokens in zip(questions, texts, correct, rollouts.tokens, strict=True):
         groups[style(question, text)].append((ok, len(tokens)))
         terms = len(question.replace("-", "+").split("+"))
         groups[f"{terms} terms"].append((ok, len(tokens)))
-    print(f"\n{'':26s} share  right  tokens")
+    print(f"\n{'':26s} share  correct  tokens")
     for name, rows in sorted(groups.items()):
         share, accuracy = len(rows) / len(texts), sum(ok for ok, _ in rows) / len(rows)
         print(f"{name:26s} {share:5.3f}  {accuracy:5.3f}  {sum(n for _, n in rows) / len(rows):5.1f}")

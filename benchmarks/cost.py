@@ -3,9 +3,9 @@
     python -m benchmarks.cost                 # about five minutes on two idle cores
     python -m benchmarks.cost --redraw        # only table and picture again, from cost.json
 
-A step is generate, score and four updates, on the CPU in fp32, by the functions that the scripts call. Batches and
-groups use the embedded model; the larger models have its architecture with random weights, so that their responses
-run to the length limit. Medians of interleaved repetitions.
+A step is generation, the learner's log-probs and four updates, on the CPU in fp32, by the functions of the scripts.
+Batches and groups use the embedded model; the larger models have its architecture with random weights, so that their
+responses run to the length limit. Medians of interleaved repetitions.
 """
 
 import json
@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import grpo
-from common.batch import collate, micro_batches, minibatches, score, token_logps
+from common.batch import collate, micro_batches, minibatches
 from common.data import load_problems
-from common.engines import TransformersEngine
-from common.models import context_length, load_model
+from common.engines import TransformersEngine, prompt_seeds
+from common.logprobs import batch_logps, token_logps
+from common.models import load_model
 
 import tyro
 from matplotlib.figure import Figure
@@ -42,11 +43,12 @@ def step(model: Any, engine: TransformersEngine, prompts: list[list[int]], G: in
     args = grpo.Args(prompts_per_step=len(prompts), responses_per_prompt=G)
     seconds = {}
     start = time.perf_counter()
-    batch = collate(prompts, engine.generate(prompts, G, args.max_response_tokens, 1.0, seed), "cpu")
+    seeds = prompt_seeds(len(prompts), seed)
+    batch = collate(prompts, engine.generate(prompts, G, args.max_response_tokens, 1.0, seeds), "cpu")
     seconds["generate"] = time.perf_counter() - start
     start = time.perf_counter()
-    score(model, batch, args)
-    seconds["score"] = time.perf_counter() - start
+    batch_logps(model, batch, args)
+    seconds["logps"] = time.perf_counter() - start
     start = time.perf_counter()
     for minibatch in minibatches(len(prompts), G, args):
         for rows in micro_batches(minibatch, batch, args.micro_batch_tokens):
@@ -59,7 +61,7 @@ def step(model: Any, engine: TransformersEngine, prompts: list[list[int]], G: in
 def measure(args: Args) -> list[dict]:
     settings = grpo.Args()
     embedded, tokenizer = load_model(settings)
-    problems, _ = load_problems(settings, tokenizer, context_length(embedded))
+    problems, _ = load_problems(settings, embedded, tokenizer)
     prompts = [problem.prompt_ids for problem in problems]
     models = [embedded]
     for width, layers in ((192, 4), (384, 6), (576, 8)):
@@ -85,15 +87,15 @@ def measure(args: Args) -> list[dict]:
 
 def table(results: list[dict]) -> str:
     lines = [
-        "| varied | parameters | prompts x responses | tokens | generate | score | train | seconds per step |",
+        "| varied | parameters | prompts x responses | tokens | generate | logps | train | seconds per step |",
         "|" + "---|" * 8,
     ]
     names = {"tokens": "batch", "group": "group, at 256 responses", "model": "model"}
     for r in results:
-        total = r["generate"] + r["score"] + r["train"]
+        total = r["generate"] + r["logps"] + r["train"]
         lines.append(
             f"| {names[r['kind']]} | {r['parameters'] / 1e6:.2f}M | {r['P']} x {r['G']} | {r['tokens']:,.0f} "
-            f"| {r['generate']:.2f} | {r['score']:.2f} | {r['train']:.2f} | {total:.2f} |"
+            f"| {r['generate']:.2f} | {r['logps']:.2f} | {r['train']:.2f} | {total:.2f} |"
         )
     return "\n".join(lines)
 
@@ -107,7 +109,7 @@ def draw(results: list[dict]) -> None:
     )
     for axes, (kind, x, label) in zip(figure.subplots(1, 3), panels, strict=True):
         rows = [r for r in results if r["kind"] == kind]
-        for stage, color in (("generate", BLUE), ("score", ORANGE), ("train", GREEN)):
+        for stage, color in (("generate", BLUE), ("logps", ORANGE), ("train", GREEN)):
             axes.loglog([r[x] for r in rows], [r[stage] for r in rows], marker="o", color=color, label=stage)
         axes.set(xlabel=label, ylabel="seconds per step")
         axes.grid(alpha=0.3)

@@ -17,8 +17,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.methods import interval
 from common.plots import BLUE, GREEN, ORANGE, RED, read_metrics
+from common.stats import interval
 
 import tyro
 from matplotlib.figure import Figure
@@ -65,12 +65,12 @@ def draw(runs: list[dict]) -> None:
         label = r is runs[0]
         left.plot([r["step"] for r in rows[1:]], [r["accuracy"] for r in rows[1:]], color=BLUE, alpha=0.5)
         left.plot(*zip(*held_out, strict=True), color=ORANGE, marker="o")
-        for key, color, name in (("length_right", GREEN, "right"), ("length_wrong", RED, "wrong")):
+        for key, color, name in (("length_correct", GREEN, "correct"), ("length_wrong", RED, "wrong")):
             points = [(row["step"], row[key]) for row in rows if row.get(key) is not None]
             right.plot(*zip(*points, strict=True), color=color, alpha=0.6, label=f"{name} answers" if label else None)
     left.plot([], [], color=BLUE, label="training batches")
     left.plot([], [], color=ORANGE, marker="o", label="held out, avg@n")
-    left.set(title="Accuracy", xlabel="step", ylabel="share of right responses", ylim=(0, 1))
+    left.set(title="Accuracy", xlabel="step", ylabel="share of correct responses", ylim=(0, 1))
     right.set(title="Response length", xlabel="step", ylabel="tokens")
     for axes in (left, right):
         axes.grid(alpha=0.3)

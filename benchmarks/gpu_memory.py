@@ -13,7 +13,7 @@ use come on top.
 from collections.abc import Callable
 
 import grpo
-from common.batch import autocast
+from common.logprobs import autocast
 
 import torch
 from torch import Tensor

@@ -14,7 +14,8 @@ import sys
 from pathlib import Path
 
 import grpo
-from common.batch import LOGITS_AT_ONCE, collate, token_logps
+from common.batch import collate
+from common.logprobs import LOGITS_AT_ONCE, token_logps
 from common.records import Rollouts
 
 import torch
@@ -38,7 +39,9 @@ def measure(kind: str, tokens: int) -> float:
     model = LlamaForCausalLM(config).eval()
     rows = 8
     responses = torch.randint(VOCABULARY, (rows, tokens // rows)).tolist()
-    rollouts = Rollouts(responses, [[0.0] * len(r) for r in responses], [False] * rows)
+    rollouts = Rollouts(
+        responses, [[0.0] * len(r) for r in responses], [False] * rows, [[True] * len(r) for r in responses]
+    )
     batch = collate([[1]] * rows, rollouts, "cpu")
     args = grpo.Args()
     for parameter in model.parameters():

@@ -18,20 +18,21 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.compare import SCRIPTS
-from common.plots import METHOD_STYLES, read_metrics
+from common.plots import method_style, read_metrics
+from common.scripts import ROOT, command, parents, script_path
+from common.stats import interval
 
 import tyro
 from matplotlib.figure import Figure
 
 HERE = Path(__file__).parent
-T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # two-sided, by number of seeds
+SCRIPTS = list(parents())
 KEPT = {  # what is compared, of all that a run logs
     "step",
     "eval/avg",
     "eval/greedy",
     "eval/pass@16",
-    "eval/length_right",
+    "eval/length_correct",
     "eval/length_wrong",
     "length",
     "entropy",
@@ -54,11 +55,11 @@ class Args:
 def run(method: str, seed: int, steps: int, flags: tuple[str, ...] = (), kept: set[str] = KEPT) -> dict:
     """One run in a process of its own, with one thread: its log without what is not compared, and its wall time."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, f"{method}.py", "--engine", "transformers", "--eval-every", "10"]
-        command += ["--steps", str(steps), "--seed", str(seed), "--run-dir", f"{folder}/run", *flags]
+        arguments = [sys.executable, *command(script_path(method)), "--engine", "transformers", "--eval-every", "10"]
+        arguments += ["--steps", str(steps), "--seed", str(seed), "--run-dir", f"{folder}/run", *flags]
         start = time.perf_counter()
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        subprocess.run(command, cwd=HERE.parent, env=environment, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(arguments, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
         seconds = time.perf_counter() - start
         rows = read_metrics(Path(folder) / "run")
         versions = json.loads((Path(folder) / "run" / "config.json").read_text())["versions"]
@@ -67,16 +68,10 @@ def run(method: str, seed: int, steps: int, flags: tuple[str, ...] = (), kept: s
     return {"method": method, "seed": seed, "seconds": seconds, "versions": versions, "log": log}
 
 
-def interval(values: list[float]) -> tuple[float, float]:
-    """Mean, and half the width of its 95 % interval (Student's t)."""
-    half = T_95[len(values)] * statistics.stdev(values) / len(values) ** 0.5
-    return statistics.mean(values), half
-
-
 def table(runs: list[dict]) -> str:
     """One line per method, the last evaluation of each run."""
     lines = [
-        "| method | avg@16 before | avg@16 after | greedy | pass@16 | length right | length wrong | entropy "
+        "| method | avg@16 before | avg@16 after | greedy | pass@16 | length correct | length wrong | entropy "
         "| prompts per step | minutes |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
@@ -92,7 +87,7 @@ def table(runs: list[dict]) -> str:
         sampled = statistics.mean(row.get("sampled_prompts", 32) for r in mine for row in r["log"][1:])
         lines.append(
             f"| {method} | {before:.3f} | {after:.3f} ± {half:.3f} | {mean('eval/greedy'):.3f} "
-            f"| {mean('eval/pass@16'):.3f} | {mean('eval/length_right'):.1f} | {mean('eval/length_wrong'):.1f} "
+            f"| {mean('eval/pass@16'):.3f} | {mean('eval/length_correct'):.1f} | {mean('eval/length_wrong'):.1f} "
             f"| {mean('entropy'):.3f} | {sampled:.0f} "
             f"| {statistics.mean(r['seconds'] for r in mine) / 60:.1f} |"
         )
@@ -112,7 +107,7 @@ def draw(runs: list[dict]) -> None:
             logs = [r["log"] for r in runs if r["method"] == method]
             steps = [row["step"] for row in logs[0] if key in row]
             values = list(zip(*([row[key] for row in log if key in row] for log in logs), strict=True))
-            color, style = METHOD_STYLES[method]
+            color, style = method_style(method)
             axes.plot(steps, [statistics.mean(v) for v in values], color=color, linestyle=style, label=method)
             axes.fill_between(steps, [min(v) for v in values], [max(v) for v in values], color=color, alpha=0.12)
         axes.set(title=title, xlabel="step (one rollout batch of 256 responses)", ylabel=unit)

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import methods
-from benchmarks.methods import interval, run
+from benchmarks.methods import run
+from common.stats import interval
 
 import tyro
 

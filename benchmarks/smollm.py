@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from benchmarks.methods import interval
 from common.plots import read_metrics
+from common.stats import interval
 
 import tyro
 
@@ -73,7 +73,7 @@ def table(runs: list[dict]) -> str:
     """One line per script: held-out accuracy before and after, length, mismatch, seconds of a step, minutes."""
     lines = [
         "| script | seeds | avg@8 before | avg@8 after | greedy before | greedy after | tokens before | tokens after "
-        "| mismatch, mean (max) \\|Δp\\| | seconds per step: generate, score, train | minutes in all |",
+        "| mismatch, mean (max) \\|Δp\\| | seconds per step: generate, logps, train | minutes in all |",
         "|" + "---|" * 11,
     ]
     for script in SCRIPTS:
@@ -90,7 +90,7 @@ def table(runs: list[dict]) -> str:
         steps = [row for log in logs for row in log[1:]]
         seconds = [
             sorted(row[f"seconds/{stage}"] for row in steps)[len(steps) // 2]
-            for stage in ("generate", "score", "train")
+            for stage in ("generate", "logps", "train")
         ]
         mismatch = sum(row["mismatch_mean"] for row in steps) / len(steps)
         lines.append(

@@ -17,10 +17,11 @@ from datetime import date
 from pathlib import Path
 
 import grpo
-from common.batch import autocast, collate, micro_batches, score, token_logps
+from common.batch import collate, micro_batches
 from common.data import load_problems
-from common.engines import make_engine
-from common.models import context_length, load_model
+from common.engines import make_engine, prompt_seeds
+from common.logprobs import autocast, batch_logps, token_logps
+from common.models import load_model
 from common.records import Rollouts
 
 import torch
@@ -47,13 +48,15 @@ def seconds(work) -> float:
 
 def main(args: Args) -> None:
     model, tokenizer = load_model(args)
-    problems, _ = load_problems(args, tokenizer, context_length(model))
+    problems, _ = load_problems(args, model, tokenizer)
     problems = problems[: args.prompts_per_step]
     prompts = [problem.prompt_ids for problem in problems]
     engine = make_engine(args, model, tokenizer, problems)
 
+    seeds = prompt_seeds(len(prompts), 0)
+
     def generate() -> Rollouts:
-        return engine.generate(prompts, args.responses_per_prompt, args.max_response_tokens, args.temperature, 0)
+        return engine.generate(prompts, args.responses_per_prompt, args.max_response_tokens, args.temperature, seeds)
 
     batch = collate(prompts, generate(), model.device)
     rows = torch.arange(len(batch.tokens))
@@ -77,7 +80,7 @@ def main(args: Args) -> None:
     D, F, N = model.config.hidden_size, model.config.intermediate_size, args.square
     work = {
         "generate": generate,
-        "score": lambda: score(model, batch, args),
+        "logps": lambda: batch_logps(model, batch, args),
         "train": train_pass,
         "small": product(real, D, F),
         "large": product(N, N, N),
@@ -101,7 +104,7 @@ def main(args: Args) -> None:
             response_tokens / median["generate"],
             2 * (body + head.numel()) * response_tokens / median["generate"],
         ),
-        "score": (real / median["score"], forward / median["score"]),
+        "logps": (real / median["logps"], forward / median["logps"]),
         "train": (real / median["train"], 3 * forward / median["train"]),
     }
     print(f"{parameters:,} parameters, {len(rows)} rows, {response_tokens} response tokens, {real} with prompts")

@@ -3,7 +3,7 @@
     python3 -m venv .trl && .trl/bin/pip install torch==2.13.0 transformers==5.19.0 datasets==5.2.0 trl==1.16.0
     python -m benchmarks.trl --trl-python .trl/bin/python      # with nothing else on the machine
 
-Each of the two runs alone, in a process of its own, in turns; a step is 32 prompts x 8 responses: generate, score,
+Each of the two runs alone, in a process of its own, in turns; a step is 32 prompts x 8 responses, log-probs,
 four updates. The learning rate is 1e-6, so that the responses keep the base model's length. Medians over all steps
 but each process's first two. TRL has its fastest settings found here: one micro-batch per update, no KL, no logging
 of completions.
@@ -79,7 +79,7 @@ def ours(args: Args, folder: str) -> tuple[list[float], float]:
     command += ["--micro-batch-tokens", "4096", "--run-dir", f"{folder}/run"]
     subprocess.run(command, cwd=HERE.parent, check=True, stdout=subprocess.DEVNULL)
     rows = read_metrics(Path(folder) / "run")[1:]
-    stages = ("generate", "verify", "score", "train", "sync")
+    stages = ("generate", "verify", "logps", "train", "sync")
     seconds = [sum(row[f"seconds/{stage}"] for stage in stages) for row in rows]
     return seconds[2:], statistics.mean(row["length"] for row in rows)
 

@@ -3,8 +3,8 @@
     python -m benchmarks.vllm_engine                              # the embedded model
     python -m benchmarks.vllm_engine --model runs/smollm --precision bf16 --prompts 4 --repeats 5
 
-"vLLM alone" is `LLM.generate` of the same object, with log-probs and without seeds, and nothing read from its output
-but the number of tokens; medians of interleaved repetitions.
+"vLLM alone" is `LLM.generate` of the same object, with log-probs, and nothing read from its output but the number of
+tokens: with a seed for each prompt, as the engine has it, and without seeds. Medians of interleaved repetitions.
 """
 
 import json
@@ -16,6 +16,7 @@ from typing import Literal
 
 import grpo
 from common.data import make_prompt
+from common.engines import prompt_seeds
 from common.models import load_model
 from common.vllm_engine import VLLMEngine
 
@@ -44,28 +45,33 @@ def main(args: Args) -> None:
     engine = VLLMEngine(settings, model, tokenizer, 256)
     prompts = [make_prompt(f"{7 + i}+{40 - i}-{i % 7}=?", None, tokenizer)[1] for i in range(args.prompts)]
 
-    def alone() -> int:
-        params = vllm.SamplingParams(
-            n=8, max_tokens=args.tokens, temperature=1.0, stop_token_ids=engine.eos, logprobs=0,
-            flat_logprobs=True, detokenize=False,
-        )  # fmt: skip
-        torch.manual_seed(1)  # the same samples
+    seeds = prompt_seeds(len(prompts), 1)
+
+    def alone(seeds: list[int | None]) -> int:
+        params = [
+            vllm.SamplingParams(
+                n=8, max_tokens=args.tokens, temperature=1.0, stop_token_ids=engine.eos, logprobs=0, seed=seed,
+                flat_logprobs=True, detokenize=False,
+            )
+            for seed in seeds
+        ]  # fmt: skip
+        torch.manual_seed(1)  # the same samples in each repetition
         outputs = engine.llm.generate([{"prompt_token_ids": p} for p in prompts], params, use_tqdm=False)
         return sum(len(completion.token_ids) for output in outputs for completion in output.outputs)
 
     def ours() -> int:
-        rollouts = engine.generate(prompts, 8, args.tokens, 1.0, seed=1)
-        return sum(map(len, rollouts.tokens))
+        return sum(map(len, engine.generate(prompts, 8, args.tokens, 1.0, seeds).tokens))
 
-    rates: dict[str, list[float]] = {"alone": [], "ours": []}
+    work = {"alone": lambda: alone(seeds), "without seeds": lambda: alone([None] * len(prompts)), "ours": ours}
+    rates: dict[str, list[float]] = {name: [] for name in work}
     for _ in range(args.repeats + 1):
-        for name, work in (("alone", alone), ("ours", ours)):
+        for name, generate in work.items():
             start = time.perf_counter()
-            rates[name].append(work() / (time.perf_counter() - start))
+            rates[name].append(generate() / (time.perf_counter() - start))
     median = {name: statistics.median(values[1:]) for name, values in rates.items()}  # the first warms up
     print(
         f"vLLM alone {median['alone']:.0f} tokens/s, through our engine {median['ours']:.0f}: "
-        f"{median['ours'] / median['alone']:.1%}"
+        f"{median['ours'] / median['alone']:.1%} ({median['ours'] / median['without seeds']:.1%} of vLLM without seeds)"
     )
     file = Path(__file__).parent / "vllm_engine.json"
     known = json.loads(file.read_text()) if file.exists() else {}

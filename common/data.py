@@ -2,16 +2,16 @@
 
 import random
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
+from common.answers import last_boxed, parse_number
 from common.cli import fail, first_line
+from common.models import context_length
 from common.records import Problem
-from common.verify import last_boxed
+from common.settings import DATA_FILES, Settings, local_path
 
 INSTRUCTION = "\nPlease reason step by step, and put your final answer within \\boxed{}."
 MOST_EMPTY = 0.01  # share of rows without a question or answer that may be left out
-LOADERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
 
 
 def arithmetic_problem(rng: random.Random) -> tuple[str, str]:
@@ -45,9 +45,17 @@ def final_answer(text: str) -> str:
     '42'
     """
     if "####" in text:
-        return text.rsplit("####", 1)[1].strip().replace(",", "")
+        answer = text.rsplit("####", 1)[1].strip()
+        return answer.replace(",", "") if parse_number(answer) else answer  # 1,234 but not (1,5)
     boxed = last_boxed(text)
     return (text if boxed is None else boxed).strip()
+
+
+def right_answer(answer: Any) -> str | tuple[str, ...]:
+    """The final answer of a row, or those of a list, of which any will do."""
+    if isinstance(answer, list | tuple):
+        return tuple(final_answer(str(one)) for one in answer)
+    return final_answer(str(answer))
 
 
 def read_dataset(name: str, config: str | None, split: str) -> Any:
@@ -56,24 +64,23 @@ def read_dataset(name: str, config: str | None, split: str) -> Any:
 
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # the reason is in the sentence below
-    path = Path(name)
+    path = local_path(name)
+    if path and not path.exists():
+        fail(f"--dataset {name}: no such file or folder.")
+    if path and path.is_file():
+        if path.suffix not in DATA_FILES:
+            fail(f"--dataset {name}: a data file must end in {', '.join(DATA_FILES)}.")
+        if config or split != "train":
+            fail(f"--dataset {name} is a file, without splits or configurations: name another with --eval-dataset.")
     try:
-        if path.is_file():
-            if path.suffix not in LOADERS:
-                fail(f"--dataset {name}: a data file must end in {', '.join(LOADERS)}.")
-            if config or split != "train":
-                fail(f"--dataset {name} is a file, without splits or configurations: name another with --eval-dataset.")
-            return datasets.load_dataset(LOADERS[path.suffix], data_files=str(path), split="train")
-        if (path.suffix in LOADERS or name.startswith((".", "/", "~"))) and not path.exists():
-            fail(f"--dataset {name}: no such file or folder.")
-        return datasets.load_dataset(name, config, split=split)
-    except SystemExit:
-        raise
+        if path and path.is_file():  # these readers, unlike load_dataset, ask nobody else for a file that is here
+            return getattr(datasets.Dataset, f"from_{DATA_FILES[path.suffix]}")(str(path))
+        return datasets.load_dataset(str(path or name), config, split=split)
     except Exception as error:  # every reader has its own errors; the person needs the sentence
         fail(f"--dataset {name} (split {split}) cannot be read: {first_line(error.__cause__ or error)}")
 
 
-def question_answer_pairs(args: Any, split: str) -> list[tuple[Any, str]]:
+def question_answer_pairs(args: Settings, split: str) -> list[tuple[Any, str | tuple[str, ...]]]:
     """(question, final answer) of every row; a question may be text or a list of chat messages."""
     rows = read_dataset(args.dataset, args.dataset_config, split).flatten()
     for flag, column in (("question", args.question_column), ("answer", args.answer_column)):
@@ -84,8 +91,11 @@ def question_answer_pairs(args: Any, split: str) -> list[tuple[Any, str]]:
             )
     if len(rows) == 0:
         fail(f"--dataset {args.dataset}: the split {split} is empty.")
-    pairs = list(zip(rows[args.question_column], rows[args.answer_column], strict=True))
-    empty = [i for i, (q, a) in enumerate(pairs) if not q or a is None or not str(a).strip()]
+    try:
+        pairs = list(zip(rows[args.question_column], rows[args.answer_column], strict=True))
+    except UnicodeDecodeError as error:  # text is decoded when it is read
+        fail(f"--dataset {args.dataset} holds text that is not UTF-8: {first_line(error)}")
+    empty = [i for i, (q, a) in enumerate(pairs) if q in ("", None, []) or a in (None, []) or not str(a).strip()]
     if empty:  # MATH has two such rows; many of them mean that the columns are wrong
         what = f"--dataset {args.dataset}: {len(empty)} of {len(pairs)} rows of split {split} have an empty question"
         what += f" or answer, the first is row {empty[0]}"
@@ -93,7 +103,7 @@ def question_answer_pairs(args: Any, split: str) -> list[tuple[Any, str]]:
             fail(f"{what}; check --question-column and --answer-column.")
         print(f"note: {what}; they are left out.", flush=True)
     left_out = set(empty)
-    return [(question, final_answer(str(answer))) for i, (question, answer) in enumerate(pairs) if i not in left_out]
+    return [(question, right_answer(answer)) for i, (question, answer) in enumerate(pairs) if i not in left_out]
 
 
 def make_prompt(question: Any, template: str | None, tokenizer: Any) -> tuple[str, list[int]]:
@@ -103,24 +113,26 @@ def make_prompt(question: Any, template: str | None, tokenizer: Any) -> tuple[st
     template, such as the embedded one, reads the bare question and a line break.
     """
     chat = tokenizer.chat_template is not None
-    if not isinstance(question, str):
+    if isinstance(question, list):
         if not chat:
             fail("the questions are chat messages, but this model's tokenizer has no chat template.")
         messages = question
     else:
-        text = (template or ("{question}" + INSTRUCTION if chat else "{question}\n")).replace("{question}", question)
+        text = (template or ("{question}" + INSTRUCTION if chat else "{question}\n")).replace(
+            "{question}", str(question)
+        )
         messages = [{"role": "user", "content": text}]
     if chat:
-        text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        try:
+            text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        except Exception as error:  # a template may raise what it likes
+            fail(f"the model's chat template refuses a question ({first_line(error)}): {str(messages)[:80]}")
     # A chat template writes the special tokens itself; adding them again would double the BOS.
     return text, tokenizer(text, add_special_tokens=not chat)["input_ids"]
 
 
-def load_problems(args: Any, tokenizer: Any, context: int) -> tuple[list[Problem], list[Problem]]:
-    """Training problems and `args.eval_problems` held-out ones, disjoint by question.
-
-    `context` is the longest prompt plus response, in tokens, that the model can read.
-    """
+def load_problems(args: Settings, model: Any, tokenizer: Any) -> tuple[list[Problem], list[Problem]]:
+    """Training problems and `args.eval_problems` held-out ones, disjoint by question."""
     if args.prompt is not None and "{question}" not in args.prompt:
         fail("--prompt must contain {question}, where the question goes.")
     if args.dataset == "arithmetic":
@@ -147,11 +159,14 @@ def load_problems(args: Any, tokenizer: Any, context: int) -> tuple[list[Problem
     if not train:
         fail(f"--dataset {args.dataset}: every training question is also a held-out one.")
 
+    context, vocabulary = context_length(model), model.get_input_embeddings().num_embeddings
     problems = []
     for question, answer in held_out + train:
         prompt, prompt_ids = make_prompt(question, args.prompt, tokenizer)
         if not prompt_ids:
             fail("a prompt has no tokens: check --prompt and the question column.")
+        if max(prompt_ids) >= vocabulary:
+            fail(f"the tokenizer writes token {max(prompt_ids)}, but the model has {vocabulary}: {prompt[:80]!r}")
         if len(prompt_ids) + args.max_response_tokens > context:
             fail(
                 f"a prompt of {len(prompt_ids)} tokens and --max-response-tokens {args.max_response_tokens} "
@@ -161,14 +176,14 @@ def load_problems(args: Any, tokenizer: Any, context: int) -> tuple[list[Problem
     return problems[len(held_out) :], problems[: len(held_out)]
 
 
-def draw(problems: list[Problem], seed: int, start: int, count: int) -> list[Problem]:
+def sample_problems(problems: list[Problem], seed: int, start: int, count: int) -> list[Problem]:
     """Problems number `start` to `start + count` of an endless stream of reshuffled passes.
 
     The stream depends on the seed alone, so a resumed run goes on where it was interrupted.
     """
-    drawn, size = [], len(problems)
-    while len(drawn) < count:
-        epoch, offset = divmod(start + len(drawn), size)
+    sampled, size = [], len(problems)
+    while len(sampled) < count:
+        epoch, offset = divmod(start + len(sampled), size)
         order = random.Random(f"{seed}-{epoch}").sample(range(size), size)
-        drawn += [problems[i] for i in order[offset : offset + count - len(drawn)]]
-    return drawn
+        sampled += [problems[i] for i in order[offset : offset + count - len(sampled)]]
+    return sampled

@@ -7,39 +7,52 @@ needs nothing but transformers and is meant for small models.
 
 import copy
 import importlib.util
+from collections.abc import Iterable
 from typing import Any, Protocol
 
-from common.cli import fail
-from common.models import distribution, eos_ids
+from common.cli import fail, first_line
+from common.logprobs import distribution
+from common.models import eos_ids
 from common.records import Problem, Rollouts
+from common.settings import Settings
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import Cache, DynamicLayer
+
+Weights = Iterable[tuple[str, Tensor]]  # as from model.named_parameters()
 
 
 class Engine(Protocol):
     """What a script needs of an engine."""
 
     def generate(
-        self, prompt_ids: list[list[int]], n: int, max_tokens: int, temperature: float, seed: int, top_k: int = 0
+        self,
+        prompt_ids: list[list[int]],
+        n: int,
+        max_tokens: int | list[int],
+        temperature: float,
+        seeds: list[int],
+        top_k: int = 0,
     ) -> Rollouts:
-        """`n` responses to each of P prompts; temperature 0 is greedy. The seed decides the samples.
+        """`n` responses to each of P prompts, of at most `max_tokens`, or a limit for each prompt.
 
+        Temperature 0 is greedy. Each prompt's own seed decides what is sampled; what else is in the batch does not.
         With `top_k` also the K likeliest tokens at each position: all are sampled from, these are reported.
         """
 
     def sleep(self) -> None:
         """Hand memory to the learner until the next `load_weights`."""
 
-    def load_weights(self, model: Any) -> None:
+    def load_weights(self, weights: Weights) -> None:
         """Take over the learner's weights."""
 
     def close(self) -> None:
         """Give back memory and processes."""
 
 
-def make_engine(args: Any, model: Any, tokenizer: Any, problems: list[Problem]) -> Engine:
+def make_engine(args: Settings, model: Any, tokenizer: Any, problems: list[Problem]) -> Engine:
     """The engine that `args.engine` names; "auto" is vLLM where it is installed. `problems` are all it will see."""
     installed = importlib.util.find_spec("vllm") is not None
     if args.engine == "vllm" and not installed:
@@ -52,6 +65,52 @@ def make_engine(args: Any, model: Any, tokenizer: Any, problems: list[Problem]) 
     print("engine: vllm", flush=True)
     longest = max(len(problem.prompt_ids) for problem in problems) + args.max_response_tokens
     return VLLMEngine(args, model, tokenizer, longest)
+
+
+class WeightHistory:
+    """The learner's weights before each of the last k + 1 rollout batches, for an engine that lags behind by k."""
+
+    def __init__(self, staleness: int, snapshots: list[dict[str, Tensor]]) -> None:
+        self.staleness, self.snapshots = staleness, snapshots
+
+    def oldest(self, model: Any) -> Weights:
+        """Weights that are k rollout batches old, or the first ones; called once in each step."""
+        if self.staleness == 0:
+            return model.named_parameters()
+        self.snapshots.append({name: weight.detach().clone() for name, weight in model.named_parameters()})
+        del self.snapshots[: -self.staleness - 1]
+        return self.snapshots[0].items()
+
+
+def prompt_seeds(count: int, *key: int) -> list[int]:
+    """Seeds for `count` prompts, from a key such as the run's seed and the step: one for each, all different."""
+    first, *rest = key
+    sequences = [np.random.SeedSequence(first, spawn_key=(*rest, i)) for i in range(count)]
+    # 48 bits: vLLM adds the response's number to them.
+    return [int(sequence.generate_state(1, np.uint64)[0] >> 16) for sequence in sequences]
+
+
+def continue_responses(
+    engine: Engine,
+    prompt_ids: list[list[int]],
+    begun: Rollouts,
+    max_tokens: int,
+    temperature: float,
+    seeds: list[int],
+) -> Rollouts:
+    """Responses that go on from the tokens in `begun`, one per prompt, to at most `max_tokens` in all.
+
+    The given tokens keep their log-probs and whether they were sampled.
+    """
+    prompts = [prompt + tokens for prompt, tokens in zip(prompt_ids, begun.tokens, strict=True)]
+    limits = [max_tokens - len(tokens) for tokens in begun.tokens]
+    rest = engine.generate(prompts, 1, limits, temperature, seeds)
+    return Rollouts(
+        [a + b for a, b in zip(begun.tokens, rest.tokens, strict=True)],
+        [a + b for a, b in zip(begun.logps, rest.logps, strict=True)],
+        rest.truncated,
+        [a + b for a, b in zip(begun.sampled, rest.sampled, strict=True)],
+    )
 
 
 class PreallocatedLayer(DynamicLayer):
@@ -104,13 +163,39 @@ class TransformersEngine:
         self.eos = torch.tensor(eos_ids(model, tokenizer), device=model.device)
         self.fp32_lm_head = fp32_lm_head
         self.max_rows = max_rows  # at a time: bounds the memory of keys and values
+        self.check_cache()
 
-    def load_weights(self, model: Any) -> None:
+    @torch.inference_mode()
+    def check_cache(self) -> None:
+        """End the program where the model does not go on from its keys and values as it reads a whole text."""
+        tokens = torch.arange(2, 8, device=self.model.device)[None] % self.model.config.get_text_config().vocab_size
+        cache = self.make_cache(6)
+        try:
+            whole = self.model.base_model(input_ids=tokens, use_cache=False).last_hidden_state[:, -1]
+            for part in (tokens[:, :4], tokens[:, 4:5], tokens[:, 5:]):
+                hidden = self.model.base_model(input_ids=part, past_key_values=cache, use_cache=True).last_hidden_state
+            difference = (hidden[:, -1] - whole).abs().max() / whole.abs().max()
+        except Exception as error:  # recurrent and encoder-decoder models have other caches, or none
+            difference, reason = torch.inf, f" ({first_line(error)})"
+        else:
+            reason = ""
+        if difference > 0.05:
+            fail(
+                f"this model's cache is not keys and values for each layer, which --engine transformers needs{reason}."
+            )
+
+    def make_cache(self, length: int) -> Cache:
+        layers = self.model.config.get_text_config().num_hidden_layers
+        return Cache(layers=[PreallocatedLayer(length) for _ in range(layers)])
+
+    def load_weights(self, weights: Weights) -> None:
+        mine = dict(self.model.named_parameters())
         with torch.no_grad():
-            for (name, mine), learned in zip(self.model.named_parameters(), model.parameters(), strict=True):
+            for name, learned in weights:
                 # As in vLLM, embeddings and head stay as they are.
                 round_it = self.fp8 and learned.ndim == 2 and "embed" not in name and "lm_head" not in name
-                mine.copy_(rounded_to_fp8(learned) if round_it else learned)
+                mine.pop(name).copy_(rounded_to_fp8(learned) if round_it else learned)
+        assert not mine, f"no weights for {', '.join(mine)}"
 
     def sleep(self) -> None:
         pass  # between two calls it holds nothing but its copy of the weights
@@ -120,25 +205,31 @@ class TransformersEngine:
 
     @torch.inference_mode()
     def generate(
-        self, prompt_ids: list[list[int]], n: int, max_tokens: int, temperature: float, seed: int, top_k: int = 0
+        self,
+        prompt_ids: list[list[int]],
+        n: int,
+        max_tokens: int | list[int],
+        temperature: float,
+        seeds: list[int],
+        top_k: int = 0,
     ) -> Rollouts:
-        generator = torch.Generator(self.model.device).manual_seed(seed)
+        limits = max_tokens if isinstance(max_tokens, list) else [max_tokens] * len(prompt_ids)
         at_once = max(1, self.max_rows // n)
+        parts = [slice(i, i + at_once) for i in range(0, len(prompt_ids), at_once)]
         return Rollouts.join(
-            self.sample(prompt_ids[start : start + at_once], n, max_tokens, temperature, generator, top_k)
-            for start in range(0, len(prompt_ids), at_once)
+            self.sample(prompt_ids[part], n, limits[part], temperature, seeds[part], top_k) for part in parts
         )
 
     def sample(
         self,
         prompt_ids: list[list[int]],
         n: int,
-        max_tokens: int,
+        limits: list[int],
         temperature: float,
-        generator: torch.Generator,
+        seeds: list[int],
         top_k: int,
     ) -> Rollouts:
-        device, P, B, T = self.model.device, len(prompt_ids), len(prompt_ids) * n, max_tokens
+        device, P, B, T = self.model.device, len(prompt_ids), len(prompt_ids) * n, max(limits)
         W = max(map(len, prompt_ids))
         tokens = torch.zeros(P, W, dtype=torch.long, device=device)  # (P, W), padded on the left
         seen = torch.zeros(P, W + T, dtype=torch.long, device=device)  # (P, W + T)
@@ -146,17 +237,20 @@ class TransformersEngine:
             tokens[i, W - len(ids) :] = torch.tensor(ids)
             seen[i, W - len(ids) :] = 1
         position = (seen[:, :W].cumsum(1) - 1).clamp(min=0)  # (P, W)
-        layers = self.model.config.get_text_config().num_hidden_layers
-        cache = Cache(layers=[PreallocatedLayer(W + T) for _ in range(layers)])
-        head = self.model.get_output_embeddings()
+        cache, head = self.make_cache(W + T), self.model.get_output_embeddings()
+        random = torch.ones(P, n, T)  # in (0, 1], for each token its own
+        for i, (seed, end) in enumerate(zip(seeds, limits, strict=True)):
+            random[i, :, :end] = 1 - torch.rand(n, end, generator=torch.Generator().manual_seed(seed))
+        random = random.view(B, T).to(device)  # (B, T)
 
         rows = torch.arange(B, device=device)  # (b,) the rows that are still computed
+        limit = torch.tensor(limits, device=device).repeat_interleave(n)  # (B,)
         sampled = torch.zeros(B, T, dtype=torch.long, device=device)  # (B, T)
         logps = torch.zeros(B, T, device=device)  # (B, T)
         top_ids = torch.zeros(B, T, top_k, dtype=torch.long, device=device)  # (B, T, K)
         top_logps = torch.zeros(B, T, top_k, device=device)  # (B, T, K)
-        lengths = torch.full((B,), T, device=device)  # (B,)
-        finished = torch.zeros(B, dtype=torch.bool, device=device)  # (B,)
+        lengths = limit.clone()  # (B,)
+        finished = torch.zeros(B, dtype=torch.bool, device=device)  # (B,) by EOS
         for t in range(T):
             hidden = self.model.base_model(
                 input_ids=tokens,
@@ -175,17 +269,18 @@ class TransformersEngine:
                 fail("the model computes no finite probabilities: its weights are broken, or --lr is too high.", code=1)
             if temperature == 0:
                 token = logp.argmax(-1)  # (b,)
-            else:
-                token = torch.multinomial(logp.exp(), 1, generator=generator).squeeze(1)  # (b,)
+            else:  # the token in whose part of [0, 1] the random number falls
+                cumulative = logp.exp().cumsum(-1)  # (b, V)
+                token = torch.searchsorted(cumulative, random[rows, t, None] * cumulative[:, -1:]).squeeze(1)  # (b,)
             sampled[rows, t] = token
             logps[rows, t] = logp.gather(1, token[:, None]).squeeze(1)
             if top_k:
                 top_logps[rows, t], top_ids[rows, t] = logp.topk(top_k)
 
-            ended = torch.isin(token, self.eos) & ~finished[rows]  # (b,)
+            ended = torch.isin(token, self.eos) & ~finished[rows] & (t < limit[rows])  # (b,)
             lengths[rows[ended]] = t + 1
             finished[rows[ended]] = True
-            alive = ~finished[rows]  # (b,)
+            alive = ~finished[rows] & (t + 1 < limit[rows])  # (b,)
             if not alive.any():
                 break
             tokens, position = token[:, None], position[:, -1:] + 1  # (b, 1), (b, 1)
@@ -200,6 +295,7 @@ class TransformersEngine:
             [row[:end] for row, end in zip(sampled.tolist(), ends, strict=True)],
             [row[:end] for row, end in zip(logps.tolist(), ends, strict=True)],
             (~finished).tolist(),
+            [[True] * end for end in ends],
             [row[:end] for row, end in zip(top_ids, ends, strict=True)] if top_k else [],
             [row[:end] for row, end in zip(top_logps, ends, strict=True)] if top_k else [],
         )

@@ -1,6 +1,6 @@
 """What a run logs in each step, besides the method's own numbers."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from typing import Any
 
 from common.records import Rollouts
@@ -20,6 +20,7 @@ class StepMetrics:
         self.sums: dict[str, float] = defaultdict(float)
         self.weights: dict[str, float] = defaultdict(float)
         self.extremes: dict[str, float] = {}
+        self.loss = 0.0  # of the update under way
 
     def add(self, values: dict[str, Tensor], weights: Tensor, mask: Tensor) -> None:
         """Per-token values, their weights and the mask, all (b, T); of "ratio", also min and max."""
@@ -31,37 +32,46 @@ class StepMetrics:
                 self.extremes["ratio_min"] = min(self.extremes.get("ratio_min", float("inf")), low.item())
                 self.extremes["ratio_max"] = max(self.extremes.get("ratio_max", 0.0), high.item())
 
-    def add_update(self, **values: float) -> None:
-        """One value per optimizer update: their plain mean is reported."""
-        for name, value in values.items():
-            self.sums[name] += value
+    def add_loss(self, loss: Tensor) -> None:
+        """A micro-batch's part of the loss; the parts of an update add up, and their mean over updates is reported."""
+        self.loss += loss.item()
+
+    def add_update(self, **values: Tensor) -> None:
+        """End an update; of each value the plain mean over updates is reported."""
+        for name, value in {"loss": self.loss, **values}.items():
+            self.sums[name] += float(value)
             self.weights[name] += 1.0
+        self.loss = 0.0
 
     def result(self) -> dict[str, float]:
         means = {name: total / (self.weights[name] or 1.0) for name, total in self.sums.items()}
         return means | self.extremes
 
 
-def rollout_metrics(rewards: Tensor, right: Tensor, rollouts: Rollouts, failures: Counter) -> dict[str, Any]:
-    """What is known before any update; rewards and right are (P, G), failures are the verifier's."""
-    flat = right.flatten().bool().cpu()  # (B,)
+def rollout_metrics(rewards: Tensor, correct: Tensor, rollouts: Rollouts, failures: int) -> dict[str, Any]:
+    """What is known before any update; rewards and correct are (P, G), failures what could not be judged."""
+    flat = correct.flatten().bool().cpu()  # (B,)
     lengths = torch.tensor([len(tokens) for tokens in rollouts.tokens]).float()  # (B,)
     return {
         "reward": rewards.mean().item(),
         "accuracy": flat.float().mean().item(),
         "length": lengths.mean().item(),
-        "length_right": lengths[flat].mean().item() if flat.any() else None,
+        "length_correct": lengths[flat].mean().item() if flat.any() else None,
         "length_wrong": lengths[~flat].mean().item() if not flat.all() else None,
         "truncated": sum(rollouts.truncated) / len(flat),
-        "no_signal": (rewards == rewards[:, :1]).all(1).float().mean().item(),
+        "zero_std_groups": (rewards == rewards[:, :1]).all(1).float().mean().item(),
         "response_tokens": int(lengths.sum()),
-        "verifier_failures": failures.total(),
+        "verifier_failures": failures,
     }
 
 
 def mismatch_metrics(old_logp: Tensor, rollout_logp: Tensor, mask: Tensor) -> dict[str, float | None]:
-    """How far the sampler's probabilities are from the learner's at the same weights, all (B, T)."""
+    """How far the sampler's probabilities are from the learner's at the rollout weights, all (B, T)."""
+    if not mask.any():  # every response was filtered out
+        return {}
     difference = (old_logp.exp() - rollout_logp.exp()).abs()[mask]  # (N,)
-    if len(difference) == 0:  # every response was filtered out
-        return {"mismatch_mean": None, "mismatch_max": None}
-    return {"mismatch_mean": difference.mean().item(), "mismatch_max": difference.max().item()}
+    return {
+        "mismatch_mean": difference.mean().item(),
+        "mismatch_max": difference.max().item(),
+        "tis": torch.exp(old_logp - rollout_logp)[mask].mean().item(),  # before the cap
+    }

@@ -1,13 +1,13 @@
-"""Loading a causal language model and its tokenizer, and the distribution that it puts on the next token."""
+"""Loading a causal language model and its tokenizer."""
 
+import difflib
 from pathlib import Path
 from typing import Any
 
 from common.cli import fail, first_line
+from common.settings import Settings, local_path
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
@@ -21,36 +21,68 @@ def model_path(name: str) -> str:
     return str(EMBEDDED_MODEL) if name == "arithmetic" else name
 
 
-def load_model(args: Any) -> tuple[Any, Any]:
-    """The learner, with fp32 master weights on the GPU if there is one, and its tokenizer.
+def device() -> torch.device:
+    """The accelerator of this machine (CUDA, or MPS on a Mac), or its CPU."""
+    return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
 
-    Only safetensors are read, and no code that comes with a model is run.
+
+def load_model(args: Settings) -> tuple[Any, Any]:
+    """The model with fp32 master weights, on the accelerator if there is one, and its tokenizer.
+
+    Only safetensors are read, no code that comes with a model is run, and for a local folder nothing is looked up
+    elsewhere. What the log-probs rely on is checked once: attention is causal, and the logits are the head's.
     """
     name = model_path(args.model)
-    if (name.startswith((".", "/", "~")) or Path(name).exists()) and not (Path(name) / "config.json").is_file():
-        fail(f"--model {name}: no such model folder (it must hold a config.json).")
+    local = local_path(name)
+    if local and not (local / "config.json").is_file():
+        near = difflib.get_close_matches(local.name, [path.name for path in local.parent.glob("*/")], 1)
+        fail(
+            f"--model {args.model}: no such model folder (it must hold a config.json)."
+            + (f" Did you mean {local.parent / near[0]}?" if near and near[0] != local.name else "")
+        )
+    where = {"trust_remote_code": False, "local_files_only": local is not None}
     try:
-        config = AutoConfig.from_pretrained(name)
+        config = AutoConfig.from_pretrained(name, **where)
         # No dropout: the ratio would be noise with it.
         for setting in [key for key in config.to_dict() if "drop" in key or "pdrop" in key]:
             setattr(config, setting, 0.0)
-        tokenizer = AutoTokenizer.from_pretrained(name)
-        model = AutoModelForCausalLM.from_pretrained(name, config=config, dtype=torch.float32, use_safetensors=True)
+        tokenizer = AutoTokenizer.from_pretrained(name, **where)
+        model, loaded = AutoModelForCausalLM.from_pretrained(
+            name, config=config, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **where
+        )
     except Exception as error:  # every way in which loading fails has its own exception
         fail(
             f"--model {args.model} cannot be loaded, its files are missing, incomplete or corrupt: {first_line(error)}"
         )
-    if getattr(config, "final_logit_softcapping", None) or getattr(config, "logit_scale", None):
-        fail(f"--model {args.model} rescales its logits after the head, which is not supported here.")
+    if absent := sorted(loaded["missing_keys"]):
+        fail(f"--model {args.model}: its files hold no weights for {absent[0]} and {len(absent) - 1} others.")
     if tokenizer.eos_token_id is None:
         fail(f"--model {args.model}: the tokenizer has no end-of-sequence token, so no response could ever end.")
     if not all(parameter.isfinite().all() for parameter in model.parameters()):
         fail(f"--model {args.model} holds weights that are not finite: take an earlier checkpoint.")
+    check_log_probs(args.model, model)
     if args.gradient_checkpointing:
         model.gradient_checkpointing_enable()
         model.train()  # transformers checkpoints in this mode only
-    model.to("cuda" if torch.cuda.is_available() else "cpu")
-    return model, tokenizer
+    return model.to(device()), tokenizer
+
+
+@torch.no_grad()
+def check_log_probs(name: str, model: Any) -> None:
+    """End the program where log-probs computed from the body and the head would not be the model's own."""
+    tokens = torch.arange(2, 10).repeat(2, 1) % model.config.get_text_config().vocab_size  # (2, 8)
+    tokens[1, -1] = 0  # the rows differ in their last token
+    try:
+        logits = model(input_ids=tokens, use_cache=False).logits  # (2, 8, V)
+        hidden = model.base_model(input_ids=tokens, use_cache=False).last_hidden_state  # (2, 8, D)
+        from_head = model.get_output_embeddings()(hidden)  # (2, 8, V)
+    except Exception as error:
+        fail(f"--model {name} is not built as a causal language model is in transformers: {first_line(error)}")
+    rounding = 1e-4 * logits.abs().max().item()
+    if not torch.allclose(logits[0, :-1], logits[1, :-1], rtol=0, atol=rounding):
+        fail(f"--model {name} is not causal: what it predicts depends on later tokens.")
+    if not torch.allclose(logits, from_head, rtol=0, atol=rounding / 100):
+        fail(f"--model {name} changes its logits after the head (scaled or capped), which is not supported here.")
 
 
 def eos_ids(model: Any, tokenizer: Any) -> list[int]:
@@ -62,19 +94,4 @@ def eos_ids(model: Any, tokenizer: Any) -> list[int]:
 
 def context_length(model: Any) -> int:
     """The longest prompt plus response, in tokens, that the model can read."""
-    return model.config.get_text_config().max_position_embeddings
-
-
-def distribution(hidden: Tensor, head: Any, temperature: float, fp32: bool) -> Tensor:
-    """Log-probs (N, V) of the next token from hidden states (N, D); the softmax is in fp32.
-
-    Logits are divided by the sampling temperature: the policy is what is sampled. `fp32` also runs
-    the head itself in fp32, which brings sampler and learner closer where they compute in bf16.
-    """
-    if fp32:
-        with torch.autocast(hidden.device.type, enabled=False):
-            bias = None if head.bias is None else head.bias.float()
-            logits = F.linear(hidden.float(), head.weight.float(), bias)  # (N, V)
-    else:
-        logits = head(hidden)  # (N, V)
-    return (logits.float() / temperature).log_softmax(-1)
+    return getattr(model.config.get_text_config(), "max_position_embeddings", 1 << 30)  # recurrent ones have no limit

@@ -3,30 +3,26 @@
 import json
 from pathlib import Path
 
+from common.scripts import ROOT, parents, script_path
+
 from matplotlib.figure import Figure
 
 BLUE, ORANGE, GREEN, RED, PURPLE, GRAY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#666666"
+COLORS, LINES = (GRAY, BLUE, ORANGE, GREEN, RED, PURPLE, "black"), ("-", "--", ":", "-.")
 
-# The same color and line for the same method everywhere.
-METHOD_STYLES = {
-    "reinforce": (GRAY, "-"),
-    "rloo": (GRAY, "--"),
-    "ppo": ("#000000", "-"),
-    "grpo": (BLUE, "-"),
-    "dr_grpo": (BLUE, "--"),
-    "dapo": (ORANGE, "-"),
-    "cispo": (ORANGE, "--"),
-    "gspo": (GREEN, "-"),
-    "gmpo": (GREEN, "--"),
-    "dppo": (PURPLE, "-"),
-    "maxrl": (RED, "-"),
-}
+
+def method_style(name: str) -> tuple[str, str]:
+    """Color and line of a method, the same in every picture; no two methods share both."""
+    # The methods at the top level first: their looks stay when another is added.
+    line, color = divmod(sorted(parents(), key=lambda n: script_path(n).parent != ROOT).index(name), len(COLORS))
+    return COLORS[color], LINES[line]
+
 
 # Each panel: title, unit of the y axis, and its lines as (metric, label, color).
 PANELS = [
     ("Accuracy", "share of responses", [("accuracy", "training", BLUE), ("eval/avg", "held out", ORANGE)]),
-    ("Reward", "mean per response", [("reward", "reward", BLUE), ("no_signal", "groups without signal", GRAY)]),
-    ("Response length", "tokens", [("length_right", "right", GREEN), ("length_wrong", "wrong", RED)]),
+    ("Reward", "mean per response", [("reward", "reward", BLUE), ("zero_std_groups", "groups without signal", GRAY)]),
+    ("Response length", "tokens", [("length_correct", "correct", GREEN), ("length_wrong", "wrong", RED)]),
     ("Entropy", "nats per token", [("entropy", "full vocabulary", BLUE)]),
     ("Ratio before clipping", "new / old", [("ratio_max", "max", RED), ("ratio", "mean", BLUE), ("ratio_min", "min", GREEN)]),
     ("Clipped tokens", "share of the loss weight", [("clip_pos", "advantage > 0", GREEN), ("clip_neg", "advantage < 0", RED)]),
@@ -36,7 +32,15 @@ PANELS = [
 
 
 def read_metrics(run_dir: Path) -> list[dict]:
-    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    """What a run logged, a row for each step; a line cut by a kill is passed over."""
+    rows: dict[int, dict] = {}
+    for line in (run_dir / "metrics.jsonl").read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            row = json.loads(line)
+            rows.setdefault(row["step"], {}).update(row)
+        except (ValueError, TypeError, KeyError):
+            continue
+    return [rows[step] for step in sorted(rows)]
 
 
 def series(rows: list[dict], metric: str) -> tuple[list[int], list[float]]:
@@ -54,7 +58,9 @@ def draw_curves(run_dir: Path, title: str) -> None:
         for metric, label, color in lines:
             steps, values = series(rows, metric)
             if steps:
-                axes.plot(steps, values, label=label, color=color, marker="o" if metric == "eval/avg" else None)
+                # Evaluations are few and far between: points, without a line through what nobody measured.
+                points = {"marker": "o", "linestyle": "none"} if metric.startswith("eval/") else {}
+                axes.plot(steps, values, label=label, color=color, **points)
         axes.set(title=name, xlabel="step", ylabel=unit)
         axes.grid(alpha=0.3)
         if name == "Accuracy":

@@ -8,10 +8,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Problem:
-    """A question, its answer, and the prompt that the model sees, as text and as token ids."""
+    """A question, its answer (or several, of which any will do), and the prompt, as text and as token ids."""
 
     question: str
-    answer: str
+    answer: str | tuple[str, ...]
     prompt: str
     prompt_ids: list[int]
 
@@ -23,17 +23,21 @@ class Rollouts:
     tokens: list[list[int]] = field(default_factory=list)  # EOS included
     logps: list[list[float]] = field(default_factory=list)  # under the distribution that was sampled from
     truncated: list[bool] = field(default_factory=list)  # cut off at the length limit, without EOS
+    # Which tokens the engine sampled; the others were put there, by a tool for example, and their log-prob is 0.
+    sampled: list[list[bool]] = field(default_factory=list)
     # Only where they were asked for: the K likeliest tokens at each position and their log-probs.
     top_ids: list[Tensor] = field(default_factory=list)  # each (|o|, K)
     top_logps: list[Tensor] = field(default_factory=list)  # each (|o|, K)
 
+    def select(self, rows: Iterable[int]) -> "Rollouts":
+        """The responses of these rows."""
+        rows = list(rows)
+        columns = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Rollouts(**{name: [column[i] for i in rows] if column else [] for name, column in columns.items()})
+
     def split(self, size: int) -> list["Rollouts"]:
         """Parts of `size` responses each."""
-        columns = {f.name: getattr(self, f.name) for f in fields(self)}
-        return [
-            Rollouts(**{name: column[i : i + size] for name, column in columns.items()})
-            for i in range(0, len(self.tokens), size)
-        ]
+        return [self.select(range(start, start + size)) for start in range(0, len(self.tokens), size)]
 
     @staticmethod
     def join(parts: Iterable["Rollouts"]) -> "Rollouts":

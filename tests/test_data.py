@@ -4,7 +4,7 @@ import json
 from collections import Counter
 
 import grpo
-from common.data import arithmetic_problems, draw, final_answer, load_problems
+from common.data import arithmetic_problems, final_answer, load_problems, sample_problems
 from common.models import load_model
 from common.records import Problem
 
@@ -39,8 +39,8 @@ def test_arithmetic_is_right_and_held_out():
 
 def test_chat_template_and_gsm8k(chat_model, gsm8k_file):
     args = grpo.Args(model=str(chat_model), dataset=str(gsm8k_file), eval_problems=10)
-    _, tokenizer = load_model(args)
-    train, held_out = load_problems(args, tokenizer, 512)
+    model, tokenizer = load_model(args)
+    train, held_out = load_problems(args, model, tokenizer)
     assert (len(train), len(held_out)) == (50, 10)
     assert not {p.question for p in train} & {p.question for p in held_out}
     problem = held_out[0]
@@ -56,8 +56,8 @@ def test_few_empty_rows_are_left_out_and_named(chat_model, tmp_path, capsys):
     rows = [{"question": f"{i}+1=?", "answer": "" if i == 7 else str(i + 1)} for i in range(200)]
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     args = grpo.Args(model=str(chat_model), dataset=str(tmp_path / "data.jsonl"), eval_problems=20)
-    _, tokenizer = load_model(args)
-    train, held_out = load_problems(args, tokenizer, 512)
+    model, tokenizer = load_model(args)
+    train, held_out = load_problems(args, model, tokenizer)
     assert len(train) + len(held_out) == 199
     assert all(p.question == f"{int(p.answer) - 1}+1=?" for p in train + held_out)
     assert "1 of 200 rows" in capsys.readouterr().out
@@ -65,8 +65,8 @@ def test_few_empty_rows_are_left_out_and_named(chat_model, tmp_path, capsys):
 
 def test_prompt_template(chat_model, gsm8k_file):
     args = grpo.Args(model=str(chat_model), dataset=str(gsm8k_file), prompt="Q: {question} A:")
-    _, tokenizer = load_model(args)
-    assert load_problems(args, tokenizer, 512)[0][0].prompt.startswith("<|im_start|>user\nQ: Tom has")
+    model, tokenizer = load_model(args)
+    assert load_problems(args, model, tokenizer)[0][0].prompt.startswith("<|im_start|>user\nQ: Tom has")
 
 
 def test_messages_nested_columns_and_eval_split(chat_model, tmp_path):
@@ -84,19 +84,19 @@ def test_messages_nested_columns_and_eval_split(chat_model, tmp_path):
         answer_column="reward_model.ground_truth",
         eval_split="test",
     )
-    _, tokenizer = load_model(args)
-    train, held_out = load_problems(args, tokenizer, 512)
+    model, tokenizer = load_model(args)
+    train, held_out = load_problems(args, model, tokenizer)
     assert [p.answer for p in train] == ["0", "1", "2", "3", "4", "5"]
     assert [p.prompt for p in held_out] == [
         f"<|im_start|>user\ntest {i}?<|im_end|>\n<|im_start|>assistant\n" for i in range(3)
     ]
 
 
-def test_draw_passes_over_all_problems_and_can_start_anywhere():
+def test_sampling_passes_over_all_problems_and_can_start_anywhere():
     problems = [Problem(str(i), "", "", []) for i in range(7)]
-    stream = draw(problems, seed=3, start=0, count=70)
+    stream = sample_problems(problems, seed=3, start=0, count=70)
     for epoch in range(10):
         assert len({p.question for p in stream[7 * epoch : 7 * epoch + 7]}) == 7
-    assert draw(problems, 3, 33, 20) == stream[33:53]
-    assert Counter(p.question for p in draw(problems, 4, 0, 14)) == Counter({str(i): 2 for i in range(7)})
-    assert draw(problems, 4, 0, 70) != stream
+    assert sample_problems(problems, 3, 33, 20) == stream[33:53]
+    assert Counter(p.question for p in sample_problems(problems, 4, 0, 14)) == Counter({str(i): 2 for i in range(7)})
+    assert sample_problems(problems, 4, 0, 70) != stream

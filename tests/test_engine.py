@@ -3,8 +3,9 @@
 import copy
 
 import grpo
-from common.batch import collate, logp_and_entropy, micro_batches, minibatches, score, token_logps, top_logps
-from common.engines import TransformersEngine, rounded_to_fp8
+from common.batch import collate, micro_batches, minibatches
+from common.engines import TransformersEngine, continue_responses, prompt_seeds, rounded_to_fp8
+from common.logprobs import batch_logps, logp_and_entropy, token_logps, top_logps
 from common.metrics import mismatch_metrics
 from common.models import load_model
 from common.records import Rollouts
@@ -24,14 +25,14 @@ def generate(embedded, n=8, temperature=1.0, seed=0, top_k=0, max_tokens=48, **s
     model, tokenizer = embedded
     prompts = [tokenizer(text)["input_ids"] for text in PROMPTS]
     engine = TransformersEngine(model, tokenizer, **settings)
-    return prompts, engine.generate(prompts, n, max_tokens, temperature, seed, top_k)
+    return prompts, engine.generate(prompts, n, max_tokens, temperature, prompt_seeds(len(prompts), seed), top_k)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6, 1.7])
 def test_engine_log_probs_are_the_learners(embedded, temperature):
     prompts, rollouts = generate(embedded, temperature=temperature)
     batch = collate(prompts, rollouts, "cpu")
-    logp, _ = score(embedded[0], batch, grpo.Args(temperature=temperature))
+    logp, _ = batch_logps(embedded[0], batch, grpo.Args(temperature=temperature))
     torch.testing.assert_close(logp, batch.rollout_logp, rtol=0, atol=1e-5)
     assert len({len(tokens) for tokens in rollouts.tokens}) > 3, "rows of different lengths are the point"
 
@@ -41,7 +42,7 @@ def test_log_probs_against_a_plain_computation_in_float64(embedded):
     model, _ = embedded
     prompts, rollouts = generate(embedded, temperature=0.8)
     batch = collate(prompts, rollouts, "cpu")
-    logp, entropy = score(model, batch, grpo.Args(temperature=0.8, micro_batch_tokens=300))
+    logp, entropy = batch_logps(model, batch, grpo.Args(temperature=0.8, micro_batch_tokens=300))
     double = load_model(grpo.Args())[0].double()
     for i, response in enumerate(rollouts.tokens):
         prompt = prompts[i // 8]
@@ -69,7 +70,7 @@ def test_chunked_head_has_the_same_gradient(embedded, monkeypatch):
         return [p.grad.clone() for p in model.parameters()]
 
     whole = gradient()
-    monkeypatch.setattr("common.batch.LOGITS_AT_ONCE", 1000)
+    monkeypatch.setattr("common.logprobs.LOGITS_AT_ONCE", 1000)
     for a, b in zip(whole, gradient(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
     model.zero_grad()
@@ -80,6 +81,7 @@ def test_fp32_head_under_bf16():
     torch.manual_seed(0)
     head = torch.nn.Linear(64, 500, bias=False)
     hidden, targets = torch.randn(20, 64).bfloat16(), torch.randint(500, (20,))
+    targets = targets[:, None]
     exact, _ = logp_and_entropy(hidden.float(), targets, head, 1.0, False)
     with torch.autocast("cpu", torch.bfloat16):
         rounded, _ = logp_and_entropy(hidden, targets, head, 1.0, False)
@@ -127,18 +129,58 @@ def test_rows_do_not_depend_on_who_is_beside_them(embedded):
     prompts, together = generate(embedded, n=2, temperature=0.0)
     engine = TransformersEngine(model, tokenizer)
     for i, prompt in enumerate(prompts):
-        assert engine.generate([prompt], 1, 48, 0.0, 0).tokens[0] == together.tokens[2 * i]
+        assert engine.generate([prompt], 1, 48, 0.0, [0]).tokens[0] == together.tokens[2 * i]
 
 
 def test_sampling_follows_the_distribution(embedded):
     """The first token's frequencies over 4,000 samples are the model's probabilities."""
     model, tokenizer = embedded
     prompt = tokenizer(PROMPTS[1])["input_ids"]
-    rollouts = TransformersEngine(model, tokenizer).generate([prompt], 4000, 1, 1.0, seed=5)
+    rollouts = TransformersEngine(model, tokenizer).generate([prompt], 4000, 1, 1.0, [5])
     counts = torch.bincount(torch.tensor(rollouts.tokens).flatten(), minlength=model.config.vocab_size)
     with torch.no_grad():
         p = model(torch.tensor([prompt])).logits[0, -1].softmax(-1)
     assert ((counts / 4000 - p).abs() < 4 * (p * (1 - p) / 4000).sqrt() + 1e-3).all()
+
+
+def test_a_prompts_samples_are_its_own(embedded):
+    """What is sampled for a prompt depends on its seed, not on the other prompts, their order or their number."""
+    model, tokenizer = embedded
+    prompts = [tokenizer(text)["input_ids"] for text in PROMPTS]
+    seeds = prompt_seeds(3, 1, 5)
+    together = TransformersEngine(model, tokenizer).generate(prompts, 8, 48, 1.0, seeds)
+    turned = TransformersEngine(model, tokenizer, max_rows=8).generate(prompts[::-1], 8, 48, 1.0, seeds[::-1])
+    assert [part.tokens for part in together.split(8)] == [part.tokens for part in turned.split(8)][::-1]
+    alone = TransformersEngine(model, tokenizer).generate(prompts[1:2], 8, [48], 1.0, seeds[1:2])
+    assert alone.tokens == together.tokens[8:16]
+
+
+def test_prompt_seeds_do_not_meet():
+    """Of 200 steps and 1,000 prompts each, also with a round in the key, no two are the same."""
+    seeds = [s for step in range(200) for s in prompt_seeds(1000, 1, step)] + prompt_seeds(1000, 1, 0, 1)
+    assert len(set(seeds)) == len(seeds) and max(seeds) < 1 << 48
+    assert prompt_seeds(5, 1, 2) == prompt_seeds(9, 1, 2)[:5]
+
+
+def test_responses_go_on_from_given_tokens(embedded):
+    """Given a response's first tokens, greedy sampling finds the rest; what was given keeps its records."""
+    model, tokenizer = embedded
+    prompts, whole = generate(embedded, n=1, temperature=0.0)
+    cut = [min(4, len(tokens) - 1) for tokens in whole.tokens]
+    begun = Rollouts(
+        [tokens[:n] for tokens, n in zip(whole.tokens, cut, strict=True)],
+        [[-7.0] * n for n in cut],
+        [False] * 3,
+        [[False] * n for n in cut],
+    )
+    rest = continue_responses(TransformersEngine(model, tokenizer), prompts, begun, 48, 0.0, [1, 2, 3])
+    assert rest.tokens == whole.tokens and rest.truncated == whole.truncated
+    for n, was, logps, expected in zip(cut, rest.sampled, rest.logps, whole.logps, strict=True):
+        assert was == [False] * n + [True] * (len(was) - n)
+        assert logps[:n] == [-7.0] * n and logps[n:] == pytest.approx(expected[n:], abs=1e-5)
+    limited = continue_responses(TransformersEngine(model, tokenizer), prompts, begun, 6, 1.0, [1, 2, 3])
+    for tokens, cut_off in zip(limited.tokens, limited.truncated, strict=True):
+        assert len(tokens) <= 6 and (tokens[-1] != tokenizer.eos_token_id) == cut_off
 
 
 def test_same_seed_same_responses(embedded):
@@ -163,16 +205,16 @@ def test_engine_has_its_own_weights(embedded):
     model, tokenizer = load_model(args)
     engine = TransformersEngine(model, tokenizer)
     prompts = [tokenizer(PROMPTS[1])["input_ids"]]
-    before = engine.generate(prompts, 4, 48, 1.0, 0)
+    before = engine.generate(prompts, 4, 48, 1.0, [0])
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.02 * torch.randn_like(parameter))
-    assert engine.generate(prompts, 4, 48, 1.0, 0) == before
-    engine.load_weights(model)
-    after = engine.generate(prompts, 4, 48, 1.0, 0)
+    assert engine.generate(prompts, 4, 48, 1.0, [0]) == before
+    engine.load_weights(model.named_parameters())
+    after = engine.generate(prompts, 4, 48, 1.0, [0])
     assert after != before
     batch = collate(prompts, after, "cpu")
-    torch.testing.assert_close(score(model, batch, args)[0], batch.rollout_logp, rtol=0, atol=1e-5)
+    torch.testing.assert_close(batch_logps(model, batch, args)[0], batch.rollout_logp, rtol=0, atol=1e-5)
 
 
 def test_top_k(embedded):
@@ -190,9 +232,15 @@ def test_top_k(embedded):
 def test_mask_counts_the_eos_even_where_pad_is_eos():
     """Built from lengths: the final EOS is trained on, padding with the same id is not."""
     eos = 0
-    rollouts = Rollouts([[5, eos], [6, 7, 8, eos], [9, 9, 9, 9]], [[-1.0] * 2, [-1.0] * 4, [-1.0] * 4], [False] * 3)
+    rollouts = Rollouts(
+        [[5, eos], [6, 7, 8, eos], [9, 9, 9, 9]],
+        [[-1.0] * 2, [-1.0] * 4, [-1.0] * 4],
+        [False] * 3,
+        [[True] * 2, [True, False, True, True], [True] * 4],
+    )
     batch = collate([[1], [2, 3], [4]], rollouts, "cpu")
     assert batch.mask.tolist() == [[True, True, False, False], [True] * 4, [True] * 4]
+    assert batch.sampled.tolist() == [[True, True, False, False], [True, False, True, True], [True] * 4]
     assert batch.tokens[0].tolist() == [1, 5, eos, 0, 0, 0]
     assert batch.response[0].tolist() == [5, eos, 0, 0]
     assert (batch.rollout_logp == -1.0 * batch.mask).all()
@@ -228,7 +276,7 @@ def test_gradient_checkpointing_changes_nothing(embedded):
     for again in (False, True):
         args = grpo.Args(gradient_checkpointing=again)
         model, _ = load_model(args)
-        rollouts = TransformersEngine(model, tokenizer).generate(prompts, 4, 32, 1.0, seed=0)
+        rollouts = TransformersEngine(model, tokenizer).generate(prompts, 4, 32, 1.0, [0, 1])
         batch = collate(prompts, rollouts, "cpu")
         assert model.is_gradient_checkpointing == again
         token_logps(model, batch, torch.arange(8), args)[0].sum().backward()
@@ -255,9 +303,9 @@ def test_mismatch_grows_as_the_sampler_loses_precision(embedded):
     means = []
     for precision, head in (("fp32", False), ("bf16", True), ("bf16", False), ("fp8", False)):
         engine = TransformersEngine(model, tokenizer, head, precision)
-        engine.load_weights(model)
-        batch = collate(prompts, engine.generate(prompts, 64, 48, 1.0, seed=1), "cpu")
-        old_logp, _ = score(model, batch, grpo.Args())
+        engine.load_weights(model.named_parameters())
+        batch = collate(prompts, engine.generate(prompts, 64, 48, 1.0, [1, 2, 3]), "cpu")
+        old_logp, _ = batch_logps(model, batch, grpo.Args())
         means.append(mismatch_metrics(old_logp, batch.rollout_logp, batch.mask)["mismatch_mean"])
     assert means[0] < 1e-6 and means == sorted(means), means
 
@@ -268,7 +316,7 @@ def test_weights_that_are_not_finite_end_the_run(embedded, tmp_path, capsys):
     with torch.no_grad():
         broken.model.layers[0].mlp.down_proj.weight[0, 0] = float("nan")
     with pytest.raises(SystemExit) as stop:
-        TransformersEngine(broken, tokenizer).generate([[5, 6]], 2, 4, 1.0, seed=0)
+        TransformersEngine(broken, tokenizer).generate([[5, 6]], 2, 4, 1.0, [0])
     assert stop.value.code == 1 and "no finite probabilities" in capsys.readouterr().err
     broken.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)

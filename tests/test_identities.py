@@ -43,6 +43,8 @@ def gradient(script, inputs, weights=None, **settings):
     args = script.Args(**({"tis_cap": 0.0} if hasattr(script.Args, "tis_cap") else {}) | settings)
     logp = logp.detach().clone().requires_grad_()
     loss, _ = script.policy_loss(logp, old, rollout, advantages, mask, args)
+    if hasattr(script, "tis_weight"):
+        loss = loss * script.tis_weight(old, rollout, mask, args)
     weights = script.token_weights(mask.double(), args) if weights is None else weights
     return torch.autograd.grad((weights * loss).sum(), logp)[0]
 
@@ -87,7 +89,7 @@ class TestGradients:
         keep = ~(((a > 0) & (r > 1.2)) | ((a < 0) & (r < 0.8)))
         assert not keep[mask].all()
         close(gradient(grpo, inputs), -(mask / (B * mask.double().sum(1, keepdim=True))) * keep * r * a)
-        loss, _ = grpo.policy_loss(*inputs, grpo.Args(tis_cap=0.0))
+        loss, _ = grpo.policy_loss(*inputs, grpo.Args())
         assert not torch.allclose(loss, -(keep * r * a))
 
     def test_gspo_is_the_same_for_every_token(self, seed):
@@ -153,6 +155,17 @@ class TestGradients:
         for script in (grpo, dr_grpo, dapo, cispo, maxrl, reinforce):
             capped = gradient(script, inputs) * weight.clamp(max=1.1)
             close(gradient(script, inputs, tis_cap=1.1), capped)
+
+    def test_tis_of_a_response(self, seed):
+        """Where tokens share a loss, GSPO's weights act as their arithmetic mean, GMPO's as the geometric one."""
+        inputs = rows(seed, spread=1e-5)
+        _, old, rollout, _, mask = inputs
+        weight, length = torch.exp(old - rollout).clamp(max=1.1), mask.double().sum(1, keepdim=True)
+        arithmetic = (weight * mask).sum(1, keepdim=True) / length
+        geometric = torch.exp((weight.log() * mask).sum(1, keepdim=True) / length)
+        close(gradient(gspo, inputs, tis_cap=1.1), gradient(gspo, inputs) * arithmetic)
+        close(gradient(gmpo, inputs, tis_cap=1.1), gradient(gmpo, inputs) * geometric)
+        assert not torch.allclose(arithmetic, geometric)
 
     def test_clip_higher(self, seed):
         """DAPO's wider upper bound changes positive advantages with a ratio in (1.2, 1.28] only."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = ["README.md", "notebooks/README.md"]
+PAGES = ["README.md", "notebooks/README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 
 
 def test_quoted_lines_are_in_the_code():
@@ -33,3 +33,13 @@ def test_links_lead_somewhere(page):
 def test_all_questions_are_answered():
     page = (ROOT / "notebooks/README.md").read_text()
     assert re.findall(r"^\*\*(\d+)\.", page, re.M) == [str(i) for i in range(1, 16)]
+
+
+def test_the_readme_is_short_and_its_diff_is_real():
+    page = (ROOT / "README.md").read_text()
+    assert len(page.splitlines()) <= 180
+    (diff,) = re.findall(r"```diff\n(.*?)```", page, re.S)
+    scripts = {"-": (ROOT / "grpo.py").read_text(), "+": (ROOT / "dr_grpo.py").read_text()}
+    for line in filter(None, diff.splitlines()):
+        for sign, text in scripts.items():
+            assert (f"\n{line[1:]}\n" in text) == (line[0] in (sign, " ")), line

@@ -4,6 +4,8 @@ import json
 import pickle
 import shutil
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import grpo
@@ -57,11 +59,31 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path, capsys):
     assert not (tmp_path / "HACKED").exists()
 
 
-def test_a_run_connects_to_nothing(tmp_path, monkeypatch, capsys):
-    def refuse(self, address):
-        raise AssertionError(f"a connection to {address}")
+def test_code_beside_a_model_is_not_run_for_a_yes(tmp_path):
+    """transformers asks at the terminal; nobody is asked here."""
+    folder = tmp_path / "model"
+    shutil.copytree(ROOT / "models/arithmetic", folder)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "own.py").write_text(f"open({str(tmp_path / 'HACKED')!r}, 'w')\nclass Own: ...\n")
+    command = [sys.executable, "grpo.py", "--model", str(folder), "--run-dir", str(tmp_path / "run")]
+    result = subprocess.run(command, cwd=ROOT, input="y\ny\ny\n", capture_output=True, text=True)
+    assert result.returncode == 2 and "cannot be loaded" in result.stderr
+    assert not (tmp_path / "HACKED").exists()
+
+
+@pytest.mark.parametrize("data", ["arithmetic", "local"])
+def test_a_run_asks_nobody(data, tmp_path, monkeypatch, capsys, chat_model, gsm8k_file):
+    """Not even for an address: what is here is read here."""
+
+    def refuse(*args, **kwargs):
+        raise AssertionError(f"a connection or look-up: {args}")
 
     for name in ("connect", "connect_ex"):
         monkeypatch.setattr(socket.socket, name, refuse)
-    grpo.main(grpo.Args(run_dir=tmp_path / "run", **SMALL))
+    for name in ("getaddrinfo", "gethostbyname", "create_connection"):
+        monkeypatch.setattr(socket, name, refuse)
+    local = {"model": str(chat_model), "dataset": str(gsm8k_file)} if data == "local" else {}
+    grpo.main(grpo.Args(run_dir=tmp_path / "run", **SMALL, **local))
     assert "held-out accuracy" in capsys.readouterr().out

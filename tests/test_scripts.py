@@ -2,32 +2,38 @@
 
 import ast
 import difflib
-import importlib
 import json
+import os
 import re
-from pathlib import Path
+import shutil
+import signal
+import subprocess
+from typing import get_type_hints
 
 import common.batch
-from common.compare import SCRIPTS, family_tree, parent, read
+from common import compare
+from common.plots import method_style, read_metrics
+from common.run import SIGNALS
+from common.scripts import ROOT, command, docstring, load, parents, script_path
 
 import pytest
 import torch
 from conftest import SMALL
 from safetensors.torch import load_file
 
-ROOT = Path(__file__).parent.parent
+SCRIPTS = list(parents())
 
 
 def run(name, folder, **settings):
     """Run a script's main in this process; the weights of its last checkpoint and the rows of its log."""
-    script = importlib.import_module(name)
+    script = load(name)
     script.main(script.Args(run_dir=folder, **SMALL | settings))
     return results(folder)
 
 
 def results(folder):
     last = sorted(folder.glob("checkpoint-*"))[-1]
-    return load_file(last / "model.safetensors"), [json.loads(x) for x in (folder / "metrics.jsonl").open()]
+    return load_file(last / "model.safetensors"), read_metrics(folder)
 
 
 def without_times(rows):
@@ -36,35 +42,39 @@ def without_times(rows):
 
 # The diff discipline
 
+METHOD_TAG = r"    # ([\w. +-]+)"  # the method's name, in the comment above its own settings
+SHARED_TAG = "    # The same in every script"
+
 
 def sections(text):
     """(line, kind) of every line after the docstring; kinds: import, args, objective, check, loop, other."""
     tree, lines = ast.parse(text), text.splitlines()
     kinds = ["other"] * len(lines)
-    for node in tree.body:
+    for node in tree.body[1:]:
         start, end = node.lineno - 1, node.end_lineno
         if isinstance(node, ast.Import | ast.ImportFrom):
             kinds[start:end] = ["import"] * (end - start)
         elif isinstance(node, ast.ClassDef) and node.name == "Args":
-            method = next(i for i in range(start, end) if re.fullmatch(METHOD_TAG, lines[i]))
-            kinds[method:end] = ["args"] * (end - method)
+            shared = next(i for i in range(start, end) if lines[i] == SHARED_TAG)
+            kinds[start + 1 : shared] = ["args"] * (shared - start - 1)
         elif isinstance(node, ast.FunctionDef) and node.name == "main":
-            begin = next(i for i in range(start, end) if lines[i].startswith("    run = Run("))
+            begin = next(i for i in range(start, end) if lines[i].startswith("    with Run("))
             kinds[start + 1 : begin] = ["check"] * (begin - start - 1)
             kinds[begin:end] = ["loop"] * (end - begin)
-        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Assign):
             kinds[start:end] = ["objective"] * (end - start)
     after = tree.body[0].end_lineno
     return list(zip(lines, kinds, strict=True))[after:]
 
 
-METHOD_TAG = r"    # ([\w. ]+)"  # the method's name, in the comment above its own settings
-
-
 def check_difference(old_text, new_text):
-    """Outside the declared sections lines are identical; hunks of the loop carry a method's name in a comment."""
+    """Outside the declared sections lines are identical; hunks of the loop carry a method's name in a comment.
+
+    What such a hunk assigns may take another name's place elsewhere in the loop.
+    """
     old, new = sections(old_text), sections(new_text)
     tags = [re.search(f"^{METHOD_TAG}$", text, re.M)[1] for text in (old_text, new_text)]
+    names = set()  # that are assigned in declared hunks
     matcher = difflib.SequenceMatcher(None, [x for x, _ in old], [x for x, _ in new], autojunk=False)
     for change, i1, i2, j1, j2 in matcher.get_opcodes():
         if change == "equal":
@@ -75,22 +85,25 @@ def check_difference(old_text, new_text):
         if any(kind == "loop" for _, kind in hunk):
             around = [line for line, _ in hunk + new[max(0, j1 - 3) : j1]]
             declared = any(re.search(rf"#.*\b{re.escape(tag)}\b", line) for line in around for tag in tags)
-            assert declared, f"an undeclared difference in the loop: {hunk}"
+            if declared:
+                names |= {name for line, _ in hunk for name in re.findall(r"(\w+) = ", line)}
+            a, b = (set(re.findall(r"\w+", " ".join(x for x, _ in side))) for side in (old[i1:i2], new[j1:j2]))
+            assert declared or (b - a and b - a <= names), f"an undeclared difference in the loop: {hunk}"
 
 
 def source(name):
-    return (ROOT / f"{name}.py").read_text()
+    return script_path(name).read_text()
 
 
-@pytest.mark.parametrize("name", [name for name in SCRIPTS if name != "reinforce"])
+@pytest.mark.parametrize("name", [name for name, above in parents().items() if above])
 def test_differs_from_its_parent_in_the_method_only(name):
-    check_difference(source(parent(name)), source(name))
+    check_difference(source(parents()[name]), source(name))
 
 
 @pytest.mark.parametrize(
     "shared,drifted,message",
     [
-        ("warmup_steps: int = 5", "warmup_steps: int = 6", "outside the declared sections"),
+        ("warmup_steps: CountOrZero = 5", "warmup_steps: CountOrZero = 6", "outside the declared sections"),
         ("optimizer.zero_grad()", "optimizer.zero_grad(set_to_none=True)", "undeclared difference in the loop"),
         ("# (b,) rows of whole groups", "# (b,) rows of groups", "undeclared difference in the loop"),
     ],
@@ -101,16 +114,79 @@ def test_the_discipline_finds_drift(shared, drifted, message):
         check_difference(source("grpo"), source("cispo").replace(shared, drifted))
 
 
-def test_every_script_names_its_place():
-    assert [name for name in SCRIPTS if parent(name) is None] == ["reinforce"]
-    assert {parent(n) for n in ["dr_grpo", "dapo", "cispo", "gspo", "gmpo", "dppo", "maxrl", "ppo"]} == {"grpo"}
-    assert parent("rloo") == parent("grpo") == "reinforce"
-    for name in SCRIPTS:
-        assert f"    python {name}.py\n" in read(name)[0] + "\n"
+def test_every_script_has_its_place():
+    assert [name for name, above in parents().items() if above is None] == ["reinforce"]
+    top = {path.stem for path in ROOT.glob("*.py")}
+    assert top == {
+        "reinforce", "ppo", "grpo", "rloo", "dr_grpo", "dapo", "cispo", "gspo", "gmpo", "dppo", "maxrl"
+    }  # fmt: skip
+    for name in parents():
+        path = script_path(name)
+        assert f"\n    python {' '.join(command(path))}\n" in docstring(path) + "\n"
+
+
+def test_every_script_has_a_look_of_its_own():
+    styles = [method_style(name) for name in parents()]
+    assert len(set(styles)) == len(styles)
+
+
+def test_every_number_has_a_range():
+    """Beside its field: a number without one would take anything."""
+    for name in parents():
+        kinds = get_type_hints(load(name).Args, include_extras=True)
+        for setting, kind in kinds.items():
+            if kind in (int, float):
+                pytest.fail(f"{name}.py: {setting} has no range")
+
+
+def test_sync_carries_a_shared_line_into_all_scripts(tmp_path, monkeypatch, capsys):
+    """A changed line that all have arrives everywhere; one in a place that a script has changed is reported."""
+    for name in ("grpo", "cispo", "gspo"):
+        (tmp_path / f"{name}.py").write_text(source(name))
+    for git in (["init", "-q"], ["add", "."], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "a"]):
+        subprocess.run(["git", *git], cwd=tmp_path, check=True)
+    monkeypatch.setattr(compare, "ROOT", tmp_path)
+    monkeypatch.setattr(compare, "script_path", lambda name: tmp_path / f"{name}.py")
+    monkeypatch.setattr(compare, "parents", lambda: dict.fromkeys(["grpo", "cispo", "gspo"]))
+    text = source("grpo").replace("warmup_steps: CountOrZero = 5", "warmup_steps: CountOrZero = 6")
+    (tmp_path / "grpo.py").write_text(text)
+    compare.main(["--sync", "grpo"])
+    for name in ("cispo", "gspo"):
+        expected = source(name).replace("warmup_steps: CountOrZero = 5", "warmup_steps: CountOrZero = 6")
+        assert (tmp_path / f"{name}.py").read_text() == expected
+    assert capsys.readouterr().out == "cispo: changed\ngspo: changed\n"
+    (tmp_path / "grpo.py").write_text(source("grpo").replace("clip_eps: Positive = 0.2", "clip_eps: Positive = 0.3"))
+    (tmp_path / "cispo.py").write_text(source("cispo"))
+    compare.main(["--sync", "grpo"])
+    assert "cispo: 1 hunks touch its own lines; nothing was changed there" in capsys.readouterr().out
+    assert (tmp_path / "cispo.py").read_text() == source("cispo")
+
+
+def test_compare_shows_formulas_and_wraps_long_lines(monkeypatch, capsys):
+    """At 120 columns every character of a differing line is there, in pieces."""
+    monkeypatch.setenv("COLUMNS", "120")
+    compare.main(["grpo", "gspo"])
+    output = capsys.readouterr().out
+    assert "1/G Σ_i 1/|o_i| Σ_t" in output and "min(s_i A_i, clip(s_i" in output
+    assert all(len(line) <= 120 for line in output.splitlines()[8:])
+    right = "".join(re.split("[│┃]", line)[-1].removeprefix(" ").removeprefix("    ") for line in output.splitlines())
+    assert "1 + args.clip_eps_high" in re.sub("[«»]", "", right).replace("  ", " ")
+    assert "«clip_eps_high»" in output
+
+
+def test_code_counts_neither_docstrings_nor_comments():
+    assert compare.count("grpo", "dr_grpo") == 7
+    assert not any('"""' in line or "#" in line for line in compare.code("grpo"))
 
 
 def test_readme_shows_the_family_tree_as_it_is():
-    assert family_tree() in (ROOT / "README.md").read_text()
+    assert compare.family_tree() in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize("name", list(parents()))
+def test_every_script_has_a_row_in_the_readme(name):
+    path = script_path(name).relative_to(ROOT)
+    assert re.search(rf"^\| `{re.escape(str(path))}` \|", (ROOT / "README.md").read_text(), re.M)
 
 
 # Runs
@@ -125,7 +201,7 @@ def test_micro_batches_and_row_order_change_nothing(name, tmp_path, monkeypatch,
     def shuffled(rows, *rest):
         return micro_batches(rows[torch.randperm(len(rows), generator=generator)], *rest)
 
-    monkeypatch.setattr(importlib.import_module(name), "micro_batches", shuffled)
+    monkeypatch.setattr(load(name), "micro_batches", shuffled)
     other, other_rows = run(name, tmp_path / "split", micro_batch_tokens=60, lr=1e-3)
     initial = load_file(ROOT / "models/arithmetic/model.safetensors")
     assert any((weights[key] - initial[key]).abs().max() > 5e-4 for key in weights), "nothing was learned"
@@ -173,7 +249,7 @@ def test_resumed_run_ends_as_the_uninterrupted_one(name, tmp_path, capsys):
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])  # a broken checkpoint
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"step": 5, "accu')
-    script = importlib.import_module(name)
+    script = load(name)
     script.main(script.Args(resume=folder))
     output = capsys.readouterr().out
     assert "skipping the broken checkpoint" in output and "after step 2" in output
@@ -191,8 +267,9 @@ def test_run_folder(tmp_path, capsys):
     assert config["method"] == "grpo" and config["commit"]
     assert [row["step"] for row in rows] == [0, 1, 2, 3]
     assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
-    samples = (folder / "samples.md").read_text()
-    assert samples.count("## Step") == 4 and "boxed" in samples
+    assert [path.name for path in sorted((folder / "samples").iterdir())] == [f"step-00000{i}.md" for i in range(4)]
+    assert "boxed" in (folder / "samples" / "step-000003.md").read_text()
+    assert not (folder / ".lock").exists() or not (folder / ".lock").read_text()
     output = capsys.readouterr().out
     assert "--- first prompt ---" in output and "held-out accuracy" in output and str(folder) in output
     for row in rows[1:]:
@@ -248,9 +325,9 @@ def test_dynamic_sampling_keeps_groups_with_signal(tmp_path, monkeypatch, capsys
 
 
 def test_dynamic_sampling_has_a_limit(tmp_path, monkeypatch, capsys):
-    """A model that is never right: the batch is filled with groups without signal, and says so."""
-    monkeypatch.setattr("common.verify.Verifier.judge", lambda self, responses, golds, cut: [False] * len(responses))
-    weights, rows = run("dapo", tmp_path / "run", max_rounds=3, overlong_cache=0)
+    """A model that is always right: groups without signal fill the batch, their lengths are none, and it says so."""
+    monkeypatch.setattr("common.verify.Verifier.judge", lambda self, responses, golds, cut: [True] * len(responses))
+    weights, rows = run("dapo", tmp_path / "run", max_rounds=3, overlong_cache=32)
     assert "only 0 of 12 groups have signal" in capsys.readouterr().out
     assert rows[1]["kept_groups"] == 0 and rows[1]["grad_norm"] == 0
     initial = load_file(ROOT / "models/arithmetic/model.safetensors")
@@ -262,7 +339,7 @@ def test_nothing_that_is_not_finite_reaches_the_weights(what, tmp_path, monkeypa
     """Caught where it arises and named; the weights before it are saved."""
     import grpo
 
-    loss, scores, collated, advantages = grpo.policy_loss, grpo.score, grpo.collate, grpo.compute_advantages
+    loss, scores, collated, advantages = grpo.policy_loss, grpo.batch_logps, grpo.collate, grpo.compute_advantages
 
     def poisoned_batch(*args):
         batch = collated(*args)
@@ -271,7 +348,7 @@ def test_nothing_that_is_not_finite_reaches_the_weights(what, tmp_path, monkeypa
 
     poison = {
         "loss": ("policy_loss", lambda *args: (loss(*args)[0] * float("nan"), loss(*args)[1])),
-        "learner_logp": ("score", lambda *args: (scores(*args)[0] + float("inf"), scores(*args)[1])),
+        "learner_logp": ("batch_logps", lambda *args: (scores(*args)[0] + float("inf"), scores(*args)[1])),
         "sampler_logp": ("collate", poisoned_batch),
         "advantage": ("compute_advantages", lambda *args: advantages(*args) / 0),
     }
@@ -298,23 +375,169 @@ def test_critic_that_is_not_finite_stops_the_run(tmp_path, monkeypatch, capsys):
 
 def test_interrupted_run_saves_and_can_go_on(tmp_path, monkeypatch, capsys):
     """Ctrl-C during the first step: the step is finished, the state saved, and the rest can follow."""
-    import os
-    import signal
-
     import grpo
 
     weights, _ = run("grpo", tmp_path / "whole", steps=3)
     original = grpo.collate
     monkeypatch.setattr(grpo, "collate", lambda *args: (os.kill(os.getpid(), signal.SIGINT), original(*args))[1])
     run("grpo", tmp_path / "run", steps=3)
-    output = capsys.readouterr().out
-    assert "interrupted" in output and "--resume" in output
+    assert "--resume" in capsys.readouterr().out
     assert [path.name for path in (tmp_path / "run").glob("checkpoint-*")] == ["checkpoint-000001"]
     monkeypatch.setattr(grpo, "collate", original)
     grpo.main(grpo.Args(resume=tmp_path / "run"))
     again, rows = results(tmp_path / "run")
     assert [row["step"] for row in rows] == [0, 1, 2, 3]
     assert all(torch.equal(weights[key], again[key]) for key in weights)
+
+
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGHUP])
+def test_requests_to_end_are_heard(kind, tmp_path, monkeypatch, capsys):
+    """As Ctrl-C: the step is finished and saved. Afterwards the signals are whose they were."""
+    import grpo
+
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    original = grpo.collate
+    monkeypatch.setattr(grpo, "collate", lambda *args: (os.kill(os.getpid(), kind), original(*args))[1])
+    run("grpo", tmp_path / "run", steps=3)
+    assert [path.name for path in (tmp_path / "run").glob("checkpoint-*")] == ["checkpoint-000001"]
+    assert {number: signal.getsignal(number) for number in SIGNALS} == before
+
+
+def test_second_ctrl_c_stops_at_once(tmp_path, monkeypatch, capsys):
+    """In the evaluation after a step nothing is lost: the step was saved before. One sentence, exit code 130."""
+    from common import run as run_module
+
+    def stop(*args):
+        if (tmp_path / "run" / "checkpoint-000001").exists():
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+        return evaluate(*args)
+
+    evaluate = run_module.evaluate
+    monkeypatch.setattr(run_module, "evaluate", stop)
+    with pytest.raises(SystemExit) as end:
+        run("grpo", tmp_path / "run", steps=2, save_every=1, eval_every=1)
+    assert end.value.code == 130
+    assert "stopped. All up to checkpoint-000001 is safe" in capsys.readouterr().err
+    monkeypatch.setattr(run_module, "evaluate", evaluate)
+    import grpo
+
+    grpo.main(grpo.Args(resume=tmp_path / "run"))
+    rows = read_metrics(tmp_path / "run")
+    assert [row["step"] for row in rows if "eval/avg" in row] == [0, 1, 2]
+
+
+def test_weights_broken_by_the_last_update_are_not_saved(tmp_path, monkeypatch, capsys):
+    """The checkpoint before stays the newest, and --resume finds it."""
+    step, calls = torch.optim.AdamW.step, []
+
+    def breaks(optimizer, *args):
+        step(optimizer, *args)
+        calls.append(1)
+        if len(calls) == 8:  # the last update of the second step
+            with torch.no_grad():
+                optimizer.param_groups[0]["params"][0][0, 0] = float("nan")
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", breaks)
+    with pytest.raises(SystemExit) as end:
+        run("grpo", tmp_path / "run", steps=3, save_every=1)
+    assert end.value.code == 1
+    error = capsys.readouterr().err
+    assert "step 2: its updates left weights that are not finite" in error and "checkpoint-000001 is safe" in error
+    assert [path.name for path in (tmp_path / "run").glob("checkpoint-*")] == ["checkpoint-000001"]
+
+
+def test_the_best_weights_are_kept_and_a_collapse_is_named(tmp_path, monkeypatch, capsys):
+    from common import run as run_module
+
+    accuracies = iter([0.3, 0.8, 0.5, 0.1])
+    evaluate = run_module.evaluate
+
+    def scripted(*args):
+        metrics, samples = evaluate(*args)
+        return metrics | {"eval/avg": next(accuracies)}, samples
+
+    monkeypatch.setattr(run_module, "evaluate", scripted)
+    run("grpo", tmp_path / "run", steps=3, save_every=1, eval_every=1)
+    best = load_file(tmp_path / "run" / "best" / "model.safetensors")
+    monkeypatch.setattr(run_module, "evaluate", evaluate)
+    assert not (tmp_path / "run" / "checkpoint-000001").exists()
+    again, _ = run("grpo", tmp_path / "one", steps=1)
+    assert all(torch.equal(best[key], again[key]) for key in best)
+    output = capsys.readouterr().out
+    assert "accuracy has collapsed; it was 0.800 at step 1" in output and str(tmp_path / "run" / "best") in output
+
+
+def test_a_flipped_bit_in_a_checkpoint_is_noticed(tmp_path, capsys):
+    run("grpo", tmp_path / "run", save_every=1)
+    weights = tmp_path / "run" / "checkpoint-000002" / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-100] ^= 1
+    weights.write_bytes(data)
+    import grpo
+
+    grpo.main(grpo.Args(resume=tmp_path / "run"))
+    output = capsys.readouterr().out
+    assert "skipping the broken checkpoint" in output and "has changed since it was written" in output
+
+
+def test_staleness_is_a_ring_of_weights(tmp_path, monkeypatch, capsys):
+    """The engine generates with the weights before step s - k, or the first ones, and resumes with the same."""
+    import grpo
+
+    generated, trained = [], []
+    make_engine, log = grpo.make_engine, grpo.Run.log
+
+    def watched(*args):
+        engine = make_engine(*args)
+        load = engine.load_weights
+        engine.load_weights = lambda weights: load([(n, w.detach().clone()) for n, w in weights if keep(n, w)])
+
+        def keep(name, weight):
+            if name == "model.norm.weight":
+                generated.append(weight.detach().clone())
+            return True
+
+        return engine
+
+    def logged(self, step, metrics):
+        trained.append(dict(self.model.named_parameters())["model.norm.weight"].detach().clone())
+        return log(self, step, metrics)
+
+    monkeypatch.setattr(grpo, "make_engine", watched)
+    monkeypatch.setattr(grpo.Run, "log", logged)
+    settings = dict(staleness=2, steps=5, lr=1e-3, eval_every=0, save_every=3)
+    weights, _ = run("grpo", tmp_path / "run", **settings)
+    initial = load_file(ROOT / "models/arithmetic/model.safetensors")["model.norm.weight"]
+    of_steps = generated[1:-1]  # the first and the last were for evaluations
+    expected = [initial, initial, initial, trained[0], trained[1]]
+    assert len(of_steps) == 5 and all(torch.equal(a, b) for a, b in zip(of_steps, expected, strict=True))
+    run("grpo", tmp_path / "cut", **settings)
+    shutil.rmtree(tmp_path / "cut" / "checkpoint-000005")
+    grpo.main(grpo.Args(resume=tmp_path / "cut"))
+    again, _ = results(tmp_path / "cut")
+    assert all(torch.equal(weights[key], again[key]) for key in weights)
+
+
+def test_learning_rate_schedules_are_those_of_transformers():
+    """One rollout batch ahead, so that no step has a rate of 0."""
+    import grpo
+    from common.schedule import learning_rate
+
+    from transformers import get_scheduler
+
+    for kind in ("linear", "cosine"):
+        args = grpo.Args(lr_schedule=kind, steps=20, warmup_steps=5, lr=0.01)
+        optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.01)
+        theirs = get_scheduler(kind, optimizer, args.warmup_steps, args.steps)
+        for step in range(1, 21):
+            if step > args.warmup_steps:
+                assert learning_rate(step, args) == pytest.approx(theirs.get_last_lr()[0])
+            else:
+                assert learning_rate(step, args) == pytest.approx(0.01 * step / 5)
+            theirs.step()
+    assert learning_rate(20, grpo.Args(steps=20)) == grpo.Args().lr
+    assert learning_rate(1, grpo.Args(warmup_steps=0)) == grpo.Args().lr
 
 
 def test_it_learns(tmp_path, capsys):

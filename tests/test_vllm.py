@@ -1,11 +1,12 @@
 """The vLLM engine against the learner; collected only where vLLM is installed (see conftest.py)."""
 
-import json
-
 import dppo
 import grpo
-from common.batch import collate, score, top_logps
+from common.batch import collate
+from common.engines import continue_responses, prompt_seeds
+from common.logprobs import batch_logps, top_logps
 from common.models import load_model
+from common.plots import read_metrics
 from common.vllm_engine import VLLMEngine
 
 import pytest
@@ -32,12 +33,12 @@ def test_log_probs_and_greedy_tokens_follow_every_update(engine_and_model, tempe
             with torch.no_grad():
                 for parameter in model.parameters():
                     parameter.add_(0.01 * torch.randn_like(parameter))
-        engine.load_weights(model)
-        rollouts = engine.generate(prompts, 8, 48, temperature, seed=update)
+        engine.load_weights(model.named_parameters())
+        rollouts = engine.generate(prompts, 8, 48, temperature, prompt_seeds(3, update))
         batch = collate(prompts, rollouts, "cpu")
-        logp, _ = score(model, batch, grpo.Args(temperature=temperature))
+        logp, _ = batch_logps(model, batch, grpo.Args(temperature=temperature))
         torch.testing.assert_close(logp, batch.rollout_logp, rtol=0, atol=1e-4)
-        greedy = engine.generate(prompts, 1, 48, 0.0, seed=0)
+        greedy = engine.generate(prompts, 1, 48, 0.0, prompt_seeds(3, 0))
         for prompt, response in zip(prompts, greedy.tokens, strict=True):
             output = model.generate(torch.tensor([prompt]), max_new_tokens=48, do_sample=False)
             assert output[0, len(prompt) :].tolist() == response
@@ -45,9 +46,9 @@ def test_log_probs_and_greedy_tokens_follow_every_update(engine_and_model, tempe
 
 def test_top_k_and_ends(engine_and_model):
     engine, model, tokenizer = engine_and_model
-    engine.load_weights(model)
+    engine.load_weights(model.named_parameters())
     prompts = [tokenizer("12+30-4=?\n")["input_ids"]]
-    rollouts = engine.generate(prompts, 16, 12, 1.0, seed=1, top_k=4)
+    rollouts = engine.generate(prompts, 16, 12, 1.0, [1], top_k=4)
     assert set(rollouts.truncated) == {True, False}
     for tokens, cut, ids, logps in zip(
         rollouts.tokens, rollouts.truncated, rollouts.top_ids, rollouts.top_logps, strict=True
@@ -60,19 +61,42 @@ def test_top_k_and_ends(engine_and_model):
 def test_the_sampled_token_and_the_likeliest_have_their_own_places(engine_and_model):
     """Top-K log-probs are those of the learner's likeliest tokens, also where the sampled token is none of them."""
     engine, model, tokenizer = engine_and_model
-    engine.load_weights(model)
+    engine.load_weights(model.named_parameters())
     prompts = [tokenizer("12+30-4=?\n")["input_ids"]]
-    batch = collate(prompts, engine.generate(prompts, 32, 48, 1.0, seed=3, top_k=2), "cpu")
-    logp, _ = score(model, batch, grpo.Args())
+    batch = collate(prompts, engine.generate(prompts, 32, 48, 1.0, [3], top_k=2), "cpu")
+    logp, _ = batch_logps(model, batch, grpo.Args())
     torch.testing.assert_close(logp, batch.rollout_logp, rtol=0, atol=1e-4)
     learned = top_logps(model, batch, torch.arange(len(logp)), grpo.Args())
     torch.testing.assert_close(learned, batch.top_logp, rtol=0, atol=1e-4)
     assert (~(batch.top_ids == batch.response[..., None]).any(-1) & batch.mask).any(), "none was sampled from the tail"
 
 
+def test_a_prompts_samples_are_its_own(engine_and_model):
+    """With the learner's own seeds: the same samples alone, in another order, and with other limits beside them."""
+    engine, model, tokenizer = engine_and_model
+    engine.load_weights(model.named_parameters())
+    prompts = [tokenizer(text)["input_ids"] for text in ("7+5=?\n", "12+30-4=?\n", "9+9+9+9=?\n")]
+    seeds = prompt_seeds(3, 1, 5)
+    together = engine.generate(prompts, 8, 48, 1.0, seeds)
+    turned = engine.generate(prompts[::-1], 8, [48, 48, 48], 1.0, seeds[::-1])
+    assert [part.tokens for part in together.split(8)] == [part.tokens for part in turned.split(8)][::-1]
+    alone = engine.generate(prompts[1:2], 8, 48, 1.0, seeds[1:2])
+    assert alone.tokens == together.tokens[8:16]
+
+
+def test_responses_go_on_from_given_tokens(engine_and_model):
+    engine, model, tokenizer = engine_and_model
+    engine.load_weights(model.named_parameters())
+    prompts = [tokenizer(text)["input_ids"] for text in ("7+5=?\n", "12+30-4=?\n", "9+9+9+9=?\n")]
+    whole = engine.generate(prompts, 1, 48, 0.0, [1, 2, 3])
+    begun = engine.generate(prompts, 1, 4, 0.0, [1, 2, 3])
+    rest = continue_responses(engine, prompts, begun, 48, 0.0, [1, 2, 3])
+    assert rest.tokens == whole.tokens and rest.truncated == whole.truncated
+
+
 def rows_of_a_run(script, folder, **settings):
     script.main(script.Args(run_dir=folder, engine="vllm", **SMALL | settings))
-    return [json.loads(line) for line in (folder / "metrics.jsonl").open()][1:]
+    return read_metrics(folder)[1:]
 
 
 def test_mismatch_grows_as_precision_falls(tmp_path, capsys):

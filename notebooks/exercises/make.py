@@ -1,4 +1,4 @@
-"""Make the handout: every script with its three functions left to be written, and the checks.
+"""Make the handout: the scripts at the top level with the functions of their objectives left to be written, and checks.
 
     python -m notebooks.exercises.make handout        # all methods
     python -m notebooks.exercises.make handout grpo dr_grpo
@@ -9,6 +9,7 @@ here. The handout needs torch and pytest only, and matplotlib for the curves of 
 
 import ast
 import json
+import re
 import shutil
 import sys
 import types
@@ -16,22 +17,21 @@ from pathlib import Path
 from typing import Any
 
 from common.cli import fail
-from common.compare import SCRIPTS
+from common.scripts import ROOT, parents, script_path
 from notebooks.exercises.check import output
 from notebooks.exercises.mistakes import MISTAKES
 
 import torch
 
 HERE = Path(__file__).parent
-ROOT = HERE.parent.parent
+SCRIPTS = [name for name in parents() if script_path(name).parent == ROOT]
 FUNCTIONS = {
     "compute_advantages": "Rewards in, advantages out; shapes are those of the rewards.",
     "token_weights": "(B, T) mask of a whole minibatch in, (B, T) weights out: the loss is (weights * loss).sum().",
-    "policy_loss": (
-        "All inputs (B, T): the per-token loss (B, T) out, and a dict of metrics, which may stay empty. "
-        "Where Args has tis_cap, the loss is weighed with min(π_old / π_sampler, tis_cap)."
-    ),
+    "policy_loss": ("All inputs (B, T): the per-token loss (B, T) out, and a dict of metrics, which may stay empty."),
+    "tis_weight": "All inputs (B, T): weights (B, T) of truncated importance sampling, π_old / π_sampler capped.",
 }
+NUMBERS = {"Count": "int", "CountOrZero": "int", "GroupSize": "int"}  # the scripts' ranges without the range
 HELPERS = {"divergence", "coarse_distribution"}  # DPPO's, which are given
 
 
@@ -80,6 +80,10 @@ def cases(name: str, solution: types.ModuleType) -> dict[str, list[dict[str, Any
         "compute_advantages": [{"args": settings, "inputs": advantage_inputs.get(name, [rewards.tolist()])}],
         "token_weights": [{"args": settings, "inputs": [m.tolist()]} for m in (mask, wide)],
         "policy_loss": losses,
+        "tis_weight": [
+            {"args": settings | {"tis_cap": cap}, "inputs": [x.tolist() for x in (old, rollout, mask)]}
+            for cap in (2.0, 0.0)
+        ],
     }
 
 
@@ -88,6 +92,8 @@ def answers(name: str) -> dict[str, Any]:
     solution = module(source(name), f"solution_{name}")
     result = {}
     for function, its_cases in cases(name, solution).items():
+        if not hasattr(solution, function):
+            continue
         mistakes = []
         for k, (script, where, line, wrong_line, message) in enumerate(MISTAKES):
             if (script, where) == (name, function):
@@ -109,21 +115,27 @@ def mistaken(name: str, function: str, line: str, wrong_line: str) -> str:
     return before + body.replace(line, wrong_line) + after
 
 
+def without_ranges(text: str) -> str:
+    """Settings with plain types: the ranges are this repository's."""
+    text = re.sub(r": (Annotated\[.*\]) =", ": float =", text)
+    return re.sub(r": ([A-Z]\w+) =", lambda match: f": {NUMBERS.get(match[1], 'float')} =", text)
+
+
 def blank(name: str) -> str:
-    """A script without its loop, and with the three functions left to be written."""
+    """A script without its loop, and with the functions of the objective left to be written."""
     text = source(name)
     lines = text.splitlines()
     tree = ast.parse(text)
     doc = ast.get_docstring(tree).split("\n    python ")[0].rstrip()
-    parts = [f'"""{doc}\n\nWrite the three functions; then: pytest .\n"""\n']
+    parts = [f'"""{doc}\n\nWrite the functions; then: pytest .\n"""\n']
     parts.append("import math\nfrom dataclasses import dataclass\nfrom typing import Literal\n")
     parts.append("import torch\nfrom torch import Tensor\n")
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and node.name == "Args":
-            own = next(i for i, line in enumerate(lines) if i > node.lineno and line.startswith("    # "))
+            shared = next(i for i, line in enumerate(lines) if line.startswith("    # The same in every script"))
             length = next(i for i, line in enumerate(lines) if line.startswith("    max_response_tokens"))
-            block = [*lines[length : length + 2], "", *lines[own : node.end_lineno]]
-            parts.append("\n@dataclass\nclass Args:\n" + "\n".join(block) + "\n")
+            block = [*lines[length : length + 2], "", *lines[node.lineno : shared]]
+            parts.append("\n@dataclass\nclass Args:\n" + without_ranges("\n".join(block).rstrip()) + "\n")
         elif isinstance(node, ast.FunctionDef) and node.name in HELPERS:
             parts.append("\n" + "\n".join(lines[node.lineno - 1 : node.end_lineno]) + "\n")
         elif isinstance(node, ast.FunctionDef) and node.name in FUNCTIONS:

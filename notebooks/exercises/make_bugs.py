@@ -38,9 +38,9 @@ BUGS = {
           "loss = -torch.where(advantages > 0, torch.min(ratio * advantages, clipped_ratio * advantages), "
           "torch.max(ratio * advantages, clipped_ratio * advantages))"),
     "D": ("eos-masked", "grpo", "common/batch.py", "        mask=mask.to(device),",
-          "        mask=(mask & (torch.nn.utils.rnn.pad_sequence(responses, batch_first=True) != 1)).to(device),"),
-    "E": ("shaped-filter", "dapo", "dapo.py", "(kept if 0 < right[i].mean() < 1 else spare)",
-          "(kept if (2 * right[i] - 1 + overlong_penalty(torch.tensor([len(t) for t in group.tokens]), args)).std() > 0 "
+          "        mask=(mask & (pad_sequence(responses, batch_first=True) != 1)).to(device),"),
+    "E": ("shaped-filter", "dapo", "dapo.py", "(kept if 0 < row.mean() < 1 else spare)",
+          "(kept if (2 * row - 1 + overlong_penalty(torch.tensor([len(t) for t in group.tokens]), args)).std() > 0 "
           "else spare)"),
     "F": ("bf16-weights", "grpo", "common/models.py", "dtype=torch.float32", "dtype=torch.bfloat16"),
     "G": ("k1-in-loss", "grpo", "grpo.py", "return torch.exp(ref_logp - logp) - (ref_logp - logp) - 1",

@@ -12,10 +12,6 @@ INVERTED = (
     "1 - ε) and vanishes where it is needed."
 )
 TIS_INVERTED = "the TIS weight is upside down: it is π_old / π_sampler, the learner's probability over the sampler's."
-TIS_NEW = (
-    "the TIS weight compares the *new* policy with the sampler. The move since the rollout is in the ratio already; "
-    "TIS corrects the numerics only: π_old / π_sampler."
-)
 TIS_UNCAPPED = "the TIS weight is not capped at tis_cap: one token of the sampler's tail could outweigh the batch."
 MINUS = "the sign is wrong: the loss is minus the objective, and descending on yours makes right answers rarer."
 BATCH_SUM = "the weights are summed over responses, not averaged: they must be divided by the number of rows B too."
@@ -26,8 +22,7 @@ WITH_STD = "the advantages are still divided by the group's standard deviation: 
 PER_RESPONSE = "a token's weight depends on the length of its response: this is GRPO's mean, not {}'s."
 
 GRPO_LOSS = "loss = -torch.min(ratio * advantages, clipped_ratio * advantages)  # (B, T)"
-TIS = "tis = torch.exp(old_logp - rollout_logp)  # (B, T), no gradient"
-TIS_CAP = "tis_weight = tis.clamp(max=args.tis_cap)  # (B, T)"
+TIS = "old_logp - rollout_logp"
 TOKEN_RATIO = "ratio = torch.exp(logp - old_logp)  # (B, T)"
 SEQUENCE_MEAN = "((logp - old_logp) * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)"
 Z_SCORE = "return (rewards - mean) / (std + 1e-6)"
@@ -45,7 +40,7 @@ MISTAKES = [
     ("reinforce", "token_weights", "return mask / len(mask)", ROW_MEAN,
      PER_RESPONSE.format("REINFORCE") + " The log-prob of a response is the *sum* over its tokens."),
     ("reinforce", "policy_loss", "loss = -advantages * logp", "loss = advantages * logp", MINUS),
-    ("reinforce", "policy_loss", TIS, TIS.replace("old_logp - rollout_logp", "rollout_logp - old_logp"), TIS_INVERTED),
+    ("reinforce", "tis_weight", TIS, "rollout_logp - old_logp", TIS_INVERTED),
     # PPO
     ("ppo", "token_weights", ALL_TOKENS, ROW_MEAN, PER_RESPONSE.format("PPO")),
     ("ppo", "policy_loss", GRPO_LOSS, "loss = -clipped_ratio * advantages", NO_MINIMUM),
@@ -72,9 +67,8 @@ MISTAKES = [
      "of the ratio is old_logp."),
     ("grpo", "policy_loss", TOKEN_RATIO, "ratio = torch.exp(logp - old_logp).detach()",
      "the ratio is detached, so the loss has no gradient at all."),
-    ("grpo", "policy_loss", TIS, TIS.replace("old_logp - rollout_logp", "rollout_logp - old_logp"), TIS_INVERTED),
-    ("grpo", "policy_loss", TIS, TIS.replace("old_logp - rollout_logp", "logp.detach() - rollout_logp"), TIS_NEW),
-    ("grpo", "policy_loss", TIS_CAP, "tis_weight = tis", TIS_UNCAPPED),
+    ("grpo", "tis_weight", TIS, "rollout_logp - old_logp", TIS_INVERTED),
+    ("grpo", "tis_weight", ".clamp(max=args.tis_cap)", "", TIS_UNCAPPED),
     # RLOO
     ("rloo", "compute_advantages", "return rewards - others", "return rewards - rewards.mean(1, keepdim=True)",
      "the baseline contains the response itself: RLOO leaves it out, which makes the gradient exactly unbiased."),
@@ -119,7 +113,7 @@ MISTAKES = [
     # GMPO
     ("gmpo", "policy_loss",
      "clipped = sign * torch.min(towards, towards.clamp(-args.clip_log_eps, args.clip_log_eps))  # (B, T)",
-     "clipped = log_ratio", "no token's ratio is clipped before the geometric mean."),
+     "clipped = logp - old_logp", "no token's ratio is clipped before the geometric mean."),
     ("gmpo", "policy_loss", "torch.min(towards, towards.clamp(-args.clip_log_eps, args.clip_log_eps))",
      "towards.clamp(-args.clip_log_eps, args.clip_log_eps)", NO_MINIMUM),
     ("gmpo", "policy_loss", "loss = -torch.exp(mean) * advantages", "loss = -torch.exp(clipped) * advantages",

@@ -1,0 +1,99 @@
+"""Log-probs of the tokens of a batch under a model."""
+
+from typing import Any
+
+from common.batch import Batch, micro_batches
+from common.settings import Settings
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+LOGITS_AT_ONCE = 1 << 24  # elements of the (tokens, V) logits held at a time: 64 MiB in fp32
+
+
+def distribution(hidden: Tensor, head: torch.nn.Linear, temperature: float, fp32: bool) -> Tensor:
+    """Log-probs (N, V) of the next token from hidden states (N, D); the softmax is in fp32.
+
+    Logits are divided by the sampling temperature: the policy is what is sampled. `fp32` also runs
+    the head itself in fp32, which brings sampler and learner closer where they compute in bf16.
+    """
+    if fp32:
+        with torch.autocast(hidden.device.type, enabled=False):
+            bias = None if head.bias is None else head.bias.float()
+            logits = F.linear(hidden.float(), head.weight.float(), bias)  # (N, V)
+    else:
+        logits = head(hidden)  # (N, V)
+    return (logits.float() / temperature).log_softmax(-1)
+
+
+def logp_and_entropy(hidden: Tensor, targets: Tensor, *head: Any) -> tuple[Tensor, Tensor]:
+    """Log-probs (N, K) of `targets` (N, K), and entropies (N,) over the whole vocabulary."""
+    logps = distribution(hidden, *head)  # (N, V)
+    with torch.no_grad():
+        entropy = -(logps.exp() * logps).sum(-1)  # (N,)
+    return logps.gather(-1, targets), entropy
+
+
+def autocast(device: torch.device, args: Settings) -> torch.autocast:
+    """bf16 compute over the fp32 master weights, by default where the hardware is made for it."""
+    bf16 = args.learner_precision == "bf16" or (args.learner_precision == "auto" and device.type == "cuda")
+    return torch.autocast(device.type, torch.bfloat16, enabled=bf16)
+
+
+def response_hidden(model: Any, batch: Batch, rows: Tensor, args: Settings) -> Tensor:
+    """What the model computed just before each response token of `rows`: (N, D), row by row."""
+    tokens = batch.tokens[rows, : int(batch.lengths[rows].max())]  # (b, S)
+    with autocast(tokens.device, args):
+        # Padding stands on the right and attention is causal, so no token sees it: no mask is needed.
+        hidden = model.base_model(input_ids=tokens, use_cache=False).last_hidden_state  # (b, S, D)
+    row, t = batch.mask[rows].nonzero(as_tuple=True)  # (N,), (N,)
+    before = batch.prompt_lengths[rows][row] + t - 1  # (N,) position in `tokens`
+    return hidden[row, before]
+
+
+def target_logps(model: Any, batch: Batch, rows: Tensor, targets: Tensor, args: Settings) -> tuple[Tensor, Tensor]:
+    """Log-probs (N, K) of `targets` (N, K) at each response token of `rows`, and entropies (N,).
+
+    The head runs on response tokens only, and in chunks that the backward pass computes again, so
+    that the (tokens, V) logits never exist as a whole.
+    """
+    hidden = response_hidden(model, batch, rows, args)  # (N, D)
+    head = (model.get_output_embeddings(), args.temperature, args.fp32_lm_head)
+    chunk = max(1, LOGITS_AT_ONCE // head[0].weight.shape[0])
+    with autocast(hidden.device, args):
+        parts = [
+            checkpoint(logp_and_entropy, h, y, *head, use_reentrant=False)
+            if len(targets) > chunk
+            else logp_and_entropy(h, y, *head)
+            for h, y in zip(hidden.split(chunk), targets.split(chunk), strict=True)
+        ]
+    logp, entropy = zip(*parts, strict=True)
+    return torch.cat(logp), torch.cat(entropy)
+
+
+def token_logps(model: Any, batch: Batch, rows: Tensor, args: Settings) -> tuple[Tensor, Tensor]:
+    """Log-probs and full-vocabulary entropies of the responses of `rows`, both (b, T) and 0 on padding."""
+    mask = batch.mask[rows]  # (b, T)
+    logp, entropy = target_logps(model, batch, rows, batch.response[rows][mask][:, None], args)  # (N, 1), (N,)
+    empty = torch.zeros(mask.shape, dtype=logp.dtype, device=logp.device)  # (b, T)
+    return empty.masked_scatter(mask, logp), empty.masked_scatter(mask, entropy)
+
+
+@torch.no_grad()
+def top_logps(model: Any, batch: Batch, rows: Tensor, args: Settings) -> Tensor:
+    """The model's log-probs (b, T, K) of the tokens `batch.top_ids`, 0 on padding."""
+    mask = batch.mask[rows]  # (b, T)
+    result = torch.zeros(batch.top_logp[rows].shape, device=mask.device)  # (b, T, K)
+    result[mask], _ = target_logps(model, batch, rows, batch.top_ids[rows][mask], args)
+    return result
+
+
+@torch.no_grad()
+def batch_logps(model: Any, batch: Batch, args: Settings) -> tuple[Tensor, Tensor]:
+    """`token_logps` of all rows, both (B, T), without gradients and in micro-batches."""
+    logp, entropy = torch.zeros_like(batch.rollout_logp), torch.zeros_like(batch.rollout_logp)
+    for rows in micro_batches(torch.arange(len(batch.tokens)), batch, args.micro_batch_tokens):
+        logp[rows], entropy[rows] = token_logps(model, batch, rows, args)
+    return logp, entropy

@@ -1,0 +1,61 @@
+"""The scripts of this repository. They are found, not listed: a method's docstring says what it differs from.
+
+Eleven stand at the top level, further methods in `methods/`, published recipes in `recipes/`.
+"""
+
+import ast
+import importlib
+import re
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+from common.cli import fail
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = (ROOT, ROOT / "methods", ROOT / "recipes")
+
+
+def docstring(path: Path) -> str:
+    return ast.get_docstring(ast.parse(path.read_text())) or ""
+
+
+@cache
+def parents() -> dict[str, str | None]:
+    """The parent of every script by name, the root's None; a parent stands before its children."""
+    found = {}
+    for folder in FOLDERS:
+        for path in sorted(folder.glob("*.py")):
+            if match := re.search(r"Differs from its parent (\w+)\.py", docstring(path)):
+                found[path.stem] = match[1]
+    ordered: dict[str, str | None] = {}
+    waiting = [(root, None) for root in sorted(set(found.values()) - set(found))]
+    while waiting:
+        name, above = waiting.pop(0)
+        ordered[name] = above
+        waiting += [(child, name) for child in found if found[child] == name]
+    return ordered
+
+
+def script_path(name: str) -> Path:
+    """The file of a script, named with or without its folder and ending."""
+    stem = Path(name).stem
+    if stem not in parents():
+        fail(f"{name} is none of the scripts: {', '.join(parents())}.")
+    return next(folder / f"{stem}.py" for folder in FOLDERS if (folder / f"{stem}.py").exists())
+
+
+def module_name(path: Path) -> str:
+    """The dotted name of a script's module: grpo, methods.sapo."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+def load(name: str) -> ModuleType:
+    """A script as a module."""
+    return importlib.import_module(module_name(script_path(name)))
+
+
+def command(path: Path) -> list[str]:
+    """What follows `python` to run a script from the repository's root."""
+    name = module_name(path)
+    return ["-m", name] if "." in name else [f"{name}.py"]

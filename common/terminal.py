@@ -1,0 +1,96 @@
+"""What a run shows: on the terminal while it goes on, and in files of samples to read afterwards."""
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from common.evaluate import Sample
+
+from tqdm import tqdm
+
+SHOWN_SAMPLES = 4  # in each file
+
+
+def printable(text: str) -> str:
+    """Text with its control characters written out: what a model wrote must not steer a terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
+
+
+def silence() -> None:
+    """Let what is still printed go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class Terminal:
+    """Lines above a progress bar. Where nobody reads any more, `on_close` is called and the rest is not shown."""
+
+    def __init__(self, on_close: Callable[[], None]) -> None:
+        self.on_close = on_close
+        self.bar: tqdm | None = None
+        self.stdout = sys.stdout
+        if hasattr(self.stdout, "reconfigure"):
+            self.errors = self.stdout.errors
+            self.stdout.reconfigure(errors="replace")  # an ASCII terminal shows ? for →
+
+    def close(self) -> None:
+        if self.bar is not None:
+            self.bar.close()
+        if hasattr(self.stdout, "reconfigure"):
+            self.stdout.reconfigure(errors=self.errors)
+
+    def write_line(self, text: str) -> None:
+        try:
+            tqdm.write(text)
+            sys.stdout.flush()
+        except OSError:  # a closed pipe, a terminal that is gone
+            silence()
+            self.on_close()
+
+    def print_first_sample(self, sample: Sample) -> None:
+        """The first prompt, response and reward in full: a wrong template or stop token shows here."""
+        problem, response, correct = sample
+        self.write_line(
+            f"--- first prompt ---\n{printable(problem.prompt)}\n--- response ---\n{printable(response)}\n"
+            f"--- answer {printable(str(problem.answer))}: reward {float(correct)} ---"
+        )
+
+    def print_step(self, step: int, steps: int, metrics: dict[str, Any], seconds: float) -> None:
+        if self.bar is None and sys.stderr.isatty():
+            self.bar = tqdm(total=steps, initial=step - 1, unit="step", dynamic_ncols=True)
+        clipped = metrics.get("clip_pos", 0) + metrics.get("clip_neg", 0)
+        self.write_line(
+            f"step {step:4d}  accuracy {metrics['accuracy']:.3f}  length {metrics['length']:5.1f}  "
+            f"entropy {metrics['entropy']:.3f}  clipped {clipped:.3f}  "
+            f"gradient {metrics['grad_norm']:.2f}  {seconds:.2f} s"
+        )
+        if self.bar is not None:
+            self.bar.update()
+
+    def print_evaluation(self, step: int, metrics: dict[str, Any]) -> None:
+        n = metrics["eval/n"]
+        self.write_line(
+            f"step {step:4d}  held out: avg@{n} {metrics['eval/avg']:.3f} ± {metrics['eval/standard_error']:.3f}, "
+            f"greedy {metrics['eval/greedy']:.3f}, pass@{n} {metrics[f'eval/pass@{n}']:.3f}"
+        )
+
+
+def write_samples(path: Path, samples: list[Sample]) -> None:
+    """Prompts, responses and rewards as Markdown, in fences that nothing inside can close."""
+
+    def fenced(text: str) -> str:
+        longest = max((len(run) for run in re.findall("`+", text)), default=0)
+        fence = "`" * max(3, longest + 1)
+        return f"{fence}text\n{printable(text)}\n{fence}\n"
+
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(
+        "\n".join(
+            f"**Prompt**\n{fenced(problem.prompt)}**Response**, reward {float(correct)}\n{fenced(response)}"
+            f"**Answer**\n{fenced(str(problem.answer))}"
+            for problem, response, correct in samples[:SHOWN_SAMPLES]
+        ),
+        encoding="utf-8",
+    )

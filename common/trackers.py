@@ -1,0 +1,48 @@
+"""Metrics sent elsewhere, only where --track asks for it."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from common.cli import fail
+from common.settings import Settings
+
+
+class Tracker:
+    """Sends the numbers of each step to Weights & Biases or TensorBoard, or nowhere."""
+
+    def __init__(self, args: Settings) -> None:
+        """Imports the package, so that a missing one is found before anything expensive starts."""
+        self.args, self.writer = args, None
+        try:
+            if args.track == "wandb":
+                import wandb
+
+                self.package = wandb
+            elif args.track == "tensorboard":
+                from torch.utils import tensorboard
+
+                self.package = tensorboard
+        except ImportError:
+            fail(f"--track {args.track}: the package is not installed: pip install {args.track}.")
+
+    def log(self, run_dir: Path, step: int, metrics: dict[str, Any]) -> None:
+        """The first call opens the writer."""
+        numbers = {name: value for name, value in metrics.items() if value is not None}
+        if self.args.track == "wandb":
+            if self.writer is None:
+                config = asdict(self.args)
+                self.writer = self.package.init(
+                    project="rl-for-reasoning", name=run_dir.name, dir=run_dir, config=config
+                )
+            self.writer.log(numbers, step=step)
+        elif self.args.track == "tensorboard":
+            if self.writer is None:
+                self.writer = self.package.SummaryWriter(str(run_dir))
+            for name, value in numbers.items():
+                self.writer.add_scalar(name, value, step)
+            self.writer.flush()
+
+    def close(self) -> None:
+        if self.writer is not None:
+            self.writer.finish() if self.args.track == "wandb" else self.writer.close()

@@ -1,0 +1,155 @@
+"""The scripts broken on purpose, one line at a time: each mutation must be noticed by a test.
+
+    python tests/mutations.py                  # all, two at a time; about half an hour on two cores
+    python tests/mutations.py --only grpo      # those of some scripts
+    python tests/mutations.py --quick          # each mutation in one script only
+
+Not a part of the test suite: run it by hand when loops, oracles or `test_steps.py` change. The table goes to
+docs/mutations.md.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from common.scripts import parents, script_path
+
+STEPS = "tests/test_steps.py"
+OBJECTIVES = "tests/test_objectives.py"
+
+
+@dataclass
+class Mutation:
+    """`old` becomes `new` in the file, or in every script that has it; the tests that should notice."""
+
+    what: str
+    old: str
+    new: str
+    file: str | None = None
+    tests: str = STEPS
+
+
+MUTATIONS = [
+    # The loop, in every script
+    Mutation("anchor of the ratio recomputed in each minibatch", "logp, anchor_logp[rows]", "logp, logp.detach()"),
+    Mutation(
+        "weights over the whole rollout batch",
+        "token_weights(mask[minibatch], args)",
+        "token_weights(mask, args)[minibatch]",
+    ),
+    Mutation("no warm-up", 'group["lr"] = learning_rate(step, args)', 'group["lr"] = args.lr'),
+    Mutation("no gradient clipping", "(model.parameters(), args.max_grad_norm)", "(model.parameters(), 1e9)"),
+    Mutation("the reference is the learner", "load_model(args)[0] if args.kl_beta > 0", "model if args.kl_beta > 0"),
+    Mutation("KL detached in the loss", 'args.kl_beta * values["kl"]', 'args.kl_beta * values["kl"].detach()'),
+    Mutation(
+        "the last token dropped from the mask",
+        "mask, rollout_logp = batch.sampled, batch",
+        "mask, rollout_logp = batch.sampled & (batch.sampled.cumsum(1) < batch.sampled.sum(1, keepdim=True)), batch",
+    ),
+    Mutation("tokens that were put in have a loss", "mask, rollout_logp = batch.sampled,", "mask, rollout_logp = batch.mask,"),
+    Mutation("the sampler at temperature 1", "args.temperature, seeds", "1.0, seeds"),
+    Mutation("TIS not applied", "loss = tis[rows] * loss", "loss = loss"),
+    Mutation("TIS of other rows", "loss = tis[rows] * loss", "loss = tis[rows.flip(0)] * loss"),
+    Mutation("gradients of all minibatches add up", "optimizer.zero_grad()", "pass"),
+    Mutation("half of the micro-batches", "loss.backward()", "rows[0] % 2 or loss.backward()"),
+    Mutation("weight decay forgotten", "weight_decay=args.weight_decay, fused", "weight_decay=0.0, fused"),
+    Mutation("the engine never gets the new weights", "engine.load_weights(history.oldest(model))", "step > 1 or engine.load_weights(history.oldest(model))"),
+    Mutation("staleness ignored", "engine.load_weights(history.oldest(model))", "engine.load_weights(model.named_parameters())"),
+    Mutation("advantages of the wrong rows", "advantages[rows], mask[rows]", "advantages[rows.flip(0)], mask[rows]"),
+    Mutation("the same prompts in every step", "(step - 1) * P, P)", "0, P)"),
+    Mutation("one minibatch is skipped", "for minibatch in minibatches(P, G, args):", "for minibatch in list(minibatches(P, G, args))[1:] or minibatches(P, G, args):"),
+    # One method
+    Mutation("ddof 0 by default", "ddof: Literal[0, 1] = 1", "ddof: Literal[0, 1] = 0", tests=OBJECTIVES),
+    Mutation("sign of the loss", "loss = -", "loss = ", tests=OBJECTIVES),
+    Mutation("sign of k1 in the reward", "correct - args.kl_beta", "correct + args.kl_beta"),
+    Mutation("EMA updated before use", "advantages = compute_advantages(rewards, ema, args)", "ema = args.ema_decay * ema + (1 - args.ema_decay) * rewards.mean().item()\n            advantages = compute_advantages(rewards, ema, args)", "reinforce.py"),
+    Mutation("sign of k1 in the token rewards", "token_rewards = -args.kl_beta * kl", "token_rewards = args.kl_beta * kl", "ppo.py"),
+    Mutation("returns from whitened advantages", "advantages = whiten(advantages, mask)  # (B, T)", "advantages = whiten(advantages, mask)\n            returns = advantages + old_values", "ppo.py"),
+    Mutation("the reward one token early", "batch.mask.sum(1) - 1", "(batch.mask.sum(1) - 2).clamp(min=0)", "ppo.py"),
+    Mutation("a critic that sees the token", "self.head(hidden.float())", "self.head(hidden.float().roll(-1, 0))", "ppo.py"),
+    Mutation("whitening per minibatch", "weights = torch.zeros_like(old_logp)  # (B, T)", "advantages = advantages.clone()\n                    advantages[minibatch] = whiten(advantages[minibatch], mask[minibatch])\n                    weights = torch.zeros_like(old_logp)", "ppo.py"),
+    Mutation("no value clip", "torch.max((values - returns) ** 2, (near - returns) ** 2)", "(values - returns) ** 2", "ppo.py"),
+    Mutation("critic's gradients not clipped", "(critic.parameters(), args.max_grad_norm)", "(critic.parameters(), 1e9)", "ppo.py"),
+    Mutation("critic at the policy's rate", "learning_rate(step, args) * args.critic_lr / args.lr", "learning_rate(step, args)", "ppo.py"),
+    Mutation("rewards of 0 and 1", "2 * correct - 1 + overlong", "correct + overlong", "dapo.py"),
+    Mutation("overlong filter ignored", "if args.overlong_filter:", "if False:", "dapo.py"),
+    Mutation("groups without signal train on their lengths", "(compute_advantages(rewards, args) * mixed)", "compute_advantages(rewards, args)", "dapo.py"),
+    Mutation("filter on the shaped reward", "(kept if 0 < row.mean() < 1 else spare)", "(kept if len({len(t) for t in group.tokens}) > 1 else spare)", "dapo.py"),
+    Mutation("one round too many", "while len(kept) < P and rounds", "while len(kept) <= P and rounds", "dapo.py"),
+    Mutation("the sampler's top-K on both sides", "(top_logps(model, batch, rows, args), batch", "(batch.top_logp[rows], batch", "dppo.py"),
+    Mutation("anchored on the learner", "anchor_logp[rows], advantages", "old_logp[rows], advantages", "dppo.py"),
+    Mutation("no condition on the direction", "(advantages > 0) & (ratio > 1) & outside", "(advantages > 0) & outside", "dppo.py", OBJECTIVES),
+    Mutation("the weight is not detached", "ratio.clamp(max=args.ratio_cap).detach()  # (B, T)", "ratio.clamp(max=args.ratio_cap)", "cispo.py", OBJECTIVES),
+    Mutation("arithmetic instead of geometric mean", "torch.exp(mean) * advantages", "torch.exp(clipped) * advantages", "gmpo.py", OBJECTIVES),
+    Mutation("groups without a correct answer are not dropped", "mean.clamp(min=1 / rewards.shape[1])", "(mean + 0.5)", "maxrl.py", OBJECTIVES),
+    # What the scripts share
+    Mutation("log-probs at temperature 1", "(logits.float() / temperature)", "logits.float()", "common/logprobs.py"),
+    Mutation("log-probs one token late", "batch.prompt_lengths[rows][row] + t - 1", "batch.prompt_lengths[rows][row] + t", "common/logprobs.py"),
+    Mutation("a micro-batch loses its last row", "yield rows[start:]", "yield rows[start : max(start + 1, len(rows) - 1)]", "common/batch.py"),
+    Mutation("groups are torn apart", "(groups[:, None] * G + torch.arange(G)).flatten()", "torch.randperm(P * G)[: len(groups) * G]", "common/batch.py", "tests/test_engine.py"),
+    Mutation("the cosine is a line", "0.5 * (1.0 + math.cos(math.pi * progress))", "1.0 - progress", "common/schedule.py"),
+    Mutation("one random number for all rows", "generator=torch.Generator().manual_seed(seed)", "generator=torch.Generator().manual_seed(seeds[0])", "common/engines.py", "tests/test_engine.py"),
+]  # fmt: skip
+
+
+def places(mutation: Mutation, only: list[str], quick: bool) -> list[str]:
+    """The files that a mutation changes, one at a time."""
+    if mutation.file:
+        name = Path(mutation.file).stem
+        return [mutation.file] if not only or name in only or mutation.file.startswith("common/") else []
+    found = [
+        str(script_path(name).relative_to(ROOT)) for name in parents() if mutation.old in script_path(name).read_text()
+    ]
+    assert found, f"no script has {mutation.old!r}"
+    found = [file for file in found if not only or Path(file).stem in only]
+    return found[:1] if quick else found
+
+
+def survives(mutation: Mutation, file: str) -> bool:
+    """Whether the tests pass with the mutation in one file."""
+    with tempfile.TemporaryDirectory() as work:
+        copy = Path(work) / "copy"
+        shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", "runs", ".venv*", "__pycache__", "*.png"))
+        text = (copy / file).read_text()
+        assert mutation.old in text, f"{file} has no {mutation.old!r}"
+        (copy / file).write_text(text.replace(mutation.old, mutation.new))
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", mutation.tests]
+        if not file.startswith("common/"):
+            command += ["-k", Path(file).stem]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        result = subprocess.run(command, cwd=copy, capture_output=True, text=True, env=environment)
+        assert result.returncode in (0, 1), result.stdout[-2000:] + result.stderr[-2000:]
+        return result.returncode == 0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--quick", action="store_true")
+    args = parser.parse_args()
+    jobs = [(mutation, file) for mutation in MUTATIONS for file in places(mutation, args.only, args.quick)]
+    with ThreadPoolExecutor(2) as pool:
+        outcomes = list(pool.map(lambda job: survives(*job), jobs))
+    lines = ["| mutation | in | noticed by |", "|---|---|---|"]
+    for mutation in MUTATIONS:
+        mine = [(Path(file).stem, alive) for (m, file), alive in zip(jobs, outcomes, strict=True) if m is mutation]
+        if mine:
+            survivors = [name for name, alive in mine if alive]
+            verdict = f"**survived in {', '.join(survivors)}**" if survivors else f"`{mutation.tests}`"
+            lines.append(f"| {mutation.what} | {', '.join(name for name, _ in mine)} | {verdict} |")
+    print("\n".join(lines))
+    print(f"\n{len(jobs) - sum(outcomes)} of {len(jobs)} noticed")
+    raise SystemExit(any(outcomes))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""A slow, plain reference for each script: row by row, in Python loops and float64, sharing nothing with the scripts.
+
+Each file holds a class `Oracle` for the script of the same name. It inherits from its parent's and says again, from the
+paper, what the method changes. `test_objectives.py` compares functions with it, `test_steps.py` every update of `main`.
+"""
+
+import importlib
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Row:
+    """One response as the loss sees it; lists have one entry per token."""
+
+    new: list[float]  # log-probs under the policy now
+    old: list[float]  # under the learner at the rollout weights
+    rollout: list[float]  # as the engine reported them
+    advantages: list[float]
+    ref: list[float] | None = None  # under the reference model
+    # for the top-K divergences: {token id: log-prob} at each position, of the K tokens that the engine reported
+    top_new: list[dict[int, float]] = field(default_factory=list)
+    top_rollout: list[dict[int, float]] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Response:
+    """A response as it was sampled, and what became of it."""
+
+    prompt: list[int]
+    tokens: list[int]
+    logps: list[float]
+    truncated: bool
+    correct: bool
+    sampled: list[bool]  # the other tokens were put there: they have no loss
+    top: list[dict[int, float]] = field(default_factory=list)  # {token id: log-prob} at each position
+
+
+def finite(value: float) -> bool:
+    return math.isfinite(value)
+
+
+def positive(value: float) -> bool:
+    return 0 < value <= 1e6
+
+
+def not_negative(value: float) -> bool:
+    return 0 <= value <= 1e6
+
+
+def at_least(bound: int) -> Any:
+    return lambda value: value >= bound
+
+
+class Reference:
+    """REINFORCE's step; the methods override what they change."""
+
+    # Settings of the whole runs that are checked; between them every setting of the method takes another value.
+    CASES: list[dict[str, Any]] = [{}]
+    # What each setting may be, written down a second time.
+    RANGES: dict[str, Any] = {}
+    # Defaults of the method's settings: the paper's, where it gives any.
+    DEFAULTS: dict[str, Any] = {}
+
+    def __init__(self, args: Any) -> None:
+        self.args = args
+
+    def settings_fit(self) -> bool:
+        """Whether the method's settings, each within its range, go together."""
+        return True
+
+    # From what was sampled to the rows of the batch
+
+    def batch(self, rounds: list[list[list[Response]]]) -> list[list[Response]]:
+        """The groups that are trained on, of those that each round of generation brought."""
+        (groups,) = rounds
+        return groups
+
+    def counts(self, response: Response) -> bool:
+        """Whether a response has a part in the loss."""
+        return True
+
+    def rewards(self, groups: list[list[Response]], kl: list[list[float]]) -> list[list[float]]:
+        """Rewards (P, G); `kl` (P, G) are sums over tokens of log π_old - log π_ref."""
+        return [[float(r.correct) for r in group] for group in groups]
+
+    def advantages(self, rewards: list[list[float]]) -> list[list[float]]:
+        raise NotImplementedError("each method has its own")
+
+    def of_script(self, module: Any, rewards: Any) -> Any:
+        """The script's own advantages (P, G), for the comparison."""
+        return module.compute_advantages(rewards, self.args)
+
+    # The loss
+
+    def weight(self, lengths: list[int], i: int) -> float:
+        """Of each token of response i in a minibatch."""
+        raise NotImplementedError("each method has its own")
+
+    def tis(self, row: Row) -> list[float]:
+        """Weights for the sampler's numerics, one per token."""
+        if not self.args.tis_cap:
+            return [1.0] * len(row.new)
+        return [min(math.exp(o - r), self.args.tis_cap) for o, r in zip(row.old, row.rollout, strict=True)]
+
+    def anchor(self, row: Row) -> list[float]:
+        """The log-probs in the ratio's denominator."""
+        return row.rollout if getattr(self.args, "ratio_anchor", "learner") == "sampler" else row.old
+
+    def row(self, row: Row) -> tuple[list[float], list[float]]:
+        """A response's losses, one per token and weighed by TIS, and the slope of their sum in each `new` log-prob."""
+        raise NotImplementedError("each method has its own")
+
+    def with_kl(self, row: Row) -> tuple[list[float], list[float]]:
+        """The same with what the KL adds to the loss."""
+        return self.row(row)
+
+
+def oracle(name: str, args: Any) -> Reference:
+    return importlib.import_module(f"oracles.{name}").Oracle(args)

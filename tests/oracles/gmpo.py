@@ -1,0 +1,33 @@
+import math
+
+from oracles import Row, grpo, positive
+
+
+class Oracle(grpo.Oracle):
+    CASES = [
+        {"clip_log_eps": 0.05},
+        {"ddof": 0, "kl_beta": 0.3, "tis_cap": 0.0},
+        {"ratio_anchor": "sampler", "tis_cap": 0.0},
+        {"tis_cap": 1.1, "num_minibatches": 1, "update_epochs": 1, "responses_per_prompt": 3},
+    ]
+    RANGES = {
+        **{name: ok for name, ok in grpo.Oracle.RANGES.items() if name != "clip_eps"},
+        "clip_log_eps": positive,
+    }
+    DEFAULTS = {
+        **{name: value for name, value in grpo.Oracle.DEFAULTS.items() if name != "clip_eps"},
+        "clip_log_eps": 0.4,
+    }
+
+    def tis(self, row: Row):
+        weights = super().tis(row)
+        return [math.prod(weights) ** (1 / len(weights))] * len(weights)
+
+    def row(self, row: Row):
+        a, eps = row.advantages[0], self.args.clip_log_eps
+        moves = [new - anchor for new, anchor in zip(row.new, self.anchor(row), strict=True)]
+        terms = [min(d, eps) if a >= 0 else max(d, -eps) for d in moves]
+        mean = math.exp(sum(terms) / len(terms))
+        weights = self.tis(row)
+        slopes = [-sum(weights) * mean * a / len(terms) * (t == d) for t, d in zip(terms, moves, strict=True)]
+        return [-w * mean * a for w in weights], slopes

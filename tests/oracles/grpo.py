@@ -1,0 +1,65 @@
+import math
+from statistics import pstdev, stdev
+
+from oracles import Reference, Row, at_least, not_negative, positive
+
+
+class Oracle(Reference):
+    CASES = [
+        {},
+        {"clip_eps": 0.05, "ddof": 0},
+        {"kl_beta": 0.3, "tis_cap": 0.0},
+        {"ratio_anchor": "sampler", "tis_cap": 0.0},
+        {"tis_cap": 1.1, "num_minibatches": 1, "update_epochs": 1, "responses_per_prompt": 3},
+    ]
+    RANGES = {
+        "clip_eps": positive,
+        "ddof": lambda v: v in (0, 1),
+        "kl_beta": not_negative,
+        "tis_cap": not_negative,
+        "responses_per_prompt": at_least(2),
+    }
+    DEFAULTS = {
+        "clip_eps": 0.2,
+        "ddof": 1,
+        "kl_beta": 0.0,
+        "ratio_anchor": "learner",
+        "tis_cap": 2.0,
+        "num_minibatches": 4,
+    }
+
+    def advantages(self, rewards):
+        std = stdev if self.args.ddof else pstdev
+        return [[(r - sum(row) / len(row)) / (std(row) + 1e-6) for r in row] for row in rewards]
+
+    def weight(self, lengths, i):
+        return 1 / (len(lengths) * lengths[i])
+
+    def bounds(self):
+        """The least and the largest ratio between which a gradient flows in both directions."""
+        return 1 - self.args.clip_eps, 1 + self.args.clip_eps
+
+    def row(self, row: Row):
+        """PPO's clip as a case distinction instead of a minimum."""
+        low, high = self.bounds()
+        losses, slopes = [], []
+        for new, anchor, a, w in zip(row.new, self.anchor(row), row.advantages, self.tis(row), strict=True):
+            ratio = math.exp(new - anchor)
+            if a > 0 and ratio > high:
+                losses.append(-w * high * a)
+                slopes.append(0.0)
+            elif a < 0 and ratio < low:
+                losses.append(-w * low * a)
+                slopes.append(0.0)
+            else:
+                losses.append(-w * ratio * a)
+                slopes.append(-w * ratio * a)
+        return losses, slopes
+
+    def with_kl(self, row: Row):
+        losses, slopes = self.row(row)
+        if self.args.kl_beta:
+            for t, (new, ref) in enumerate(zip(row.new, row.ref, strict=True)):
+                losses[t] += self.args.kl_beta * (math.exp(ref - new) - (ref - new) - 1)
+                slopes[t] += self.args.kl_beta * (1 - math.exp(ref - new))
+        return losses, slopes

@@ -1,0 +1,36 @@
+import math
+
+from oracles import Row, grpo, positive
+
+
+class Oracle(grpo.Oracle):
+    CASES = [
+        {},
+        {"clip_eps_low": 0.02, "clip_eps_high": 0.01, "ddof": 0},
+        {"kl_beta": 0.3, "tis_cap": 0.0},
+        {"ratio_anchor": "sampler", "tis_cap": 0.0, "clip_eps_low": 0.1, "clip_eps_high": 0.2},
+        {"tis_cap": 1.1, "num_minibatches": 1, "update_epochs": 1, "responses_per_prompt": 3},
+    ]
+    RANGES = {
+        **{name: ok for name, ok in grpo.Oracle.RANGES.items() if name != "clip_eps"},
+        "clip_eps_low": positive,
+        "clip_eps_high": positive,
+    }
+    DEFAULTS = {
+        **{name: value for name, value in grpo.Oracle.DEFAULTS.items() if name != "clip_eps"},
+        "clip_eps_low": 3e-4,
+        "clip_eps_high": 4e-4,
+    }
+
+    def bounds(self):
+        return 1 - self.args.clip_eps_low, 1 + self.args.clip_eps_high
+
+    def row(self, row: Row):
+        low, high = self.bounds()
+        weights, a = self.tis(row), row.advantages[0]
+        s = math.exp(sum(new - anchor for new, anchor in zip(row.new, self.anchor(row), strict=True)) / len(row.new))
+        clipped = (a > 0 and s > high) or (a < 0 and s < low)
+        value = (high if a > 0 else low) * a if clipped else s * a
+        # The weighed row is -Σ_t w_t s A; each log-prob moves s by s / |o|.
+        slope = 0.0 if clipped else -sum(weights) * s * a / len(row.new)
+        return [-w * value for w in weights], [slope] * len(row.new)

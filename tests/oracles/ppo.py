@@ -1,0 +1,109 @@
+import math
+
+from oracles import Row, grpo, not_negative, positive
+
+import torch
+from transformers import AutoModelForCausalLM
+
+
+class Critic:
+    """V in float64, one response at a time: the body of the model and a scalar head."""
+
+    def __init__(self, folder):
+        self.body = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64).base_model
+        self.head = torch.nn.Linear(self.body.config.hidden_size, 1).double()
+        self.parameters = [*self.body.parameters(), *self.head.parameters()]
+
+    def set(self, tensors):
+        with torch.no_grad():
+            for parameter, value in zip(self.parameters, tensors, strict=True):
+                parameter.copy_(value)
+
+    def zero_grad(self):
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def values(self, response):
+        """Before each token of the response: of the prompt and the tokens before it."""
+        values = []
+        for t in range(len(response.tokens)):
+            seen = torch.tensor([response.prompt + response.tokens[:t]])
+            values.append(self.head(self.body(input_ids=seen).last_hidden_state[0, -1])[0])
+        return values
+
+
+class Oracle(grpo.Oracle):
+    CASES = [
+        {},
+        {"clip_eps": 0.05, "gamma": 0.9, "gae_lambda": 0.7, "value_clip": 0.01, "critic_lr": 0.3},
+        {"kl_beta": 0.3, "tis_cap": 0.0, "critic_lr": 3e-3},
+        {"ratio_anchor": "sampler", "tis_cap": 0.0, "gae_lambda": 1.0},
+        {"tis_cap": 1.1, "num_minibatches": 1, "update_epochs": 1, "responses_per_prompt": 1},
+    ]
+    RANGES = {
+        **{name: ok for name, ok in grpo.Oracle.RANGES.items() if name != "ddof"},
+        "responses_per_prompt": lambda v: v >= 1,
+        "gamma": lambda v: 0 < v <= 1,
+        "critic_lr": lambda v: 0 < v <= 1,
+        "gae_lambda": lambda v: 0 <= v <= 1,
+        "value_clip": positive,
+        "kl_beta": not_negative,
+    }
+    DEFAULTS = {
+        **{name: value for name, value in grpo.Oracle.DEFAULTS.items() if name != "ddof"},
+        "gamma": 1.0,
+        "gae_lambda": 0.95,
+        "critic_lr": 3e-4,
+        "value_clip": 0.2,
+    }
+
+    def critic(self, folder):
+        return Critic(folder)
+
+    def token_advantages(self, responses, kl, old_values):
+        """Whitened advantages and the critic's targets of every response, per token."""
+        rewards = [self.token_rewards(r.correct, ks) for r, ks in zip(responses, kl, strict=True)]
+        both = [self.gae(r, v) for r, v in zip(rewards, old_values, strict=True)]
+        tokens = [
+            a
+            for (row, _), response in zip(both, responses, strict=True)
+            for a, was in zip(row, response.sampled, strict=True)
+            if was
+        ]
+        return [self.whiten(tokens, row) for row, _ in both], [targets for _, targets in both]
+
+    def token_rewards(self, correct, kl):
+        """Of one response: minus the KL at each token, and the reward at the last."""
+        rewards = [-self.args.kl_beta * k for k in kl]
+        rewards[-1] += float(correct)
+        return rewards
+
+    def gae(self, rewards, values):
+        """Advantages and returns of one response: Â_t = Σ_l (γλ)^l δ_{t+l}, summed forwards."""
+        gamma, lam, n = self.args.gamma, self.args.gae_lambda, len(rewards)
+        after = [*values[1:], 0.0]
+        delta = [rewards[t] + gamma * after[t] - values[t] for t in range(n)]
+        advantages = [sum((gamma * lam) ** k * delta[t + k] for k in range(n - t)) for t in range(n)]
+        return advantages, [a + v for a, v in zip(advantages, values, strict=True)]
+
+    @staticmethod
+    def whiten(tokens, values):
+        """Values in units in which all tokens of the rollout batch have mean 0 and sample variance 1."""
+        mean = sum(tokens) / len(tokens)
+        variance = sum((a - mean) ** 2 for a in tokens) / (len(tokens) - 1)
+        return [(a - mean) / math.sqrt(variance + 1e-8) for a in values]
+
+    def weight(self, lengths, i):
+        return 1 / sum(lengths)
+
+    def with_kl(self, row: Row):
+        return self.row(row)  # the KL is a part of the rewards
+
+    def value_slopes(self, values, old_values, returns):
+        """Slope of ½ max((V - R)², (clip(V) - R)²) in V, by cases."""
+        slopes = []
+        for v, old, target in zip(values, old_values, returns, strict=True):
+            near = min(max(v, old - self.args.value_clip), old + self.args.value_clip)
+            plain = (v - target) ** 2 >= (near - target) ** 2
+            slopes.append(v - target if plain or near == v else 0.0)
+        return slopes

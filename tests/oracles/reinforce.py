@@ -1,0 +1,41 @@
+from oracles import Reference, Row, not_negative
+
+
+class Oracle(Reference):
+    CASES = [
+        {},
+        {"baseline": "none", "tis_cap": 0.0},
+        {"baseline": "ema", "ema_decay": 0.7, "kl_beta": 0.3},
+        {"tis_cap": 1.1, "num_minibatches": 2, "update_epochs": 2, "max_grad_norm": 1e6},
+    ]
+    RANGES = {
+        "ema_decay": lambda v: 0 <= v < 1,
+        "kl_beta": not_negative,
+        "tis_cap": not_negative,
+        "responses_per_prompt": lambda v: v >= 1,
+    }
+    DEFAULTS = {"baseline": "batch", "ema_decay": 0.9, "kl_beta": 0.0, "tis_cap": 2.0, "num_minibatches": 1}
+    ema = 0.0
+
+    def rewards(self, groups, kl):
+        right = super().rewards(groups, kl)
+        return [
+            [r - self.args.kl_beta * k for r, k in zip(row, ks, strict=True)] for row, ks in zip(right, kl, strict=True)
+        ]
+
+    def advantages(self, rewards):
+        everything = [r for row in rewards for r in row]
+        mean = sum(everything) / len(everything)
+        b = {"none": 0.0, "batch": mean, "ema": self.ema}[self.args.baseline]
+        self.ema = self.args.ema_decay * self.ema + (1 - self.args.ema_decay) * mean
+        return [[r - b for r in row] for row in rewards]
+
+    def of_script(self, module, rewards):
+        return module.compute_advantages(rewards, self.ema, self.args)
+
+    def weight(self, lengths, i):
+        return 1 / len(lengths)
+
+    def row(self, row: Row):
+        slopes = [-w * a for w, a in zip(self.tis(row), row.advantages, strict=True)]
+        return [slope * new for slope, new in zip(slopes, row.new, strict=True)], slopes
