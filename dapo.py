@@ -147,14 +147,14 @@ def main(args: Args) -> None:
         engine = run.closing(make_engine(args, model, tokenizer, train + held_out))
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
-        done = run.restore(model, tokenizer, optimizer)
-        history = WeightHistory(args.staleness, run.saved("history", []))
+        history = WeightHistory(model, args.staleness)
+        done = run.restore(model, tokenizer, optimizer, history=history)
         run.evaluate(done, engine, verifier, held_out)
 
         for step in range(done + 1, args.steps + 1):
             seed_step(args.seed, step)
             with run.clock("sync"):
-                engine.load_weights(history.oldest(model))
+                engine.load_weights(history.oldest())
 
             # DAPO: dynamic sampling. Generate G responses to each of P prompts, and verify their answers; keep
             # the groups that are neither all correct nor all wrong, until there are P of them. What counts is
@@ -225,7 +225,7 @@ def main(args: Args) -> None:
             rollout |= {"sampled_prompts": rounds * P, "kept_groups": min(len(kept), P)}  # DAPO
             run.log(step, rollout | mismatch_metrics(old_logp, rollout_logp, mask) | metrics.result())
             if run.due(step, args.save_every):
-                run.save(step, history=history.snapshots)
+                run.save(step)
             if run.interrupted:
                 break
             run.evaluate(step, engine, verifier, held_out)

@@ -18,8 +18,9 @@ from typing import Literal
 
 from common.batch import Batch, collate, micro_batches, minibatches
 from common.data import load_problems, sample_problems
+from common.distributed import place
 from common.engines import WeightHistory, make_engine, prompt_seeds
-from common.logprobs import batch_logps, response_hidden, token_logps
+from common.logprobs import batch_logps, in_micro_batches, response_hidden, token_logps
 from common.metrics import StepMetrics, mismatch_metrics, rollout_metrics
 from common.models import load_model
 from common.run import Run, seed_step
@@ -157,21 +158,20 @@ def main(args: Args) -> None:
         verifier = run.closing(Verifier(tokenizer, train + held_out, args.answer_format, args.tolerance))
         engine = run.closing(make_engine(args, model, tokenizer, train + held_out))
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
-        critic = Critic(load_model(args)[0])  # PPO
+        critic = place(Critic(load_model(args, placed=False)[0]))  # PPO
         critic_optimizer = torch.optim.AdamW(
             critic.parameters(), lr=args.critic_lr, weight_decay=args.weight_decay, fused=True
         )
         reference = load_model(args)[0] if args.kl_beta > 0 else None
-        done = run.restore(model, tokenizer, optimizer)
-        critic.load_state_dict(run.saved("critic", critic.state_dict()))  # PPO: a part of the state
-        critic_optimizer.load_state_dict(run.saved("critic_optimizer", critic_optimizer.state_dict()))
-        history = WeightHistory(args.staleness, run.saved("history", []))
+        history = WeightHistory(model, args.staleness)
+        state = {"history": history, "critic": critic, "critic_optimizer": critic_optimizer}  # PPO
+        done = run.restore(model, tokenizer, optimizer, **state)
         run.evaluate(done, engine, verifier, held_out)
 
         for step in range(done + 1, args.steps + 1):
             seed_step(args.seed, step)
             with run.clock("sync"):
-                engine.load_weights(history.oldest(model))
+                engine.load_weights(history.oldest())
 
             # Generate G responses to each of P prompts, and verify their answers.
             with run.clock("generate"):
@@ -188,10 +188,8 @@ def main(args: Args) -> None:
             with run.clock("logps"):
                 old_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
                 ref_logp = batch_logps(reference, batch, args)[0] if reference else old_logp  # (B, T)
-                old_values = torch.zeros_like(old_logp)  # (B, T), PPO: the critic's at every token
-                with torch.no_grad():
-                    for rows in micro_batches(torch.arange(P * G), batch, args.micro_batch_tokens):
-                        old_values[rows] = critic(batch, rows, args)
+                # PPO: the critic's values at every token.
+                old_values = in_micro_batches(critic, batch, args)  # (B, T)
             rewards = correct  # (P, G)
             # PPO: rewards at every token. The KL is a part of them: k1 there has the gradient of the KL itself.
             kl = (old_logp - ref_logp) * mask  # (B, T)
@@ -243,8 +241,7 @@ def main(args: Args) -> None:
             rollout |= {"explained_variance": explained.item()}  # PPO
             run.log(step, rollout | mismatch_metrics(old_logp, rollout_logp, mask) | metrics.result())
             if run.due(step, args.save_every):
-                critic_state = {"critic": critic.state_dict(), "critic_optimizer": critic_optimizer.state_dict()}  # PPO
-                run.save(step, history=history.snapshots, **critic_state)
+                run.save(step)
             if run.interrupted:
                 break
             run.evaluate(step, engine, verifier, held_out)

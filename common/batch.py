@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from common.distributed import rank, world_size
 from common.records import Rollouts
 from common.settings import Settings
 
@@ -72,13 +73,27 @@ def minibatches(P: int, G: int, args: Settings) -> Iterator[Tensor]:
 def micro_batches(rows: Tensor, batch: Batch, max_tokens: int) -> Iterator[Tensor]:
     """Split row numbers into parts of at most `max_tokens` padded tokens, rows of like length together.
 
-    A row longer than that stands alone. A part also ends where its padding would exceed a sixteenth of
-    `max_tokens`: one more pass costs less than that. How rows are split is a matter of memory and speed
-    only: the loss and its gradient are sums over rows, with weights fixed before.
+    How rows are split is a matter of memory and speed only: the loss and its gradient are sums over
+    rows, with weights fixed before. Several processes are dealt the rows in the order of their
+    length; all make the same number of passes, the last perhaps without rows, to keep step.
     """
     lengths = batch.lengths[rows].cpu()  # (b,)
-    order = lengths.argsort(descending=True, stable=True)
-    rows, lengths = rows[order], lengths[order].tolist()
+    rows = rows[lengths.argsort(descending=True, stable=True)]
+    N = world_size()
+    of_process = [list(parts(rows[i::N], batch, max_tokens)) for i in range(N)]
+    passes = max(map(len, of_process))
+    mine = of_process[rank()]
+    yield from mine
+    yield from [rows[:0]] * (passes - len(mine))
+
+
+def parts(rows: Tensor, batch: Batch, max_tokens: int) -> Iterator[Tensor]:
+    """Cut row numbers in order of falling length into parts of at most `max_tokens` padded tokens.
+
+    A row longer than that stands alone. A part also ends where its padding would exceed a sixteenth of
+    `max_tokens`: one more pass costs less than that.
+    """
+    lengths = batch.lengths[rows].tolist()
     start = padding = 0
     for end, length in enumerate(lengths):
         longest = lengths[start]
@@ -86,4 +101,5 @@ def micro_batches(rows: Tensor, batch: Batch, max_tokens: int) -> Iterator[Tenso
         if end > start and ((end + 1 - start) * longest > max_tokens or padding > max_tokens // 16):
             yield rows[start:end]
             start, padding = end, 0
-    yield rows[start:]
+    if len(rows):
+        yield rows[start:]

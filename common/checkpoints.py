@@ -1,19 +1,32 @@
-"""Checkpoints of a run: Hugging Face folders with the optimizer beside the weights, whole or not at all."""
+"""Checkpoints of a run: Hugging Face folders with the optimizer beside the weights, whole or not at all.
+
+With several processes the first one writes what a single process would write, so that a run can go on with another
+number of them. Where the weights and moments do not fit its memory, `--sharded-checkpoints` has each process write its
+own part, with torch.distributed.checkpoint; this makes a Hugging Face folder of such a checkpoint:
+
+    python -m common.checkpoints runs/.../checkpoint-000100 FOLDER
+"""
 
 import hashlib
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
-from common.cli import first_line
+from common.cli import fail, first_line
+from common.distributed import gather, load_state, rank, whole_state
 
 import torch
-from safetensors.torch import load_file
+import torch.distributed.checkpoint as dcp
+from safetensors.torch import load_file, save_file
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 KEPT = 2  # the newest, and one more in case the newest is broken
 CHECKSUMS = "checksums.json"
+PARTS = "parts"  # of a sharded checkpoint
 NO_MEMORY = ("not enough memory", "out of memory", "can't allocate")  # in the messages of torch and the system
 
 
@@ -31,45 +44,118 @@ def checkpoints(run_dir: Path) -> list[Path]:
     return sorted(run_dir.glob("checkpoint-" + "[0-9]" * 6))
 
 
-def load_newest(run_dir: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Weights and state of the newest whole checkpoint, on the CPU; a broken one is named and skipped."""
+def save_checkpoint(
+    folder: Path, model: Any, tokenizer: Any, state: dict[str, Any] | None, objects: dict[str, Any], sharded: bool
+) -> None:
+    """Write `folder` so that a kill at any moment leaves all of it, or nothing new.
+
+    `objects` have a `state_dict`; the optimizer is one of them. Without a `state` only the weights are saved.
+    """
+    partial = folder.with_name("checkpoint-partial")
+    if rank() == 0:
+        shutil.rmtree(partial, ignore_errors=True)
+    gather(None)  # none goes on before the old one is gone
+    try:
+        if sharded and state is not None:
+            weights, moments = get_state_dict(model, objects["optimizer"])
+            dcp.save({"model": weights, "optimizer": moments}, checkpoint_id=partial / PARTS)
+            objects = {name: thing for name, thing in objects.items() if name != "optimizer"}
+            weights = {}
+        else:
+            own = {name for name, _ in [*model.named_parameters(), *model.named_buffers()]}  # tied ones once
+            weights = whole_state({name: w for name, w in model.state_dict().items() if name in own})
+        states = {name: whole_state(thing.state_dict()) for name, thing in objects.items()} if state is not None else {}
+        if rank() == 0:
+            write(partial, model, tokenizer, weights, None if state is None else state | states)
+            shutil.rmtree(folder, ignore_errors=True)
+            partial.rename(folder)
+    except BaseException:
+        if rank() == 0:
+            shutil.rmtree(partial, ignore_errors=True)
+        raise
+    gather(None)  # it is there for all
+
+
+def write(partial: Path, model: Any, tokenizer: Any, weights: dict[str, Any], state: dict[str, Any] | None) -> None:
+    """The files of a checkpoint, with their checksums, on the disk for certain."""
+    if weights:
+        model.save_pretrained(partial, state_dict=weights, max_shard_size="1TB")  # one file
+    else:
+        model.config.save_pretrained(partial)
+        model.generation_config.save_pretrained(partial)
+    tokenizer.save_pretrained(partial)
+    if state is not None:
+        torch.save(state, partial / "state.pt")
+    files = [file for file in partial.rglob("*") if file.is_file()]
+    sums = {str(file.relative_to(partial)): checksum(file) for file in files}
+    (partial / CHECKSUMS).write_text(json.dumps(sums, indent=2) + "\n")
+    for file in [*files, partial / CHECKSUMS]:
+        with file.open("rb") as handle:
+            os.fsync(handle.fileno())
+
+
+def load_newest(run_dir: Path, model: Any, objects: dict[str, Any]) -> dict[str, Any] | None:
+    """Restore the newest whole checkpoint, and return its state; a broken one is named and skipped."""
     for folder in reversed(checkpoints(run_dir)):
         try:
-            for name, expected in json.loads((folder / CHECKSUMS).read_text()).items():
+            for name, expected in json.loads((folder / CHECKSUMS).read_text()).items() if rank() == 0 else ():
                 if checksum(folder / name) != expected:
                     raise ValueError(f"{name} has changed since it was written")
-            weights = load_file(folder / "model.safetensors")
             # Mapped from the disk: what is on a GPU, or larger than the memory, costs nothing until it is copied.
-            return weights, torch.load(folder / "state.pt", map_location="cpu", mmap=True, weights_only=True)
+            state = torch.load(folder / "state.pt", map_location="cpu", mmap=True, weights_only=True)
+            weights = None if (folder / PARTS).exists() else load_file(folder / "model.safetensors")
+            problem = ""
         except Exception as error:
             if lacks_memory(error):
                 raise
-            print(f"skipping the broken checkpoint {folder}: {first_line(error)}", flush=True)
+            problem = first_line(error)
+        if problem := next(filter(None, gather(problem)), ""):
+            print(f"skipping the broken checkpoint {folder}: {problem}", flush=True)
+            continue
+        if weights is None:
+            load_parts(folder / PARTS, model, objects["optimizer"])
+        else:
+            load_state(model, weights)
+        for name, thing in objects.items():
+            if name in state:
+                load_state(thing, state.pop(name))
+        return state
     return None
 
 
-def save_checkpoint(folder: Path, model: Any, tokenizer: Any, state: dict[str, Any] | None = None) -> None:
-    """Write `folder` so that a kill at any moment leaves all of it, or nothing new."""
-    partial = folder.with_name("checkpoint-partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        model.save_pretrained(partial, max_shard_size="1TB")  # one file
-        tokenizer.save_pretrained(partial)
-        if state is not None:
-            torch.save(state, partial / "state.pt")
-        sums = {file.name: checksum(file) for file in partial.iterdir() if file.suffix in (".safetensors", ".pt")}
-        (partial / CHECKSUMS).write_text(json.dumps(sums, indent=2) + "\n")
-        for file in partial.iterdir():
-            with file.open("rb") as handle:
-                os.fsync(handle.fileno())
-        shutil.rmtree(folder, ignore_errors=True)
-        partial.rename(folder)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+def load_parts(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> None:
+    """Weights and moments of a sharded checkpoint, each process what it needs of them."""
+    weights, moments = get_state_dict(model, optimizer)
+    dcp.load({"model": weights, "optimizer": moments}, checkpoint_id=folder)
+    set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
 
 
 def drop_old(run_dir: Path) -> None:
     """Keep the newest checkpoints alone."""
-    for folder in checkpoints(run_dir)[:-KEPT]:
+    for folder in checkpoints(run_dir)[:-KEPT] if rank() == 0 else ():
         shutil.rmtree(folder)
+
+
+def main(arguments: list[str]) -> None:
+    """Make a Hugging Face folder of a sharded checkpoint."""
+    if len(arguments) != 2:
+        fail("name a sharded checkpoint and a new folder: python -m common.checkpoints CHECKPOINT FOLDER")
+    source, target = map(Path, arguments)
+    if not (source / PARTS).exists():
+        fail(f"{source} is no sharded checkpoint: it has no folder {PARTS}/.")
+    if target.exists():
+        fail(f"{target} exists; nothing is overwritten.")
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns(PARTS, "state.pt", CHECKSUMS))
+    dcp_to_torch_save(source / PARTS, target / "whole.pt")
+    weights = torch.load(target / "whole.pt", map_location="cpu", mmap=True, weights_only=True)["model"]
+    if json.loads((target / "config.json").read_text()).get("tie_word_embeddings"):
+        weights.pop("lm_head.weight", None)
+    save_file(
+        {name: tensor.contiguous() for name, tensor in weights.items()}, target / "model.safetensors", {"format": "pt"}
+    )
+    (target / "whole.pt").unlink()
+    print(f"wrote {target}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

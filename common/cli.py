@@ -3,10 +3,16 @@
 import sys
 from typing import NoReturn
 
+from common import distributed
+
 
 def fail(message: str, code: int = 2) -> NoReturn:
-    """Print `error: message` and end the program: exit code 2 for bad input, 1 for a failed run."""
-    print(f"error: {message}", file=sys.stderr, flush=True)
+    """Print `error: message` and end the program: exit code 2 for bad input, 1 for a failed run.
+
+    Of several processes only the first to fail says so.
+    """
+    if distributed.speaks():
+        print(f"error: {message}", file=sys.stderr, flush=True)
     raise SystemExit(code)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from common.cli import fail, first_line
+from common.distributed import gather, like, share, whole, whole_weights
 from common.logprobs import distribution
 from common.models import eos_ids
 from common.records import Problem, Rollouts
@@ -19,7 +20,8 @@ from common.settings import Settings
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import Cache, DynamicLayer
+from transformers import AutoModelForCausalLM, Cache, DynamicLayer
+from transformers.initialization import no_init_weights
 
 Weights = Iterable[tuple[str, Tensor]]  # as from model.named_parameters()
 
@@ -59,27 +61,51 @@ def make_engine(args: Settings, model: Any, tokenizer: Any, problems: list[Probl
         fail("--engine vllm: vLLM is not installed. On a GPU: pip install -r requirements-vllm.txt.")
     if args.engine == "transformers" or not installed:
         print("engine: transformers" + ("" if installed else " (vLLM is not installed)"), flush=True)
-        return TransformersEngine(model, tokenizer, args.fp32_lm_head, args.rollout_precision)
+        return shared(TransformersEngine(model, tokenizer, args.fp32_lm_head, args.rollout_precision))
     from common.vllm_engine import VLLMEngine
 
     print("engine: vllm", flush=True)
     longest = max(len(problem.prompt_ids) for problem in problems) + args.max_response_tokens
-    return VLLMEngine(args, model, tokenizer, longest)
+    return shared(VLLMEngine(args, model, tokenizer, longest))
+
+
+def shared(engine: Engine) -> Engine:
+    """An engine that generates for this process's share of the prompts, and has the responses to all of them."""
+    generate = engine.generate
+
+    def generate_shared(
+        prompt_ids: list[list[int]], n: int, max_tokens: int | list[int], temperature: float, seeds: list[int], top_k=0
+    ) -> Rollouts:
+        mine = share(len(prompt_ids))
+        limits = max_tokens if isinstance(max_tokens, int) else max_tokens[mine]
+        some = prompt_ids[mine]
+        return Rollouts.join(gather(generate(some, n, limits, temperature, seeds[mine], top_k) if some else Rollouts()))
+
+    engine.generate = generate_shared
+    return engine
 
 
 class WeightHistory:
     """The learner's weights before each of the last k + 1 rollout batches, for an engine that lags behind by k."""
 
-    def __init__(self, staleness: int, snapshots: list[dict[str, Tensor]]) -> None:
-        self.staleness, self.snapshots = staleness, snapshots
+    def __init__(self, model: Any, staleness: int) -> None:
+        self.model, self.staleness = model, staleness
+        self.snapshots: list[dict[str, Tensor]] = []
 
-    def oldest(self, model: Any) -> Weights:
+    def oldest(self) -> Weights:
         """Weights that are k rollout batches old, or the first ones; called once in each step."""
         if self.staleness == 0:
-            return model.named_parameters()
-        self.snapshots.append({name: weight.detach().clone() for name, weight in model.named_parameters()})
+            return whole_weights(self.model)
+        self.snapshots.append({name: weight.detach().clone() for name, weight in self.model.named_parameters()})
         del self.snapshots[: -self.staleness - 1]
-        return self.snapshots[0].items()
+        return ((name, whole(weight)) for name, weight in self.snapshots[0].items())
+
+    def state_dict(self) -> dict[str, list[dict[str, Tensor]]]:
+        return {"snapshots": self.snapshots}
+
+    def load_state_dict(self, state: dict[str, list[dict[str, Tensor]]]) -> None:
+        own = dict(self.model.named_parameters())
+        self.snapshots = [{name: like(w, own[name]) for name, w in weights.items()} for weights in state["snapshots"]]
 
 
 def prompt_seeds(count: int, *key: int) -> list[int]:
@@ -159,10 +185,14 @@ class TransformersEngine:
             precision = "bf16" if model.device.type == "cuda" else "fp32"
         self.fp8 = precision == "fp8"
         dtype = torch.float32 if precision == "fp32" else torch.bfloat16
-        self.model = copy.deepcopy(model).to(dtype).requires_grad_(False).eval()
+        with no_init_weights():
+            self.model = AutoModelForCausalLM.from_config(copy.deepcopy(model.config), dtype=dtype)
+        self.model.tie_weights()
+        self.model.to(model.device).requires_grad_(False).eval()
         self.eos = torch.tensor(eos_ids(model, tokenizer), device=model.device)
         self.fp32_lm_head = fp32_lm_head
         self.max_rows = max_rows  # at a time: bounds the memory of keys and values
+        self.load_weights(whole_weights(model))
         self.check_cache()
 
     @torch.inference_mode()

@@ -1,8 +1,10 @@
 """Log-probs of the tokens of a batch under a model."""
 
+from collections.abc import Callable
 from typing import Any
 
 from common.batch import Batch, micro_batches
+from common.distributed import forward, sum_over_processes
 from common.settings import Settings
 
 import torch
@@ -44,7 +46,8 @@ def autocast(device: torch.device, args: Settings) -> torch.autocast:
 
 def response_hidden(model: Any, batch: Batch, rows: Tensor, args: Settings) -> Tensor:
     """What the model computed just before each response token of `rows`: (N, D), row by row."""
-    tokens = batch.tokens[rows, : int(batch.lengths[rows].max())]  # (b, S)
+    # A process without rows reads one token, to keep step with the others.
+    tokens = batch.tokens[rows, : int(batch.lengths[rows].max())] if len(rows) else batch.tokens[:1, :1]  # (b, S)
     with autocast(tokens.device, args):
         # Padding stands on the right and attention is causal, so no token sees it: no mask is needed.
         hidden = model.base_model(input_ids=tokens, use_cache=False).last_hidden_state  # (b, S, D)
@@ -53,7 +56,14 @@ def response_hidden(model: Any, batch: Batch, rows: Tensor, args: Settings) -> T
     return hidden[row, before]
 
 
-def target_logps(model: Any, batch: Batch, rows: Tensor, targets: Tensor, args: Settings) -> tuple[Tensor, Tensor]:
+def target_logps(*inputs: Any) -> tuple[Tensor, Tensor]:
+    """What `compute_target_logps` computes, with the weights of a sharded model gathered for it."""
+    return forward(compute_target_logps, *inputs)
+
+
+def compute_target_logps(
+    model: Any, batch: Batch, rows: Tensor, targets: Tensor, args: Settings
+) -> tuple[Tensor, Tensor]:
     """Log-probs (N, K) of `targets` (N, K) at each response token of `rows`, and entropies (N,).
 
     The head runs on response tokens only, and in chunks that the backward pass computes again, so
@@ -91,9 +101,17 @@ def top_logps(model: Any, batch: Batch, rows: Tensor, args: Settings) -> Tensor:
 
 
 @torch.no_grad()
-def batch_logps(model: Any, batch: Batch, args: Settings) -> tuple[Tensor, Tensor]:
-    """`token_logps` of all rows, both (B, T), without gradients and in micro-batches."""
-    logp, entropy = torch.zeros_like(batch.rollout_logp), torch.zeros_like(batch.rollout_logp)
+def in_micro_batches(function: Callable[..., Tensor], batch: Batch, args: Settings) -> Tensor:
+    """What `function(batch, rows, args)` gives for all rows of a batch (..., B, T), without gradients."""
+    results = None
     for rows in micro_batches(torch.arange(len(batch.tokens)), batch, args.micro_batch_tokens):
-        logp[rows], entropy[rows] = token_logps(model, batch, rows, args)
-    return logp, entropy
+        values = function(batch, rows, args)  # (..., b, T)
+        if results is None:
+            results = values.new_zeros(*values.shape[:-2], *batch.mask.shape)  # (..., B, T)
+        results[..., rows, :] = values
+    return sum_over_processes(results)
+
+
+def batch_logps(model: Any, batch: Batch, args: Settings) -> Tensor:
+    """`token_logps` of all rows: log-probs and entropies (2, B, T), without gradients and in micro-batches."""
+    return in_micro_batches(lambda *inputs: torch.stack(token_logps(model, *inputs)), batch, args)

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from typing import Any
 
+from common.distributed import gather, world_size
 from common.records import Rollouts
 
 import torch
@@ -38,14 +39,22 @@ class StepMetrics:
 
     def add_update(self, **values: Tensor) -> None:
         """End an update; of each value the plain mean over updates is reported."""
-        for name, value in {"loss": self.loss, **values}.items():
+        for name, value in values.items():
             self.sums[name] += float(value)
             self.weights[name] += 1.0
+        self.sums["loss"] += self.loss
+        self.weights["loss"] += 1.0 / world_size()  # each process has a part of the loss
         self.loss = 0.0
 
     def result(self) -> dict[str, float]:
-        means = {name: total / (self.weights[name] or 1.0) for name, total in self.sums.items()}
-        return means | self.extremes
+        """The averages over what all processes added."""
+        everywhere = gather((self.sums, self.weights, self.extremes))
+        names = dict.fromkeys(name for sums, *_ in everywhere for name in sums)
+        sums, weights = ({name: sum(part[k][name] for part in everywhere) for name in names} for k in (0, 1))
+        means = {name: sums[name] / (weights[name] or 1.0) for name in names}
+        lows = [extremes["ratio_min"] for *_, extremes in everywhere if extremes]
+        highs = [extremes["ratio_max"] for *_, extremes in everywhere if extremes]
+        return means | ({"ratio_min": min(lows), "ratio_max": max(highs)} if lows else {})
 
 
 def rollout_metrics(rewards: Tensor, correct: Tensor, rollouts: Rollouts, failures: int) -> dict[str, Any]:

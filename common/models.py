@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from common.cli import fail, first_line
+from common.distributed import place
 from common.settings import Settings, local_path
 
 import torch
@@ -21,14 +22,11 @@ def model_path(name: str) -> str:
     return str(EMBEDDED_MODEL) if name == "arithmetic" else name
 
 
-def device() -> torch.device:
-    """The accelerator of this machine (CUDA, or MPS on a Mac), or its CPU."""
-    return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
+def load_model(args: Settings, placed: bool = True) -> tuple[Any, Any]:
+    """The model with fp32 master weights and its tokenizer.
 
-
-def load_model(args: Settings) -> tuple[Any, Any]:
-    """The model with fp32 master weights, on the accelerator if there is one, and its tokenizer.
-
+    It is on the accelerator if there is one, and of several processes each holds a part of the weights; a module that
+    is built around the model asks for it as it was read, and is put in its place as a whole.
     Only safetensors are read, no code that comes with a model is run, and for a local folder nothing is looked up
     elsewhere. What the log-probs rely on is checked once: attention is causal, and the logits are the head's.
     """
@@ -64,7 +62,7 @@ def load_model(args: Settings) -> tuple[Any, Any]:
     if args.gradient_checkpointing:
         model.gradient_checkpointing_enable()
         model.train()  # transformers checkpoints in this mode only
-    return model.to(device()), tokenizer
+    return place(model) if placed else model, tokenizer
 
 
 @torch.no_grad()

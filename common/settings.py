@@ -96,6 +96,8 @@ class Settings:
     """n of avg@n and pass@k before and after; a quarter as many during the run."""
     save_every: CountOrZero = 50
     """Steps between checkpoints; 0 for only the last."""
+    sharded_checkpoints: bool = False
+    """Each process saves its own part, for models that do not fit the memory of one (see common/checkpoints.py)."""
     seed: Annotated[int, Interval(ge=0, lt=1 << 32)] = 1
     """Seed of everything random. On a CPU the same seed gives the same run, to the bit."""
     run_dir: Path | None = None

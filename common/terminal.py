@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from common.distributed import rank
 from common.evaluate import Sample
 
 from tqdm import tqdm
@@ -42,6 +43,8 @@ class Terminal:
             self.stdout.reconfigure(errors=self.errors)
 
     def write_line(self, text: str) -> None:
+        if rank() > 0:
+            return
         try:
             tqdm.write(text)
             sys.stdout.flush()
@@ -58,7 +61,7 @@ class Terminal:
         )
 
     def print_step(self, step: int, steps: int, metrics: dict[str, Any], seconds: float) -> None:
-        if self.bar is None and sys.stderr.isatty():
+        if self.bar is None and sys.stderr.isatty() and rank() == 0:
             self.bar = tqdm(total=steps, initial=step - 1, unit="step", dynamic_ncols=True)
         clipped = metrics.get("clip_pos", 0) + metrics.get("clip_neg", 0)
         self.write_line(

@@ -32,6 +32,7 @@ from typing import Any
 
 from common.answers import Pairs, compare, expressions, last_boxed, last_number, numbers_in, parse_number, right_answers
 from common.cli import fail
+from common.distributed import gather, share
 from common.records import Problem, Rollouts
 
 TIME_LIMIT = 2.0  # seconds of processor time for one comparison; a common one takes milliseconds
@@ -117,7 +118,7 @@ class Verifier:
 
     def check_golds(self, golds: list[str]) -> None:
         """End the program if a right answer cannot be parsed: its reward would be 0 for ever."""
-        parts = {(part, None): gold for gold in golds for part in expressions(gold)}
+        parts = {(part, None): gold for gold in golds[share(len(golds))] for part in expressions(gold)}
         for gold, reply in zip(parts.values(), self.threads.map(self.ask, parts), strict=True):
             if reply != "right":
                 fail(f"the data set's answer {gold!r} cannot be checked ({reply}): remove or rewrite that row.")
@@ -126,7 +127,9 @@ class Verifier:
         """Whether each of the B = P·G responses to P problems is right."""
         G = len(rollouts.tokens) // len(problems)
         texts = self.tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True)
-        return self.judge(texts, [p.answer for p in problems for _ in range(G)], rollouts.truncated)
+        golds, mine = [p.answer for p in problems for _ in range(G)], share(len(texts))
+        # Each process judges its share. Verdicts are never repeated elsewhere: a time-out might differ.
+        return [v for part in gather(self.judge(texts[mine], golds[mine], rollouts.truncated[mine])) for v in part]
 
     def judge(self, responses: list[str], golds: list[str | Sequence[str]], truncated: list[bool]) -> list[bool]:
         """Whether each of B responses ends in its gold answer, or in one of them, by the rules at the top."""
@@ -153,7 +156,7 @@ class Verifier:
 
     def take_failures(self) -> int:
         """How many answers could not be judged since the last call."""
-        count = self.failures.total()
+        count = sum(gather(self.failures.total()))
         self.failures.clear()
         return count
 

@@ -19,6 +19,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")  # would need g++, and 10 s at the first rollout
 
 from common.cli import fail, first_line
+from common.distributed import world_size
 from common.engines import Weights
 from common.models import eos_ids, model_path
 from common.records import Rollouts
@@ -72,6 +73,8 @@ class VLLMEngine:
                 enforce_eager=not gpu,
                 disable_log_stats=True,
                 use_tqdm_on_load=False,
+                # Of several processes each has an engine of its own, in the group that they already form.
+                distributed_executor_backend="external_launcher" if world_size() > 1 else None,
                 seed=args.seed,
                 **memory,
             )

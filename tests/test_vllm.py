@@ -12,6 +12,7 @@ from common.vllm_engine import VLLMEngine
 import pytest
 import torch
 from conftest import SMALL
+from test_distributed import finish, start
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +115,15 @@ def test_mismatch_grows_as_precision_falls(tmp_path, capsys):
 def test_dppo_with_the_likeliest_tokens(tmp_path, capsys):
     rows = rows_of_a_run(dppo, tmp_path / "run", divergence="topk-kl", delta=0.05, top_k=6)
     assert all(row["mismatch_max"] < 1e-3 for row in rows)
+
+
+def test_two_processes_have_an_engine_each(tmp_path):
+    """Each generates half of the responses, with log-probs that are the sharded learner's."""
+    flags = "--engine vllm --steps 3 --prompts-per-step 4 --eval-problems 4 --eval-samples 2 --max-response-tokens 48"
+    finish(start(2, "grpo.py", tmp_path / "run", flags))
+    rows = [row for row in read_metrics(tmp_path / "run") if "mismatch_max" in row]
+    assert len(rows) == 3
+    assert all(row["mismatch_max"] < 1e-4 for row in rows)
 
 
 def test_other_versions_are_refused(monkeypatch, capsys):

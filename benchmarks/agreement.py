@@ -1,0 +1,97 @@
+"""Every script with 1, 2 and 3 processes on a CPU: how far their weights and metrics are apart after six updates.
+
+    python -m benchmarks.agreement          # about a quarter of an hour; resumable; writes benchmarks/agreement.json
+
+Each script runs plainly, and with what it has of the KL, gradient checkpointing, the FP32 head, stale weights and small
+micro-batches. Differences of weights are absolute, those of metrics relative to the larger of 1 and their value.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from common import scripts
+from common.cli import flag
+from common.plots import read_metrics
+
+from safetensors.torch import load_file
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "agreement.json"
+SHORT = dict(
+    steps=3,
+    num_minibatches=2,
+    prompts_per_step=6,
+    responses_per_prompt=4,
+    eval_problems=5,
+    eval_samples=2,
+    eval_every=0,
+    save_every=0,
+)
+OPTIONS = dict(
+    kl_beta=0.05,
+    gradient_checkpointing=True,
+    fp32_lm_head=True,
+    staleness=1,
+    micro_batch_tokens=300,
+    overlong_filter=True,
+    divergence="topk-kl",
+)
+
+
+def run(processes: int, script: str, settings: dict[str, object], folder: Path) -> None:
+    known = scripts.load(script).Args.__dataclass_fields__
+    flags = [
+        text
+        for name, value in settings.items()
+        if name in known
+        for text in ([flag(name)] if value is True else [flag(name), str(value)])
+    ]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    command = [sys.executable, *(launcher if processes > 1 else []), *scripts.command(scripts.script_path(script))]
+    subprocess.run(
+        [*command, *flags, "--run-dir", str(folder)],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
+
+
+def differences(one: Path, other: Path) -> dict[str, float]:
+    last = "checkpoint-000003/model.safetensors"
+    weights, weights_ = load_file(one / last), load_file(other / last)
+    pairs = [
+        (row[name], row_[name])
+        for row, row_ in zip(read_metrics(one), read_metrics(other), strict=True)
+        for name in row
+        if row[name] is not None and "second" not in name
+    ]
+    return {
+        "weights": max(float((weights[name] - weights_[name]).abs().max()) for name in weights),
+        "metrics": max(abs(a - b) / max(1, abs(a)) for a, b in pairs),
+    }
+
+
+def main() -> None:
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    for script in scripts.parents():
+        for kind, settings in (("plain", SHORT), ("with options", SHORT | OPTIONS)):
+            key = f"{script}, {kind}"
+            if key in results:
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                paths = [Path(folder) / str(n) for n in (1, 2, 3)]
+                for n, path in enumerate(paths, 1):
+                    run(n, script, settings, path)
+                found = [differences(paths[0], path) for path in paths[1:]]
+            results[key] = {name: max(f[name] for f in found) for name in ("weights", "metrics")}
+            print(f"| {key} | {results[key]['weights']:.1e} | {results[key]['metrics']:.1e} |", flush=True)
+            RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

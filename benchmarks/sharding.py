@@ -1,0 +1,148 @@
+"""What each of several processes holds and sends, counted on a model of 42 million parameters.
+
+    python -m benchmarks.sharding         # about a minute; writes benchmarks/sharding.json
+
+Training holds 16 bytes per parameter (weights, gradients, two moments), a 1/n of it in each of n processes, and for a
+moment whole weights and gradients of one layer. Counted are the bytes of every tensor that is allocated from before
+the model is sharded until after the second update, without what the first forward pass of a row of eight tokens costs
+(nothing to speak of). What a process receives in a pass with gradients are the parts of the others, twice, and their
+sums for its own part: 3 · (n - 1)/n · 4 bytes per parameter; a pass without gradients or new weights for the engine
+take the parts once.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import grpo
+from common import distributed
+from common.batch import collate
+from common.logprobs import batch_logps, token_logps
+from common.records import Rollouts
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+HERE = Path(__file__).parent
+PROCESSES = (1, 2, 4)
+
+
+class Traffic(TorchDispatchMode):
+    """Counts the bytes that this process receives through collectives of tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        name = function._schema.name
+        if "c10d" in name and ("gather" in name or "reduce" in name):
+            # The larger of input and output is the whole of what is gathered or summed.
+            whole = max(t.nbytes for t in tree_leaves((args, kwargs, result)) if isinstance(t, torch.Tensor))
+            self.bytes += whole * (distributed.world_size() - 1) // distributed.world_size()
+        return result
+
+
+def build(width: int = 512, layers: int = 11) -> Qwen3ForCausalLM:
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=16 * width,
+        hidden_size=width,
+        intermediate_size=3 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=8,
+        num_key_value_heads=8,
+        head_dim=width // 8,
+        tie_word_embeddings=True,
+    )
+    return Qwen3ForCausalLM(config).eval()
+
+
+def resident(field: str) -> int:
+    """Bytes of memory that this process has (VmRSS), or had at most (VmHWM)."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
+    return int(line.split()[1]) << 10
+
+
+class Learner:
+    """A model on this process, and an update with a row of eight tokens for each process."""
+
+    def __init__(self, model: Qwen3ForCausalLM) -> None:
+        self.model = distributed.place(model)
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+        n = distributed.world_size()
+        rollouts = Rollouts([[5] * 4] * n, [[0.0] * 4] * n, [False] * n, [[True] * 4] * n)
+        self.batch, self.args = collate([[1] * 4] * n, rollouts, "cpu"), grpo.Args()
+
+    def gradients(self) -> None:
+        token_logps(self.model, self.batch, torch.tensor([distributed.rank()]), self.args)[0].sum().backward()
+
+    def update(self) -> None:
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+def work() -> None:
+    """In each process: what it holds and receives."""
+    distributed.start()
+    small = Learner(build(width=64, layers=1))  # what code and connections take is not counted
+    small.gradients()
+    small.update()
+    before = resident("VmRSS")
+    learner = Learner(build())
+    learner.gradients()
+    learner.update()
+    Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts again
+    learner.gradients()
+    counts = {"held": resident("VmRSS") - before}
+    learner.update()
+    counts["peak"] = resident("VmHWM") - before
+    stages = {
+        "update": learner.gradients,
+        "scoring": lambda: batch_logps(learner.model, learner.batch, learner.args),
+        "weights": lambda: [None for _ in distributed.whole_weights(learner.model)],
+    }
+    for stage, function in stages.items():
+        with Traffic() as traffic:
+            function()
+        counts[stage] = traffic.bytes
+    everyone = distributed.gather(counts)
+    if distributed.rank() == 0:
+        print(json.dumps({key: max(c[key] for c in everyone) for key in counts}))
+    distributed.close()
+
+
+def measure(processes: int) -> dict[str, int]:
+    """The largest counts of any process, in bytes."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    command = command if processes > 1 else [sys.executable]
+    # What is freed goes back to the system at once.
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "65536"}
+    run = [*command, "-m", "benchmarks.sharding", "--worker"]
+    done = subprocess.run(run, cwd=HERE.parent, env=environment, check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main() -> None:
+    model = build()
+    size = 4 * model.num_parameters()
+    results = {"parameters": model.num_parameters()} | {str(n): measure(n) for n in PROCESSES}
+    print("| processes | held | peak of an update | received in an update | scoring | new weights |")
+    print("|" + "---|" * 6)
+    for n in PROCESSES:
+        counts = results[str(n)]
+        print(
+            f"| {n} | {counts['held'] / 2**20:.0f} MiB | {counts['peak'] / 2**20:.0f} MiB "
+            + "".join(f"| {counts[stage] / size:.2f} of the weights " for stage in ("update", "scoring", "weights"))
+            + "|"
+        )
+    (HERE / "sharding.json").write_text(json.dumps(results, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    work() if "--worker" in sys.argv else main()

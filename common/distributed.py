@@ -1,0 +1,184 @@
+"""Several processes, started by torchrun, each with a device of its own. With one process nothing here does anything.
+
+Every process draws the same problems, holds the whole rollout batch as token ids and computes rewards, advantages and
+weights alike. It generates, verifies, scores and trains on its share of the rows; what it found is gathered, and
+gradients are summed. So the result does not depend on how many processes there are. Parameters, gradients and the
+optimizer's moments are sharded layer by layer (FSDP2); a whole tensor exists only while it is used, sent or saved.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from types import MethodType
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.utils._pytree import tree_map_only
+
+TIMEOUT = timedelta(minutes=30)  # that the others wait for one process: generation and evaluation differ in length
+T = TypeVar("T")
+store: dist.Store | None = None  # what the processes know of one another, kept by torchrun
+
+
+def rank() -> int:
+    return int(os.environ.get("RANK", "0"))
+
+
+def world_size() -> int:
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def local_world_size() -> int:
+    """The processes on this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def start() -> None:
+    """Join the other processes. Only the first one prints."""
+    global store
+    if world_size() == 1 or dist.is_initialized():
+        return
+    if rank() > 0:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (for as long as the process lives)
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    store, number, count = next(iter(dist.rendezvous("env://", timeout=TIMEOUT)))
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, store=store, rank=number, world_size=count, timeout=TIMEOUT)
+
+
+def close() -> None:
+    """Leave the other processes."""
+    if dist.is_initialized() and world_size() > 1:
+        dist.destroy_process_group()
+
+
+def speaks() -> bool:
+    """Whether this process may say why the run ends: the first that has to, if they can ask each other."""
+    if world_size() == 1 or store is None:
+        return rank() == 0
+    try:
+        return store.add("failed", 1) == 1
+    except RuntimeError:  # torchrun is gone
+        return True
+
+
+def another_failed() -> bool:
+    """Whether some process has said why the run ends."""
+    try:
+        return store is not None and store.check(["failed"])
+    except RuntimeError:
+        return True
+
+
+# Shares and sums
+
+
+def share(count: int) -> slice:
+    """The part of `count` things that is this process's."""
+    return slice(count * rank() // world_size(), count * (rank() + 1) // world_size())
+
+
+def gather(value: T) -> list[T]:
+    """The values of all processes, in their order."""
+    if world_size() == 1:
+        return [value]
+    values: list[Any] = [None] * world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def any_process(flag: bool) -> bool:
+    """Whether the flag is set in any process."""
+    return any(gather(flag))
+
+
+def sum_over_processes(tensor: Tensor) -> Tensor:
+    """The sum of the processes' tensors, in place."""
+    if world_size() > 1:
+        dist.all_reduce(tensor)
+    return tensor
+
+
+# Sharded models
+
+
+def device() -> torch.device:
+    """The accelerator of this process (CUDA, or MPS on a Mac), or its CPU."""
+    return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
+
+
+def place(model: Any) -> Any:
+    """Move a model to the device of this process, or of several processes each its part, layer by layer, in place."""
+    if world_size() == 1:
+        return model.to(device())
+    body = model.base_model  # what `forward` below is for
+    mesh = init_device_mesh(device().type, (world_size(),))
+    layers = [module for module in body.modules() if type(module).__name__ in body._no_split_modules]
+    for module in [*layers, model]:  # embedding and head belong to the whole, as tied weights require
+        fully_shard(module, mesh=mesh, reshard_after_forward=True)
+        module.set_gradient_divide_factor(1.0)  # sums, not means
+        module.set_force_sum_reduction_for_comms(True)  # gloo has no other way to divide by 1
+    model.run = MethodType(lambda self, function, *args: function(self, *args), model)
+    register_fsdp_forward_method(model, "run")
+    return model
+
+
+def forward(function: Callable[..., T], model: Any, *args: Any) -> T:
+    """`function(model, *args)` with the model's parameters gathered as long as it runs, and again for its gradient."""
+    return model.run(function, *args) if isinstance(model, FSDPModule) else function(model, *args)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This process's part of a sharded tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """The whole of a sharded tensor. All processes must ask for it."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def like(tensor: Tensor, example: Tensor) -> Tensor:
+    """A whole tensor, sharded as the example is."""
+    if not isinstance(example, DTensor):
+        return tensor
+    tensor = tensor.to(example.to_local().device)
+    return distribute_tensor(tensor, example.device_mesh, example.placements, src_data_rank=None)
+
+
+def whole_state(state: Any) -> Any:
+    """A state dict with whole tensors on the CPU of the first process; the others get None in their place."""
+
+    def collect(tensor: Tensor) -> Tensor | None:
+        tensor = whole(tensor)
+        return tensor.cpu() if rank() == 0 else None
+
+    return tree_map_only(Tensor, collect, state)
+
+
+def load_state(target: Any, state: Any) -> None:
+    """Load a state dict of whole tensors into a module, an optimizer, or anything with a `load_state_dict`."""
+    if isinstance(target, torch.nn.Module):
+        own = target.state_dict()
+        target.load_state_dict({name: like(tensor, own[name]) for name, tensor in state.items()}, strict=False)
+    elif isinstance(target, torch.optim.Optimizer):
+        parameters = [parameter for group in target.param_groups for parameter in group["params"]]
+        moments = {
+            i: {name: like(value, parameters[i]) if value.ndim else value for name, value in of_one.items()}
+            for i, of_one in state["state"].items()
+        }
+        target.load_state_dict(state | {"state": moments})
+    else:
+        target.load_state_dict(state)
+
+
+def whole_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
+    """Names and whole weights, one at a time."""
+    return ((name, whole(weight)) for name, weight in model.named_parameters())

@@ -1,0 +1,208 @@
+"""Several processes give what one gives: runs started by torchrun, on CPUs."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from benchmarks import sharding
+from common import batch as batches
+from common import checkpoints
+from common.batch import collate, micro_batches
+from common.plots import read_metrics
+from common.records import Rollouts
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+ROOT = Path(__file__).parent.parent
+SMALL = "--steps 3 --prompts-per-step 5 --responses-per-prompt 4 --num-minibatches 5 --max-response-tokens 96 --lr 3e-4"
+SMALL += " --eval-problems 5 --eval-samples 2 --eval-every 2 --save-every 1"
+
+
+def start(processes, script, folder, flags=SMALL, resume=False):
+    """A run of a script in `folder`, in one process without torchrun, or in several."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    command = [sys.executable, *(launcher if processes > 1 else []), script]
+    command += ["--resume", str(folder)] if resume else [*flags.split(), "--run-dir", str(folder)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def finish(process):
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, output
+    return output
+
+
+def outcome(folder):
+    """Weights and moments at the end, and the log without times."""
+    last = sorted(folder.glob("checkpoint-*"))[-1]
+    rows = [{key: value for key, value in row.items() if "second" not in key} for row in read_metrics(folder)]
+    moments = torch.load(last / "state.pt", weights_only=True)["optimizer"]["state"]
+    return load_file(last / "model.safetensors"), moments, rows
+
+
+def assert_same(one, other, tolerance):
+    (weights, moments, rows), (weights_, moments_, rows_) = outcome(one), outcome(other)
+    assert weights.keys() == weights_.keys()
+    assert max((weights[name] - weights_[name]).abs().max() for name in weights) <= tolerance
+    assert moments.keys() == moments_.keys()
+    for i in moments:
+        torch.testing.assert_close(moments[i], moments_[i], rtol=0, atol=tolerance)
+    assert len(rows) == len(rows_)
+    for row, row_ in zip(rows, rows_, strict=True):
+        assert {key for key in row if row[key] is None} == {key for key in row_ if row_[key] is None}
+        row, row_ = ({k: v for k, v in r.items() if v is not None} for r in (row, row_))
+        assert row == pytest.approx(row_, rel=tolerance, abs=tolerance)
+
+
+# Three processes share five prompts unevenly, and the four or twenty responses of a minibatch too.
+CASES = {
+    "grpo": "--kl-beta 0.05 --gradient-checkpointing --fp32-lm-head --staleness 1 --micro-batch-tokens 300",
+    "dapo": "--update-epochs 2 --overlong-filter --num-minibatches 1",
+    "ppo": "--micro-batch-tokens 400 --num-minibatches 1",
+}
+
+
+@pytest.mark.parametrize("script", ["grpo", *(pytest.param(s, marks=pytest.mark.slow) for s in ("dapo", "ppo"))])
+def test_processes_agree(script, tmp_path):
+    """1, 2 and 3 processes end with the same weights, moments and metrics within rounding."""
+    for processes in (1, 2, 3):
+        output = finish(start(processes, f"{script}.py", tmp_path / str(processes), f"{SMALL} {CASES[script]}"))
+        assert output.count("held-out accuracy") == 1, "more than one process prints"
+    for processes in (2, 3):
+        assert_same(tmp_path / "1", tmp_path / str(processes), 1e-5)
+
+
+@pytest.mark.slow
+def test_more_processes_than_rows(tmp_path):
+    """Minibatches of two rows on three processes: one trains on nothing, and keeps step."""
+    flags = SMALL.replace("-step 5", "-step 2").replace("prompt 4", "prompt 2").replace("batches 5", "batches 2")
+    for processes in (1, 3):
+        finish(start(processes, "grpo.py", tmp_path / str(processes), flags))
+    assert_same(tmp_path / "1", tmp_path / "3", 1e-5)
+
+
+def test_resume_with_another_number(tmp_path):
+    """A run goes on with another number of processes as if it had not; with the same number, to the bit."""
+    flags = SMALL + " --staleness 1 --kl-beta 0.05"
+    for processes in (1, 2):
+        finish(start(processes, "grpo.py", tmp_path / f"{processes}", flags))
+    for before, after in ((2, 1), (1, 2), (2, 3), (2, 2)):
+        folder = tmp_path / f"{before}-{after}"
+        shutil.copytree(tmp_path / f"{before}", folder)
+        shutil.rmtree(folder / "checkpoint-000003")
+        output = finish(start(after, "grpo.py", folder, resume=True))
+        assert "after step 2" in output
+        assert_same(tmp_path / f"{before}", folder, 0 if before == after else 1e-5)
+
+
+def test_sharded_checkpoints(tmp_path):
+    """Each process saves its part; another number of them goes on from there, and one command makes a model of them."""
+    finish(start(1, "grpo.py", tmp_path / "one"))
+    finish(start(2, "grpo.py", tmp_path / "parts", SMALL + " --sharded-checkpoints"))
+    last = tmp_path / "parts" / "checkpoint-000003"
+    assert not (last / "model.safetensors").exists()
+    checkpoints.main([str(last), str(tmp_path / "model")])
+    shutil.rmtree(last)
+    assert "after step 2" in finish(start(3, "grpo.py", tmp_path / "parts", resume=True))
+    checkpoints.main([str(last), str(tmp_path / "model-resumed")])
+    expected = dict(AutoModelForCausalLM.from_pretrained(tmp_path / "one" / last.name).named_parameters())
+    for folder in (tmp_path / "model", tmp_path / "model-resumed"):
+        weights = dict(AutoModelForCausalLM.from_pretrained(folder).named_parameters())
+        assert max((weights[name] - expected[name]).abs().max() for name in expected) <= 1e-5
+
+
+def children(pid):
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def wait_for(path, process):
+    deadline = time.monotonic() + 120
+    while not path.exists():
+        assert process.poll() is None, process.stdout.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_killed_process_ends_all(tmp_path):
+    """SIGKILL of the second process: one sentence within seconds, and what was saved goes on."""
+    run = start(2, "grpo.py", tmp_path / "run", SMALL.replace("--steps 3", "--steps 50"))
+    wait_for(tmp_path / "run" / "checkpoint-000002", run)
+    workers = children(run.pid)
+    os.kill(workers[1], signal.SIGKILL)
+    begin = time.monotonic()
+    output, _ = run.communicate(timeout=60)
+    assert time.monotonic() - begin < 30
+    assert run.returncode != 0
+    assert output.count("error: another process has ended without a word") == 1
+    assert f"--resume {tmp_path / 'run'}" in output
+    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+
+
+def test_ctrl_c_saves_and_ends_all(tmp_path):
+    """Ctrl-C reaches torchrun and all processes, as from a terminal: the step is finished and saved, and all end."""
+    run = start(2, "grpo.py", tmp_path / "run", SMALL.replace("--steps 3", "--steps 50").replace("every 1", "every 0"))
+    wait_for(tmp_path / "run" / "metrics.jsonl", run)
+    workers = children(run.pid)
+    for pid in [*workers, run.pid]:
+        os.kill(pid, signal.SIGINT)
+    output, _ = run.communicate(timeout=90)
+    assert output.count("interrupted: finishing this step and saving") == 1
+    assert output.count(f"--resume {tmp_path / 'run'}") == 1
+    assert len(list((tmp_path / "run").glob("checkpoint-*"))) == 1
+    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+
+
+@pytest.mark.parametrize(
+    "flags, sentence", [("--lr 5", "error: --lr"), ("--model /no/such/folder", "error: --model /no/such/folder")]
+)
+def test_bad_input_has_one_sentence(flags, sentence, tmp_path):
+    run = start(2, "grpo.py", tmp_path / "run", flags)
+    output, _ = run.communicate(timeout=90)
+    assert run.returncode != 0
+    assert output.count("error: ") == 1 and output.count(sentence) == 1
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3, 7])
+def test_rows_are_dealt_once(processes, monkeypatch):
+    """Every row goes to one process, all make the same number of passes, and none has much more than its share."""
+    generator = torch.Generator().manual_seed(0)
+    lengths = [1, 96, *torch.randint(1, 97, (21,), generator=generator).tolist()]
+    rollouts = Rollouts(
+        [[5] * n for n in lengths], [[0.0] * n for n in lengths], [False] * 23, [[True] * n for n in lengths]
+    )
+    batch = collate([[1, 2]] * 23, rollouts, "cpu")
+    rows = torch.randperm(23, generator=generator)[:19]
+    monkeypatch.setattr(batches, "world_size", lambda: processes)
+    dealt = []
+    for rank in range(processes):
+        monkeypatch.setattr(batches, "rank", lambda rank=rank: rank)
+        dealt.append(list(micro_batches(rows, batch, 200)))
+    assert len({len(passes) for passes in dealt}) == 1
+    of_process = [torch.cat(passes) for passes in dealt]
+    assert torch.cat(of_process).sort().values.tolist() == rows.sort().values.tolist()
+    tokens = [int(batch.lengths[part].sum()) for part in of_process]
+    assert max(tokens) - min(tokens) <= 98  # the longest row
+    for part in (part for passes in dealt for part in passes if len(part) > 1):
+        assert len(part) * int(batch.lengths[part].max()) <= 200
+
+
+def test_memory_and_traffic():
+    """Of 16 bytes per parameter each process holds its share; what it receives is what the formula says."""
+    one, two = sharding.measure(1), sharding.measure(2)
+    assert two["held"] == pytest.approx(one["held"] / 2, rel=0.15)
+    assert two["peak"] - two["held"] < 100 << 20  # embedding with gradient (32 MiB), and three layers (13 MiB each)
+    parts = 4 * sharding.build().num_parameters() / 2
+    for stage, times in {"update": 3, "scoring": 1, "weights": 1}.items():
+        assert one[stage] == 0
+        assert two[stage] == pytest.approx(times * parts, rel=0.01)
