@@ -1,0 +1,34 @@
+import math
+
+from oracles import Row, grpo, positive
+
+
+class Oracle(grpo.Oracle):
+    CASES = [
+        {"tau_pos": 2.0, "tau_neg": 5.0},
+        {"tau_pos": 30.0, "tau_neg": 8.0, "ddof": 0},
+        {"kl_beta": 0.3, "tis_cap": 0.0},
+        {"ratio_anchor": "sampler", "tis_cap": 0.0},
+        {"tis_cap": 1.1, "num_minibatches": 1, "update_epochs": 1, "responses_per_prompt": 3},
+    ]
+    RANGES = {
+        **{name: ok for name, ok in grpo.Oracle.RANGES.items() if name != "clip_eps"},
+        "tau_pos": positive,
+        "tau_neg": positive,
+    }
+    DEFAULTS = {
+        **{name: value for name, value in grpo.Oracle.DEFAULTS.items() if name != "clip_eps"},
+        "tau_pos": 1.0,
+        "tau_neg": 1.05,
+    }
+
+    def row(self, row: Row):
+        """The gate as 2/τ (1 + tanh(τ (r - 1) / 2)), whose slope in r is sech² of the same."""
+        losses, slopes = [], []
+        for new, anchor, a, w in zip(row.new, self.anchor(row), row.advantages, self.tis(row), strict=True):
+            tau = self.args.tau_pos if a > 0 else self.args.tau_neg
+            ratio = math.exp(new - anchor)
+            half = tau * (ratio - 1) / 2
+            losses.append(-w * 2 / tau * (1 + math.tanh(half)) * a)
+            slopes.append(-w * ratio * a * (1 - math.tanh(half) ** 2))
+        return losses, slopes
