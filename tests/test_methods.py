@@ -1,10 +1,12 @@
 """The further methods: their relations to one another, and what each of them claims of itself."""
 
+import dapo
 import grpo
-from methods import sapo
+from methods import reinforce_pp, sapo
 
 import pytest
 import torch
+from test_errors import refused
 from test_identities import close, gradient, rows
 
 
@@ -42,3 +44,71 @@ class TestSAPO:
         torch.testing.assert_close(gradient(sapo, inputs, **tiny), -weights * r * a, rtol=1e-8, atol=1e-12)
         loss, _ = sapo.policy_loss(*inputs, sapo.Args(**tiny))
         torch.testing.assert_close(loss + 2 / 1e-5 * a, (1 - r) * a, rtol=1e-4, atol=1e-9)
+
+
+class TestREINFORCEpp:
+    rewards = torch.tensor([[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
+
+    def test_the_mean_is_that_of_tokens(self):
+        """Over tokens advantages have mean 0 and std 1; over responses neither, where lengths differ."""
+        mask = torch.arange(9) < torch.tensor([9, 1, 2, 1, 5, 7, 8, 1, 3, 3, 2, 1])[:, None]
+        for baseline in ("none", "group"):
+            args = reinforce_pp.Args(baseline=baseline)
+            raw = reinforce_pp.compute_advantages(self.rewards, args).view(-1, 1).expand(mask.shape)
+            advantages = reinforce_pp.normalize(raw, mask)
+            assert advantages[mask].mean().abs() < 1e-12
+            assert advantages[mask].std(correction=0).item() == pytest.approx(1, abs=1e-5)
+            assert advantages[:, 0].mean().abs() > 0.05
+            assert (advantages[8:, 0] != 0).all(), "the group without signal has some from the others"
+
+    def test_equal_lengths_and_no_baseline_are_a_z_score_of_the_batch(self):
+        mask = torch.ones(12, 3, dtype=torch.bool)
+        raw = reinforce_pp.compute_advantages(self.rewards, reinforce_pp.Args()).view(-1, 1).expand(mask.shape)
+        expected = (self.rewards - self.rewards.mean()) / (self.rewards.std(correction=0) + 1e-6)
+        close(reinforce_pp.normalize(raw, mask)[:, 0], expected.flatten())
+
+    def test_every_prompt_counts_the_same(self):
+        """A right and a wrong answer are as far apart in easy groups as in hard ones; under GRPO they are not."""
+
+        def spreads(advantages):
+            return (advantages.max(1).values - advantages.min(1).values)[:2]
+
+        args = reinforce_pp.Args(baseline="group", std="rewards")
+        easy, hard = spreads(reinforce_pp.compute_advantages(self.rewards, args))
+        assert easy == hard > 0
+        even = torch.cat([self.rewards, torch.tensor([[1.0, 1.0, 0.0, 0.0]], dtype=torch.float64)])
+        easy, even = spreads(grpo.compute_advantages(even, grpo.Args())[[0, 3]])
+        assert easy > 1.1 * even
+
+    def test_lite_ppo_has_the_std_of_rewards(self):
+        """Of the raw rewards, which is larger than that of the centered ones that ScaleRL takes."""
+        args = reinforce_pp.Args(baseline="group", std="rewards")
+        centered = self.rewards - self.rewards.mean(1, keepdim=True)
+        close(reinforce_pp.compute_advantages(self.rewards, args), centered / (self.rewards.std() + 1e-6))
+        assert self.rewards.std() > 1.2 * centered.std()
+
+    def test_with_the_clip_and_average_of_dapo_it_is_dapo(self):
+        """Beyond the advantages and the average, nothing of the objective is new."""
+        inputs = rows(0)
+        close(gradient(reinforce_pp, inputs), gradient(grpo, inputs))
+        close(gradient(reinforce_pp, inputs, average="token"), gradient(dapo, inputs, clip_eps_high=0.2))
+
+    def test_k2_has_the_gradient_of_the_kl(self):
+        """As a loss, on-policy: E[∇k2] = ∇KL(π‖ref), and E[k2] is not the KL. k3 is the other way round."""
+        logits = torch.tensor([0.3, -0.5, 1.1, 0.2], dtype=torch.float64, requires_grad=True)
+        logp = logits.log_softmax(0)
+        ref = torch.tensor([0.1, 0.4, -0.3, 0.9], dtype=torch.float64).log_softmax(0)
+        exact = (logp.exp() * (logp - ref)).sum()
+        k2 = (logp.exp().detach() * reinforce_pp.kl_penalty(logp, ref)).sum()
+        close(*(torch.autograd.grad(loss, logits, retain_graph=True)[0] for loss in (k2, exact)))
+        assert abs(k2 - exact) > 0.01 * exact
+
+    @pytest.mark.parametrize(
+        "settings,words",
+        [
+            ({"baseline": "group", "responses_per_prompt": 1}, "--responses-per-prompt 2 or more"),
+            ({"std": "rewards"}, "--std rewards needs --baseline group"),
+        ],
+    )
+    def test_settings_that_do_not_go_together(self, settings, words, capsys, tmp_path):
+        assert words in refused(capsys, tmp_path, reinforce_pp, **settings)

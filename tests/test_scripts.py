@@ -84,7 +84,7 @@ def check_difference(old_text, new_text):
             assert kind != "other" or not line.strip(), f"a difference outside the declared sections: {line}"
         if any(kind == "loop" for _, kind in hunk):
             around = [line for line, _ in hunk + new[max(0, j1 - 3) : j1]]
-            declared = any(re.search(rf"#.*\b{re.escape(tag)}\b", line) for line in around for tag in tags)
+            declared = any(re.search(rf"#.*\b{re.escape(tag)}(?!\w)", line) for line in around for tag in tags)
             if declared:
                 names |= {name for line, _ in hunk for name in re.findall(r"(\w+) = ", line)}
             a, b = (set(re.findall(r"\w+", " ".join(x for x, _ in side))) for side in (old[i1:i2], new[j1:j2]))

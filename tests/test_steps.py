@@ -270,6 +270,7 @@ def replay(recorder, args, folder, reference):
             advantages = [[a] * len(response.tokens) for a, response in zip(flat, responses, strict=True)]
         for row, response, values in zip(rows, responses, advantages, strict=True):
             row.advantages = of_sampled(response, values)
+        reference.prepare(rows)
 
         assert len(policy_updates) == len(recorder.minibatches[step]) == args.num_minibatches * args.update_epochs
         for number, minibatch in enumerate(recorder.minibatches[step]):

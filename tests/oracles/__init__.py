@@ -93,6 +93,9 @@ class Reference:
         """The script's own advantages (P, G), for the comparison."""
         return module.compute_advantages(rewards, self.args)
 
+    def prepare(self, rows: list[Row]) -> None:
+        """All rows of a rollout batch, at the rollout weights; here advantages become different from token to token."""
+
     # The loss
 
     def weight(self, lengths: list[int], i: int) -> float:
