@@ -126,14 +126,14 @@ def main(args: Args) -> None:
         engine = run.closing(make_engine(args, model, tokenizer, train + held_out))
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
-        done = run.restore(model, tokenizer, optimizer)
-        history = WeightHistory(args.staleness, run.saved("history", []))
+        history = WeightHistory(model, args.staleness)
+        done = run.restore(model, tokenizer, optimizer, history=history)
         run.evaluate(done, engine, verifier, held_out)
 
         for step in range(done + 1, args.steps + 1):
             seed_step(args.seed, step)
             with run.clock("sync"):
-                engine.load_weights(history.oldest(model))
+                engine.load_weights(history.oldest())
 
             # Generate G responses to each of P prompts, and verify their answers.
             with run.clock("generate"):
@@ -187,7 +187,7 @@ def main(args: Args) -> None:
             rollout = rollout_metrics(rewards, correct, rollouts, verifier.take_failures())
             run.log(step, rollout | mismatch_metrics(old_logp, rollout_logp, mask) | metrics.result())
             if run.due(step, args.save_every):
-                run.save(step, history=history.snapshots)
+                run.save(step)
             if run.interrupted:
                 break
             run.evaluate(step, engine, verifier, held_out)
