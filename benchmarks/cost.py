@@ -24,6 +24,7 @@ from common.models import load_model
 
 import tyro
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, NullFormatter
 from transformers import LlamaConfig, LlamaForCausalLM
 
 HERE = Path(__file__).parent
@@ -103,15 +104,20 @@ def table(results: list[dict]) -> str:
 def draw(results: list[dict]) -> None:
     figure = Figure(figsize=(14, 4), layout="constrained")
     panels = (
-        ("tokens", "tokens", "tokens of the batch"),
-        ("model", "parameters", "parameters of the model"),
-        ("group", "G", "responses per prompt, at 256 in all"),
+        ("tokens", "tokens", "tokens of the batch", "In proportion to the tokens, once there are enough"),
+        ("model", "parameters", "parameters of the model", "In proportion to the parameters, nearly"),
+        ("group", "G", "responses per prompt, at 256 in all", "Whatever the size of the groups"),
     )
-    for axes, (kind, x, label) in zip(figure.subplots(1, 3), panels, strict=True):
+    for axes, (kind, x, label, title) in zip(figure.subplots(1, 3), panels, strict=True):
         rows = [r for r in results if r["kind"] == kind]
         for stage, color in (("generate", BLUE), ("logps", ORANGE), ("train", GREEN)):
             axes.loglog([r[x] for r in rows], [r[stage] for r in rows], marker="o", color=color, label=stage)
-        axes.set(xlabel=label, ylabel="seconds per step")
+        if kind == "group":
+            axes.set_ylim(0.01, 1)
+        axes.set(title=title, xlabel=label, ylabel="seconds per step")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(EngFormatter(sep=""))
+            axis.set_minor_formatter(NullFormatter())
         axes.grid(alpha=0.3)
     axes.legend()
     figure.savefig(HERE / "cost.png", dpi=100)

@@ -62,14 +62,15 @@ def draw(runs: list[dict]) -> None:
     for r in runs:
         rows = r["log"]
         held_out = [(row["step"], row["eval/avg"]) for row in rows if "eval/avg" in row]
-        label = r is runs[0]
+        first = r is runs[0]
         left.plot([r["step"] for r in rows[1:]], [r["accuracy"] for r in rows[1:]], color=BLUE, alpha=0.5)
-        left.plot(*zip(*held_out, strict=True), color=ORANGE, marker="o")
+        # Points: evaluations are few and far between.
+        left.plot(*zip(*held_out, strict=True), color=ORANGE, marker="o", linestyle="none")
         for key, color, name in (("length_correct", GREEN, "correct"), ("length_wrong", RED, "wrong")):
             points = [(row["step"], row[key]) for row in rows if row.get(key) is not None]
-            right.plot(*zip(*points, strict=True), color=color, alpha=0.6, label=f"{name} answers" if label else None)
+            right.plot(*zip(*points, strict=True), color=color, alpha=0.6, label=f"{name} answers" if first else None)
     left.plot([], [], color=BLUE, label="training batches")
-    left.plot([], [], color=ORANGE, marker="o", label="held out, avg@n")
+    left.plot([], [], color=ORANGE, marker="o", linestyle="none", label="held out, avg@n")
     left.set(title="Accuracy", xlabel="step", ylabel="share of correct responses", ylim=(0, 1))
     right.set(title="Response length", xlabel="step", ylabel="tokens")
     for axes in (left, right):

@@ -1,32 +1,56 @@
-"""What a GPU must hold with the README's settings for real models: computed on a CPU, not measured on a GPU.
+"""What GPUs must hold with the settings of docs/real-models.md and docs/scaling.md: computed, not measured on a GPU.
 
     python -m benchmarks.gpu_memory            # about a minute
 
-Training holds weights, gradients and AdamW's two moments in fp32 (16 bytes per parameter), bf16 copies of the
-weights for autocast (2), and what each token of a micro-batch leaves for the backward pass. That is counted: every
-tensor that autograd saves in one layer of the model's shape, under the learner's autocast. With gradient checkpointing
-a layer keeps its input only, and one layer at a time is computed again. While vLLM generates, weights and moments stay
-(12 bytes per parameter) beside its own share of the GPU. A few chunks of logits (64 MiB) and what the allocator cannot
-use come on top.
+Training holds weights, gradients and AdamW's two moments in fp32 (16 bytes per parameter, shared by the GPUs), and
+what each token of a micro-batch leaves for the backward pass. That is counted, without memory for it: every tensor
+that autograd saves in one layer of the model's shape, under the learner's autocast. With gradient checkpointing a layer
+keeps its input only, and one layer at a time is computed again. Whole on every GPU are bf16 copies: of all weights,
+or with checkpointing of a layer, embedding and head; and on several GPUs, while they are used, embedding and head with
+their gradient and three layers. While vLLM generates, weights and moments stay (12 bytes per parameter, shared) beside
+its own share of the GPU. A few chunks of logits (64 MiB) and what the allocator cannot use come on top.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import grpo
 from common.logprobs import autocast
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen3Config
 
-# hidden size, layers, MLP, vocabulary, tied head, heads and key-value heads, as in each model's config.json;
-# then tokens of a micro-batch, gradient checkpointing, GB of the GPU and vLLM's share of it
-MODELS = {
-    "Qwen2.5-0.5B": (Qwen2Config, 896, 24, 4864, 151936, True, 14, 2, 4096, False, 24, 0.4),
-    "Qwen2.5-1.5B": (Qwen2Config, 1536, 28, 8960, 151936, True, 12, 2, 8192, False, 80, 0.4),
-    "Qwen3-1.7B": (Qwen3Config, 2048, 28, 6144, 151936, True, 16, 8, 16384, True, 48, 0.4),
-    "Qwen2.5-3B": (Qwen2Config, 2048, 36, 11008, 151936, True, 16, 2, 8192, True, 80, 0.4),
-    "Qwen2.5-7B": (Qwen2Config, 3584, 28, 18944, 152064, False, 28, 4, 4096, True, 141, 0.3),
+
+class Case(NamedTuple):
+    """A model's shape, as in its config.json, and how it is trained."""
+
+    kind: type[Qwen2Config] | type[Qwen3Config]
+    hidden: int
+    layers: int
+    mlp: int
+    vocabulary: int
+    tied: bool
+    heads: int
+    kv_heads: int
+    micro_batch_tokens: int
+    checkpointing: bool
+    gpu_gb: int
+    vllm_share: float
+    gpus: int = 1
+
+
+QWEN_7B = (Qwen2Config, 3584, 28, 18944, 152064, False, 28, 4)
+QWEN_32B = (Qwen2Config, 5120, 64, 27648, 152064, False, 40, 8)
+CASES = {
+    "Qwen2.5-0.5B": Case(Qwen2Config, 896, 24, 4864, 151936, True, 14, 2, 4096, False, 24, 0.4),
+    "Qwen2.5-1.5B": Case(Qwen2Config, 1536, 28, 8960, 151936, True, 12, 2, 8192, False, 80, 0.4),
+    "Qwen3-1.7B": Case(Qwen3Config, 2048, 28, 6144, 151936, True, 16, 8, 16384, True, 48, 0.4),
+    "Qwen2.5-3B": Case(Qwen2Config, 2048, 36, 11008, 151936, True, 16, 2, 8192, True, 80, 0.4),
+    "Qwen2.5-7B": Case(*QWEN_7B, 4096, True, 141, 0.3),
+    "Qwen2.5-7B on 8 GPUs": Case(*QWEN_7B, 16384, True, 80, 0.5, 8),
+    "Qwen2.5-32B on 4 x 8 GPUs": Case(*QWEN_32B, 16384, True, 141, 0.7, 32),
 }
 
 
@@ -36,8 +60,8 @@ def saved_bytes(forward: Callable[[], object], weights: set[int]) -> int:
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            storages[storage.data_ptr()] = storage
+        if storage._cdata not in weights:
+            storages[storage._cdata] = storage
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
@@ -53,49 +77,47 @@ def bytes_per_token(config: Qwen2Config | Qwen3Config) -> float:
     def saved(layers: int, tokens: int) -> int:
         small = type(config)(**config.to_dict() | {"num_hidden_layers": layers, "vocab_size": 64, "layer_types": None})
         model = AutoModelForCausalLM.from_config(small)
-        weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+        weights = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
         ids = torch.zeros(4, tokens // 4, dtype=torch.long)
-        with autocast(ids.device, grpo.Args(learner_precision="bf16")):
+        with autocast(ids.device, grpo.Args(learner_precision="bf16"), cache=False):
             return saved_bytes(lambda: model.base_model(input_ids=ids, use_cache=False).last_hidden_state, weights)
 
     return ((saved(2, 128) - saved(2, 64)) - (saved(1, 128) - saved(1, 64))) / 64
 
 
 def main() -> None:
-    print("| model | parameters | kept per token of a micro-batch | training | generating | GPU |")
-    print("|" + "---|" * 6)
-    for name, (
-        kind,
-        hidden,
-        layers,
-        mlp,
-        vocabulary,
-        tied,
-        heads,
-        kv_heads,
-        tokens,
-        again,
-        gpu,
-        share,
-    ) in MODELS.items():
-        config = kind(
-            hidden_size=hidden,
-            num_hidden_layers=layers,
-            intermediate_size=mlp,
-            vocab_size=vocabulary,
-            tie_word_embeddings=tied,
-            num_attention_heads=heads,
-            num_key_value_heads=kv_heads,
+    print("| model | parameters | per token | shared | whole | tokens | training | generating | GPU |")
+    print("|" + "---|" * 9)
+    for name, case in CASES.items():
+        config = case.kind(
+            hidden_size=case.hidden,
+            num_hidden_layers=case.layers,
+            intermediate_size=case.mlp,
+            vocab_size=case.vocabulary,
+            tie_word_embeddings=case.tied,
+            num_attention_heads=case.heads,
+            num_key_value_heads=case.kv_heads,
         )
         with torch.device("meta"):
-            parameters = AutoModelForCausalLM.from_config(config).num_parameters()
-        layer = bytes_per_token(config)
-        kept = 4 * hidden * layers + layer if again else layers * layer
-        training = (18 * parameters + tokens * kept) / 1e9  # GB
-        generating = 12 * parameters / 1e9 + share * gpu  # GB
+            model = AutoModelForCausalLM.from_config(config)
+        parameters = model.num_parameters()
+        of_layer = sum(weight.numel() for weight in model.model.layers[0].parameters())
+        of_ends = parameters - case.layers * of_layer  # embedding and head
+        with FakeTensorMode():  # tensors with a shape and no memory
+            saved = bytes_per_token(config)
+        kept = 4 * case.hidden * case.layers + saved if case.checkpointing else case.layers * saved
+        copies = of_layer + of_ends if case.checkpointing else parameters  # in bf16
+        whole = 2 * copies + (0 if case.gpus == 1 else 8 * of_ends + 12 * of_layer)
+        parts = {
+            "shared": 16 * parameters / case.gpus,
+            "whole": whole,
+            "tokens": case.micro_batch_tokens * kept,
+        }
+        generating = 12 * parameters / case.gpus / 1e9 + case.vllm_share * case.gpu_gb
         print(
-            f"| {name} | {parameters / 1e9:.2f}B | {kept / 1e6:.2f} MB | {training:.0f} GB | {generating:.0f} GB "
-            f"| {gpu} GB |"
+            f"| {name} | {parameters / 1e9:.2f}B | {kept / 1e6:.2f} MB | "
+            + " | ".join(f"{part / 1e9:.1f} GB" for part in parts.values())
+            + f" | {sum(parts.values()) / 1e9:.0f} GB | {generating:.0f} GB | {case.gpu_gb} GB |"
         )
 
 

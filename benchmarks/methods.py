@@ -1,6 +1,6 @@
-"""All eleven methods on the embedded default: same settings, same steps, three seeds each.
+"""Every method on the embedded default: same settings, same steps, three seeds each.
 
-    python -m benchmarks.methods            # runs everything, two runs at a time, then draws
+    python -m benchmarks.methods            # runs what methods.json does not have, two runs at a time, then draws
     python -m benchmarks.methods --redraw   # only the table and the picture, from methods.json
 
 A method keeps its paper's own defaults (clip bounds, aggregation, reward), nothing is tuned. The
@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.plots import method_style, read_metrics
+from common.plots import BLUE, GRAY, read_metrics
 from common.scripts import ROOT, command, parents, script_path
 from common.stats import interval
 
@@ -68,6 +68,11 @@ def run(method: str, seed: int, steps: int, flags: tuple[str, ...] = (), kept: s
     return {"method": method, "seed": seed, "seconds": seconds, "versions": versions, "log": log}
 
 
+def compared(runs: list[dict]) -> list[str]:
+    """The methods that there are several runs of."""
+    return [method for method in SCRIPTS if sum(r["method"] == method for r in runs) > 1]
+
+
 def table(runs: list[dict]) -> str:
     """One line per method, the last evaluation of each run."""
     lines = [
@@ -75,7 +80,7 @@ def table(runs: list[dict]) -> str:
         "| prompts per step | minutes |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for method in SCRIPTS:
+    for method in compared(runs):
         mine = [r for r in runs if r["method"] == method]
         last = [r["log"][-1] for r in mine]
 
@@ -95,36 +100,50 @@ def table(runs: list[dict]) -> str:
 
 
 def draw(runs: list[dict]) -> None:
-    """Held-out accuracy, response length and entropy over the steps: mean and range of the seeds."""
-    panels = [
-        ("eval/avg", "Held-out accuracy", "avg@4, at the first and last point avg@16"),
-        ("length", "Length of the responses trained on", "tokens"),
-        ("entropy", "Entropy, averaged as the method's loss is", "nats per token"),
+    """A column for each method, beside GRPO in gray: mean and range of the seeds."""
+    rows = [
+        ("eval/avg", "held-out accuracy"),
+        ("length", "tokens per response"),
+        ("entropy", "entropy (nats)"),
     ]
-    figure = Figure(figsize=(16, 5.5), layout="constrained")
-    for axes, (key, title, unit) in zip(figure.subplots(1, 3), panels, strict=True):
-        for method in SCRIPTS:
-            logs = [r["log"] for r in runs if r["method"] == method]
-            steps = [row["step"] for row in logs[0] if key in row]
-            values = list(zip(*([row[key] for row in log if key in row] for log in logs), strict=True))
-            color, style = method_style(method)
-            axes.plot(steps, [statistics.mean(v) for v in values], color=color, linestyle=style, label=method)
-            axes.fill_between(steps, [min(v) for v in values], [max(v) for v in values], color=color, alpha=0.12)
-        axes.set(title=title, xlabel="step (one rollout batch of 256 responses)", ylabel=unit)
-        axes.grid(alpha=0.3)
-    axes.legend(fontsize="small", ncols=2)
-    figure.suptitle("Eleven methods on the embedded default: mean and range of three seeds")
-    figure.savefig(HERE / "methods.png", dpi=100)
+    others = [method for method in compared(runs) if method != "grpo"]
+    figure = Figure(figsize=(2 * len(others), 6), layout="constrained")
+    panels = figure.subplots(len(rows), len(others), sharex=True, sharey="row")
+    for (key, label), of_row in zip(rows, panels, strict=True):
+        for axes, method in zip(of_row, others, strict=True):
+            for name, color in (("grpo", GRAY), (method, BLUE)):
+                logs = [r["log"] for r in runs if r["method"] == name]
+                steps = [row["step"] for row in logs[0] if key in row]
+                values = list(zip(*([row[key] for row in log if key in row] for log in logs), strict=True))
+                mean, low, high = ([f(v) for v in values] for f in (statistics.mean, min, max))
+                if key == "eval/avg":  # few and far between: no line through what nobody measured
+                    errors = [
+                        [m - x for m, x in zip(mean, low, strict=True)],
+                        [x - m for m, x in zip(mean, high, strict=True)],
+                    ]
+                    axes.errorbar(steps, mean, errors, color=color, fmt="o", markersize=4)
+                else:
+                    axes.plot(steps, mean, color=color)
+                    axes.fill_between(steps, low, high, color=color, alpha=0.2)
+            axes.grid(alpha=0.3)
+        of_row[0].set_ylabel(label)
+    for axes, method in zip(panels[0], others, strict=True):
+        axes.set_title(method, color=BLUE)
+    figure.supxlabel("step (a rollout batch of 256 responses)")
+    figure.suptitle("Each method beside GRPO (gray) at the default settings: mean and range of three seeds")
+    figure.savefig(HERE / "methods.png", dpi=80)
 
 
 def main(args: Args) -> None:
     results = HERE / "methods.json"
+    runs = json.loads(results.read_text()) if results.exists() else []
     if not args.redraw:
+        done = {(r["method"], r["seed"]) for r in runs}
         plan = [(method, seed) for seed in range(1, args.seeds + 1) for method in SCRIPTS]
         with ThreadPoolExecutor(args.jobs) as pool:
-            runs = list(pool.map(lambda job: run(*job, args.steps), plan))
-        results.write_text("[\n" + ",\n".join(json.dumps(r) for r in runs) + "\n]\n")
-    runs = json.loads(results.read_text())
+            for r in pool.map(lambda job: run(*job, args.steps), [job for job in plan if job not in done]):
+                runs.append(r)
+                results.write_text("[\n" + ",\n".join(json.dumps(r) for r in runs) + "\n]\n")
     (HERE / "methods.md").write_text(table(runs))
     draw(runs)
     print(table(runs))

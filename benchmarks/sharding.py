@@ -10,11 +10,13 @@ sums for its own part: 3 · (n - 1)/n · 4 bytes per parameter; a pass without g
 take the parts once.
 """
 
+import gc
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import grpo
 from common import distributed
@@ -29,6 +31,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 HERE = Path(__file__).parent
 PROCESSES = (1, 2, 4)
+PRECISIONS = {"fp32": {}, "bf16": {"learner_precision": "bf16", "gradient_checkpointing": True}}
 
 
 class Traffic(TorchDispatchMode):
@@ -72,12 +75,16 @@ def resident(field: str) -> int:
 class Learner:
     """A model on this process, and an update with a row of eight tokens for each process."""
 
-    def __init__(self, model: Qwen3ForCausalLM) -> None:
+    def __init__(self, model: Qwen3ForCausalLM, **settings: Any) -> None:
+        self.args = grpo.Args(**settings)
+        if self.args.gradient_checkpointing:
+            model.gradient_checkpointing_enable()
+            model.train()
         self.model = distributed.place(model)
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
         n = distributed.world_size()
         rollouts = Rollouts([[5] * 4] * n, [[0.0] * 4] * n, [False] * n, [[True] * 4] * n)
-        self.batch, self.args = collate([[1] * 4] * n, rollouts, "cpu"), grpo.Args()
+        self.batch = collate([[1] * 4] * n, rollouts, "cpu")
 
     def gradients(self) -> None:
         token_logps(self.model, self.batch, torch.tensor([distributed.rank()]), self.args)[0].sum().backward()
@@ -94,18 +101,24 @@ def work() -> None:
     small.gradients()
     small.update()
     before = resident("VmRSS")
-    learner = Learner(build())
-    learner.gradients()
-    learner.update()
-    Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts again
-    learner.gradients()
-    counts = {"held": resident("VmRSS") - before}
-    learner.update()
-    counts["peak"] = resident("VmHWM") - before
+    counts = {}
+    for precision, settings in PRECISIONS.items():
+        learner = None  # not both at a time
+        gc.collect()
+        learner = Learner(build(), **settings)
+        learner.gradients()
+        learner.update()
+        Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts again
+        batch_logps(learner.model, learner.batch, learner.args)
+        counts[f"scoring, {precision}"] = resident("VmHWM") - before
+        learner.gradients()
+        counts[f"held, {precision}"] = resident("VmRSS") - before
+        learner.update()
+        counts[f"peak, {precision}"] = resident("VmHWM") - before
     stages = {
-        "update": learner.gradients,
-        "scoring": lambda: batch_logps(learner.model, learner.batch, learner.args),
-        "weights": lambda: [None for _ in distributed.whole_weights(learner.model)],
+        "received in an update": learner.gradients,
+        "received in scoring": lambda: batch_logps(learner.model, learner.batch, learner.args),
+        "received as new weights": lambda: [None for _ in distributed.whole_weights(learner.model)],
     }
     for stage, function in stages.items():
         with Traffic() as traffic:
@@ -132,15 +145,11 @@ def main() -> None:
     model = build()
     size = 4 * model.num_parameters()
     results = {"parameters": model.num_parameters()} | {str(n): measure(n) for n in PROCESSES}
-    print("| processes | held | peak of an update | received in an update | scoring | new weights |")
-    print("|" + "---|" * 6)
+    memory, traffic = (lambda n: f"{n / 2**20:.0f} MiB"), (lambda n: f"{n / size:.2f} of the weights")
+    columns = {name: traffic if name.startswith("received") else memory for name in results[str(PROCESSES[0])]}
+    print("| processes | " + " | ".join(columns) + " |\n|" + "---|" * (len(columns) + 1))
     for n in PROCESSES:
-        counts = results[str(n)]
-        print(
-            f"| {n} | {counts['held'] / 2**20:.0f} MiB | {counts['peak'] / 2**20:.0f} MiB "
-            + "".join(f"| {counts[stage] / size:.2f} of the weights " for stage in ("update", "scoring", "weights"))
-            + "|"
-        )
+        print(f"| {n} | " + " | ".join(form(results[str(n)][name]) for name, form in columns.items()) + " |")
     (HERE / "sharding.json").write_text(json.dumps(results, indent=2) + "\n")
 
 

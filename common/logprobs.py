@@ -38,17 +38,20 @@ def logp_and_entropy(hidden: Tensor, targets: Tensor, *head: Any) -> tuple[Tenso
     return logps.gather(-1, targets), entropy
 
 
-def autocast(device: torch.device, args: Settings) -> torch.autocast:
-    """bf16 compute over the fp32 master weights, by default where the hardware is made for it."""
+def autocast(device: torch.device, args: Settings, cache: bool) -> torch.autocast:
+    """bf16 compute over the fp32 master weights, by default where the hardware is made for it.
+
+    With a `cache`, the bf16 copies of all weights are kept until the end, for weights that are used more than once.
+    """
     bf16 = args.learner_precision == "bf16" or (args.learner_precision == "auto" and device.type == "cuda")
-    return torch.autocast(device.type, torch.bfloat16, enabled=bf16)
+    return torch.autocast(device.type, torch.bfloat16, enabled=bf16, cache_enabled=cache)
 
 
 def response_hidden(model: Any, batch: Batch, rows: Tensor, args: Settings) -> Tensor:
     """What the model computed just before each response token of `rows`: (N, D), row by row."""
     # A process without rows reads one token, to keep step with the others.
     tokens = batch.tokens[rows, : int(batch.lengths[rows].max())] if len(rows) else batch.tokens[:1, :1]  # (b, S)
-    with autocast(tokens.device, args):
+    with autocast(tokens.device, args, cache=False):
         # Padding stands on the right and attention is causal, so no token sees it: no mask is needed.
         hidden = model.base_model(input_ids=tokens, use_cache=False).last_hidden_state  # (b, S, D)
     row, t = batch.mask[rows].nonzero(as_tuple=True)  # (N,), (N,)
@@ -72,7 +75,7 @@ def compute_target_logps(
     hidden = response_hidden(model, batch, rows, args)  # (N, D)
     head = (model.get_output_embeddings(), args.temperature, args.fp32_lm_head)
     chunk = max(1, LOGITS_AT_ONCE // head[0].weight.shape[0])
-    with autocast(hidden.device, args):
+    with autocast(hidden.device, args, cache=True):  # the head is the same for all chunks
         parts = [
             checkpoint(logp_and_entropy, h, y, *head, use_reentrant=False)
             if len(targets) > chunk

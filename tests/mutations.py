@@ -25,6 +25,7 @@ from common.scripts import parents, script_path
 
 STEPS = "tests/test_steps.py"
 OBJECTIVES = "tests/test_objectives.py"
+DISTRIBUTED = "tests/test_distributed.py"
 
 
 @dataclass
@@ -97,6 +98,10 @@ MUTATIONS = [
     Mutation("a micro-batch loses its last row", "yield rows[start:]", "yield rows[start : max(start + 1, len(rows) - 1)]", "common/batch.py"),
     Mutation("groups are torn apart", "(groups[:, None] * G + torch.arange(G)).flatten()", "torch.randperm(P * G)[: len(groups) * G]", "common/batch.py", "tests/test_engine.py"),
     Mutation("the cosine is a line", "0.5 * (1.0 + math.cos(math.pi * progress))", "1.0 - progress", "common/schedule.py"),
+    Mutation("gradients are means of processes", "divide_factor(1.0)", "divide_factor(float(world_size()))", "common/distributed.py", DISTRIBUTED),
+    Mutation("every process has all rows", "parts(rows[i::N], batch", "parts(rows, batch", "common/batch.py", DISTRIBUTED),
+    Mutation("every process the same prompts", "some = prompt_ids[mine]", "some = prompt_ids[: len(prompt_ids[mine])]", "common/engines.py", DISTRIBUTED),
+    Mutation("log-probs of one's own rows only", "return sum_over_processes(results)", "return results", "common/logprobs.py", DISTRIBUTED),
     Mutation("one random number for all rows", "generator=torch.Generator().manual_seed(seed)", "generator=torch.Generator().manual_seed(seeds[0])", "common/engines.py", "tests/test_engine.py"),
 ]  # fmt: skip
 
