@@ -12,19 +12,23 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-LOGITS_AT_ONCE = 1 << 24  # elements of the (tokens, V) logits held at a time: 64 MiB in fp32
+# Elements of the (tokens, V) logits held at a time. On a GPU 512 MiB in fp32: each chunk casts the head again.
+LOGITS_AT_ONCE = 1 << (27 if torch.cuda.is_available() else 24)
 
 
 def distribution(hidden: Tensor, head: torch.nn.Linear, temperature: float, fp32: bool) -> Tensor:
     """Log-probs (N, V) of the next token from hidden states (N, D); the softmax is in fp32.
 
     Logits are divided by the sampling temperature: the policy is what is sampled. `fp32` also runs
-    the head itself in fp32, which brings sampler and learner closer where they compute in bf16.
+    the head itself in fp32, which brings sampler and learner closer where they compute in bf16. Its
+    weights are rounded to bf16 even then, as the sampler's are.
     """
     if fp32:
-        with torch.autocast(hidden.device.type, enabled=False):
+        kind = hidden.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else head.weight.dtype
+        with torch.autocast(kind, enabled=False):
             bias = None if head.bias is None else head.bias.float()
-            logits = F.linear(hidden.float(), head.weight.float(), bias)  # (N, V)
+            logits = F.linear(hidden.float(), head.weight.to(dtype).float(), bias)  # (N, V)
     else:
         logits = head(hidden)  # (N, V)
     return (logits.float() / temperature).log_softmax(-1)

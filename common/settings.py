@@ -77,7 +77,8 @@ class Settings:
     gpu_memory_utilization: Annotated[float, Interval(gt=0, lt=1)] = 0.4
     """Share of a GPU's memory that vLLM holds while it generates, beside the learner's weights and moments."""
     rollout_precision: Literal["auto", "fp32", "bf16", "fp8"] = "auto"
-    """What the engine computes in: auto is bf16 on a GPU and fp32 elsewhere; fp8 is bf16 with 8-bit weights."""
+    """What the engine computes in: auto is bf16 on a GPU and fp32 elsewhere; fp8 is bf16 with 8-bit weights, in vLLM
+    with 8-bit activations too (compute capability 8.9 or more)."""
     learner_precision: Literal["auto", "fp32", "bf16"] = "auto"
     """What the learner computes in, over weights in fp32: auto is bf16 on a GPU and fp32 elsewhere."""
     fp32_lm_head: bool = False

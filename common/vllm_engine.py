@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 logging.getLogger("vllm").setLevel(logging.ERROR)  # for what is logged before vLLM reads that
 warnings.filterwarnings("ignore", "`torch.distributed.reduce_op` is deprecated")
 # In one process with the learner, so that weights can be handed over without a file.
@@ -19,7 +20,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")  # would need g++, and 10 s at the first rollout
 
 from common.cli import fail, first_line
-from common.distributed import world_size
+from common.distributed import local, world_size
 from common.engines import Weights
 from common.models import eos_ids, model_path
 from common.records import Rollouts
@@ -41,6 +42,21 @@ def repack_cpu_head(model: Any) -> None:
         head.quant_method.process_weights_after_loading(head)
 
 
+def check_memory(args: Settings, model: Any, total: int) -> None:
+    """End the program where the engine's share of a GPU of `total` bytes leaves too little to the learner.
+
+    The engine starts beside weights alone; it wakes beside moments too, those of PPO's critic, and the reference model.
+    """
+    held = sum(local(weight).nbytes for weight in model.parameters())
+    copies = 3 + (getattr(args, "kl_beta", 0) > 0) + 3 * hasattr(args, "gae_lambda")
+    left = (1 - args.gpu_memory_utilization) * total
+    if copies * held > left:
+        fail(
+            f"--gpu-memory-utilization {args.gpu_memory_utilization} leaves {left / 1e9:.1f} GB to the learner, which "
+            f"holds {copies * held / 1e9:.1f} GB while vLLM generates: {1 - copies * held / total:.2f} would fit."
+        )
+
+
 class VLLMEngine:
     """vLLM with the learner's weights: what it reports is the distribution that it sampled from."""
 
@@ -57,6 +73,8 @@ class VLLMEngine:
         self.eos = eos_ids(model, tokenizer)
         self.sleeps = gpu  # on a CPU vLLM cannot
         memory = {"gpu_memory_utilization": args.gpu_memory_utilization} if gpu else CPU_MEMORY
+        if gpu:
+            check_memory(args, model, torch.cuda.mem_get_info()[1])
         try:
             self.llm = vllm.LLM(
                 model=model_path(args.model),
@@ -70,6 +88,7 @@ class VLLMEngine:
                 logprobs_mode="processed_logprobs",  # with temperature: "raw" would be another distribution
                 max_logprobs=-1,  # no limit: DPPO's K is the script's matter
                 enable_sleep_mode=self.sleeps,
+                sleep_mode_offload_cudagraph=self.sleeps,
                 enforce_eager=not gpu,
                 disable_log_stats=True,
                 use_tqdm_on_load=False,

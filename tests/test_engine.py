@@ -77,17 +77,18 @@ def test_chunked_head_has_the_same_gradient(embedded, monkeypatch):
 
 
 def test_fp32_head_under_bf16():
-    """With the head in fp32, log-probs of bf16 hidden states do not pass through bf16 logits."""
+    """With the head in fp32, log-probs pass through no bf16 logits: the sampler's, whose weights are bf16."""
     torch.manual_seed(0)
     head = torch.nn.Linear(64, 500, bias=False)
-    hidden, targets = torch.randn(20, 64).bfloat16(), torch.randint(500, (20,))
-    targets = targets[:, None]
-    exact, _ = logp_and_entropy(hidden.float(), targets, head, 1.0, False)
+    hidden, targets = torch.randn(20, 64).bfloat16(), torch.randint(500, (20, 1))
+    sampler, _ = logp_and_entropy(hidden, targets, copy.deepcopy(head).bfloat16(), 1.0, True)
     with torch.autocast("cpu", torch.bfloat16):
         rounded, _ = logp_and_entropy(hidden, targets, head, 1.0, False)
         kept, _ = logp_and_entropy(hidden, targets, head, 1.0, True)
-    torch.testing.assert_close(kept, exact)
-    assert (rounded - exact).abs().max() > 1e-3
+    torch.testing.assert_close(kept, sampler)
+    assert (rounded - sampler).abs().max() > 1e-3
+    unrounded, _ = logp_and_entropy(hidden.float(), targets, head, 1.0, False)
+    assert (unrounded - sampler).abs().max() > 1e-4
 
 
 def test_learner_in_bf16(embedded):

@@ -2,12 +2,13 @@
 
 import dppo
 import grpo
+import ppo
 from common.batch import collate
 from common.engines import continue_responses, prompt_seeds
 from common.logprobs import batch_logps, top_logps
 from common.models import load_model
 from common.plots import read_metrics
-from common.vllm_engine import VLLMEngine
+from common.vllm_engine import VLLMEngine, check_memory
 
 import pytest
 import torch
@@ -93,6 +94,38 @@ def test_responses_go_on_from_given_tokens(engine_and_model):
     begun = engine.generate(prompts, 1, 4, 0.0, [1, 2, 3])
     rest = continue_responses(engine, prompts, begun, 48, 0.0, [1, 2, 3])
     assert rest.tokens == whole.tokens and rest.truncated == whole.truncated
+
+
+def test_every_weight_is_reloaded(engine_and_model):
+    """Zeroed weights, as uninitialized ones after a deep sleep, are the learner's again after a reload."""
+    engine, model, _ = engine_and_model
+
+    def checksum(loaded):
+        return {name: weight.double().sum().item() for name, weight in loaded.named_parameters()}
+
+    def zero(loaded):
+        for weight in loaded.parameters():
+            weight.data.zero_()
+
+    engine.load_weights(model.named_parameters())
+    before = engine.llm.apply_model(checksum)
+    engine.llm.apply_model(zero)
+    assert engine.llm.apply_model(checksum) != before
+    engine.load_weights(model.named_parameters())
+    assert engine.llm.apply_model(checksum) == before
+
+
+@pytest.mark.parametrize("script, copies", [(grpo, 3), (ppo, 6)])
+def test_a_share_that_leaves_too_little_is_refused(script, copies, engine_and_model, capsys):
+    """Weights and moments, with PPO those of the critic, must fit beside the engine when it wakes."""
+    _, model, _ = engine_and_model
+    held = sum(weight.nbytes for weight in model.parameters())
+    args = script.Args(gpu_memory_utilization=0.5)
+    check_memory(args, model, total=2 * copies * held + 10)
+    with pytest.raises(SystemExit) as stop:
+        check_memory(args, model, total=2 * copies * held - 10)
+    assert stop.value.code == 2
+    assert "error: --gpu-memory-utilization 0.5 leaves" in capsys.readouterr().err
 
 
 def rows_of_a_run(script, folder, **settings):
