@@ -5,14 +5,22 @@ judged; `compute` gives a dict of numbers, `verdict` and `effect` judge and summ
 """
 
 import ast
+import copy
 import importlib
 import json
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import grpo
+from common.batch import Batch, collate, minibatches
 from common.cli import fail
+from common.data import load_problems, sample_problems
+from common.engines import TransformersEngine, prompt_seeds, rounded_to_fp8
+from common.logprobs import batch_logps, token_logps
+from common.models import load_model
 from common.scripts import ROOT, docstring
+from common.verify import Verifier
 
 import torch
 from matplotlib.axes import Axes
@@ -209,3 +217,51 @@ def prompt_weight(script: ModuleType, p: float, G: int, **settings: Any) -> floa
     """w(p): the expected gradient of a prompt solved with chance p is w(p) ∇p, over all groups of G responses."""
     chance, gradient = group_gradients(script, p, G, **settings)
     return (chance * gradient).sum().item()
+
+
+# The embedded model
+
+
+def embedded(P: int, G: int, args: Any) -> tuple[Any, Batch, Tensor]:
+    """The embedded model, G responses of it to each of P training problems, and which are correct (P, G)."""
+    model, tokenizer = load_model(args)
+    train, held_out = load_problems(args, model, tokenizer)
+    problems = sample_problems(train, args.seed, 0, P)
+    prompts = [problem.prompt_ids for problem in problems]
+    engine = TransformersEngine(model, tokenizer)
+    rollouts = engine.generate(prompts, G, args.max_response_tokens, args.temperature, prompt_seeds(P, args.seed, 1))
+    verifier = Verifier(tokenizer, train + held_out)
+    correct = torch.tensor(verifier(problems, rollouts)).float().view(P, G)
+    verifier.close()
+    return model, collate(prompts, rollouts, model.device), correct
+
+
+def scored(model: Any, batch: Batch, precision: str, args: Any) -> Tensor:
+    """Log-probs (B, T) of the responses by the model in another precision; "fp8" is bf16 with 8-bit weights."""
+    copied = copy.deepcopy(model)
+    if precision == "fp8":
+        with torch.no_grad():
+            for name, weight in copied.named_parameters():
+                if weight.ndim == 2 and "embed" not in name and "lm_head" not in name:  # as in the engine
+                    weight.copy_(rounded_to_fp8(weight))
+    copied.to({"fp32": torch.float32, "fp16": torch.float16}.get(precision, torch.bfloat16))
+    return batch_logps(copied, batch, args)[0]
+
+
+def updates(model: Any, batch: Batch, advantages: Tensor, args: Any) -> list[float]:
+    """All updates of grpo.py on one rollout batch; the share of the loss weight that is clipped in each."""
+    torch.manual_seed(args.seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
+    old_logp, clipped = batch_logps(model, batch, args)[0], []
+    P, G = args.prompts_per_step, args.responses_per_prompt
+    for rows in minibatches(P, G, args):
+        logp, _ = token_logps(model, batch, rows, args)  # (b, T)
+        mask, A = batch.mask[rows], advantages[rows]
+        loss, values = grpo.policy_loss(logp, old_logp[rows], batch.rollout_logp[rows], A, mask, args)
+        weights = grpo.token_weights(mask, args)
+        clipped.append((weights * (values["clip_pos"] + values["clip_neg"])).sum().item())
+        (weights * loss).sum().backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
+        optimizer.step()
+        optimizer.zero_grad()
+    return clipped
