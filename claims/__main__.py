@@ -34,10 +34,11 @@ def main(args: Args) -> None:
         for name in court.names():
             stored = court.record(name) or {"verdict": "not run yet", "effect": court.statement(name)}
             print(f"{name:{width}}  {stored['verdict']:12}  {stored['effect']}")
-    for claim in map(court.load, args.claims):
-        name = claim.__name__.rsplit(".", 1)[-1]
-        stored = court.record(name) if args.redraw else court.run(name)
+    for name in args.claims:
+        if not args.redraw:
+            court.run(name)
         court.draw(name)
+        stored = court.record(name)
         print(f"{court.statement(name)}\n{stored['verdict']}: {stored['effect']}")
 
 

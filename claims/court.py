@@ -41,9 +41,9 @@ KINDS = {
 PAGE_HEAD = """# The court of claims
 
 What papers and write-ups say about these methods, each tested by one file of `claims/`. Its docstring says who claims
-it, what is tested and by which rule it is judged, and the rule was written before the result. A verdict says what was
-measured here, on a policy that can be enumerated or on the embedded model; none of them says what is true at scale.
-The verdict links to its picture. `python -m claims --page` makes this page from `claims/results/`.
+it, what is tested and by which rule it is judged. A verdict says what was measured here, on a policy that can be
+enumerated or on the embedded model; none of them says what is true at scale. It links to its picture.
+`python -m claims --page` makes this page from `claims/results/`.
 
 - **reproduced**: the effect goes the claimed way, and is large enough to be worth naming.
 - **refuted**: an effect of that size is excluded, here.
@@ -135,15 +135,18 @@ def page() -> str:
     """docs/claims.md: every claim with its verdict, from the stored results."""
     lines = [PAGE_HEAD]
     for kind_, heading in KINDS.items():
-        rows = [(name, record(name)) for name in names() if kind(name) == kind_]
-        if not rows:
-            continue
-        lines += ["", f"## {heading}", "", "| claim | verdict | effect | command |", "|---|---|---|---|"]
-        for name, stored in rows:
-            stored = stored or {"verdict": "not run yet", "effect": ""}
-            claim = f"[{statement(name)}](../claims/{name}.py)"
-            picture = f"[{stored['verdict']}](../claims/results/{name}.png)"
-            lines.append(f"| {claim} | {picture} | {stored['effect']} | `python -m claims {name}` |")
+        of_kind = [name for name in names() if kind(name) == kind_ and record(name)]
+        if of_kind:
+            lines += ["", f"## {heading}", "", "| claim | verdict | effect | command |", "|---|---|---|---|"]
+        for name in of_kind:
+            stored = record(name)
+            cells = (
+                f"[{statement(name)}](../claims/{name}.py)",
+                f"[{stored['verdict']}](../claims/results/{name}.png)",
+                stored["effect"].replace("|", "\\|"),
+                f"`python -m claims {name}`",
+            )
+            lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 

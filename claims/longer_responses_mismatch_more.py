@@ -48,7 +48,7 @@ def effect(result):
 
 def draw(result):
     panel = axes(
-        "The largest mismatch grows with length as the largest of random draws does",
+        "The largest mismatch of a response grows with its length, the mean does not",
         "tokens",
         "|Δp|, bf16 against fp32",
         yscale="log",

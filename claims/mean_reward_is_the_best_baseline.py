@@ -29,7 +29,7 @@ def verdict(result):
 def effect(result):
     ratios = sorted(result["variance with the mean over the best"])
     of_best = f"variance {ratios[len(ratios) // 2]:.2f} times the best's in the median, {ratios[-1]:.1f} at worst"
-    return f"best to 1 % in {share_best(result):.0%} of the draws; {of_best}"
+    return f"best to 1% in {share_best(result):.0%} of the draws; {of_best}"
 
 
 def draw(result):
