@@ -62,5 +62,5 @@ def draw(result):
         relative = [w / result[name][CHANCES.index(0.5)] for w in result[name]]
         panel.bar([x + shift for x in range(len(CHANCES))], relative, 0.4, color=color, label=name)
     panel.set_xticks(range(len(CHANCES)), CHANCES)
-    panel.legend(loc="lower right")
+    panel.legend(loc="upper center")
     return panel.figure

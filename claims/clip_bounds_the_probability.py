@@ -16,7 +16,7 @@ from common.plots import BLUE, ORANGE
 import torch
 
 KIND = "exact"
-UPDATES, LR, G = 16, 0.3, 100
+UPDATES, LR, G = 16, 0.15, 100
 
 
 def ratios(right):

@@ -79,7 +79,7 @@ def effect(result):
 
 def draw(result):
     panel = axes(
-        "Under random rewards the upper bound lowers the entropy while the drift is small",
+        "Random rewards: the upper bound lowers the entropy, at small drift",
         "drift of the policy since sampling (standard deviation of the logits)",
         "change of entropy per unit step",
     )

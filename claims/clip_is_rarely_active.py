@@ -42,8 +42,8 @@ def effect(result):
 
 def draw(result):
     panel = axes("The more updates a rollout batch serves, the more is clipped", "update", "share of tokens clipped")
-    for (n, shares), color in zip(result.items(), (ORANGE, BLUE), strict=True):
-        panel.plot(range(1, len(shares) + 1), shares, marker="o", color=color, label=f"{n} updates")
+    for (n, shares), color, size in zip(result.items(), (ORANGE, BLUE), (10, 5), strict=True):
+        panel.plot(range(1, len(shares) + 1), shares, "o-", color=color, markersize=size, label=f"{n} updates")
     panel.axhline(0.05, color="black", linestyle=":", label="5 %")
     panel.legend()
     return panel.figure

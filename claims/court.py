@@ -4,10 +4,10 @@ A claim is a file of this folder. Its docstring says the claim, who says it, wha
 judged; `compute` gives a dict of numbers, `verdict` and `effect` judge and summarize it, `draw` makes one picture.
 """
 
-import ast
 import copy
 import importlib
 import json
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -72,6 +72,7 @@ def decide(holds: bool) -> str:
 # Files
 
 
+@cache
 def names() -> list[str]:
     """All claims: the files of this folder whose docstring has a rule."""
     return sorted(path.stem for path in HERE.glob("*.py") if f"\n{PARTS[-1]}" in docstring(path))
@@ -86,14 +87,6 @@ def load(name: str) -> ModuleType:
 def statement(name: str) -> str:
     """The claim in one sentence, the first line of its docstring."""
     return docstring(HERE / f"{name}.py").splitlines()[0]
-
-
-def kind(name: str) -> str:
-    """The claim's KIND, read without importing torch through it."""
-    for node in ast.parse((HERE / f"{name}.py").read_text()).body:
-        if isinstance(node, ast.Assign) and node.targets[0].id == "KIND":
-            return ast.literal_eval(node.value)
-    raise ValueError(f"claims/{name}.py has no KIND")
 
 
 def rounded(value: Any) -> Any:
@@ -134,8 +127,8 @@ def draw(name: str) -> Path:
 def page() -> str:
     """docs/claims.md: every claim with its verdict, from the stored results."""
     lines = [PAGE_HEAD]
-    for kind_, heading in KINDS.items():
-        of_kind = [name for name in names() if kind(name) == kind_ and record(name)]
+    for kind, heading in KINDS.items():
+        of_kind = [name for name in names() if kind == load(name).KIND and record(name)]
         if of_kind:
             lines += ["", f"## {heading}", "", "| claim | verdict | effect | command |", "|---|---|---|---|"]
         for name in of_kind:

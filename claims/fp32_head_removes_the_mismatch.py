@@ -29,7 +29,7 @@ def effect(result):
 
 
 def draw(result):
-    panel = axes("An output layer in fp32 changes little here", "", "mean |Δlog p| of a token")
+    panel = axes("An output layer in fp32 takes a part of the mismatch away", "", "mean |Δlog p| of a token")
     arms = ("bf16", "bf16, fp32 head")
     panel.bar(arms, [result[arm]["mean"] for arm in arms], color=(GRAY, BLUE), width=0.5)
     return panel.figure

@@ -26,12 +26,12 @@ PROBLEMS, PROMPTS, ANSWERS, RIGHT, FEATURES = 12, 60, 16, 2, 16
 STEP, MOST_STEPS, TARGET = 0.2, 2000, 0.5
 GRID = np.linspace(0.0005, 0.9995, 1000)
 KS = (1, 4, 16, 64, 256)
-ARMS = {
-    "rloo": [prompt_weight(rloo, p, 8) for p in GRID],
-    "grpo": [prompt_weight(grpo, p, 8) for p in GRID],
-    "maxrl": [prompt_weight(maxrl, p, 8) for p in GRID],
-    "1/p": (1 / GRID).tolist(),
-}
+ARMS = {"rloo": rloo, "grpo": grpo, "maxrl": maxrl, "1/p": None}
+
+
+def weights(script):
+    """w(p) on the grid."""
+    return [prompt_weight(script, p, 8) for p in GRID] if script else 1 / GRID
 
 
 def train(features, right, bias, weight):
@@ -56,7 +56,7 @@ def compute():
     features = torch.randn(PROBLEMS, PROMPTS, FEATURES, dtype=torch.float64, generator=generator) / FEATURES**0.5
     right = torch.rand(PROBLEMS, PROMPTS, ANSWERS, generator=generator).argsort(-1) < RIGHT
     bias = -4 * torch.rand(PROBLEMS, PROMPTS, 1, dtype=torch.float64, generator=generator) * right  # how hard each is
-    trained = {arm: train(features, right, bias, weight) for arm, weight in ARMS.items()}
+    trained = {arm: train(features, right, bias, weights(script)) for arm, script in ARMS.items()}
     pass_at = {arm: {k: (1 - (1 - p) ** k).mean(1) for k in KS} for arm, (p, _) in trained.items()}
     return {
         "pass@k": {arm: {k: x.mean().item() for k, x in of_arm.items()} for arm, of_arm in pass_at.items()},

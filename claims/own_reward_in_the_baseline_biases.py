@@ -59,7 +59,7 @@ def draw(result):
         ylim=(0, 1.1),
     )
     for (name, lengths), color in zip(result["length"].items(), (BLUE, GREEN), strict=True):
-        panel.plot(GROUPS, lengths.values(), marker="o", color=color, label=f"{name}: angle 0°")
+        panel.plot(GROUPS, lengths.values(), marker="o", color=color, label=name)
     panel.plot(GROUPS, [(G - 1) / G for G in GROUPS], color="black", linestyle=":", label="(G - 1) / G")
     panel.set_xticks(GROUPS, GROUPS)
     panel.legend(loc="lower right")

@@ -52,7 +52,7 @@ def effect(result):
 
 def draw(result):
     panel = axes(
-        "The rarer a token, the larger its gradient, roughly as 1 - p",
+        "The rarer a token, the larger its gradient, not quite as 1 - p",
         "probability of the token",
         "norm of ∇log p over all weights",
     )

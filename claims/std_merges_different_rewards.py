@@ -51,7 +51,7 @@ def draw(result):
         "outcomes of two binary rewards for two responses, sorted",
         "advantage of the first response",
     )
-    for (name, values), color, marker in zip(result.items(), (ORANGE, BLUE), "os", strict=True):
-        panel.plot(sorted(values), marker, color=color, label=f"normalization {name}", alpha=0.8)
+    for (name, values), color, size in zip(result.items(), (ORANGE, BLUE), (10, 5), strict=True):
+        panel.plot(sorted(values), "o", color=color, markersize=size, label=f"normalization {name}")
     panel.legend()
     return panel.figure

@@ -27,7 +27,7 @@ def test_the_docstring_has_its_four_parts(name):
     assert [part for paragraph in rest for part in court.PARTS if paragraph.startswith(part)] == list(court.PARTS)
 
 
-@pytest.mark.parametrize("name", [name for name in court.names() if court.kind(name) == "exact"])
+@pytest.mark.parametrize("name", [name for name in court.names() if court.load(name).KIND == "exact"])
 def test_an_exact_claim_computed_anew(name):
     stored, claim = court.record(name), court.load(name)
     result = court.rounded(claim.compute())
@@ -39,7 +39,7 @@ def test_an_exact_claim_computed_anew(name):
 def test_what_is_stored_agrees_with_itself(name):
     """Verdict and effect follow from the numbers, and the picture is there, small enough to load at once."""
     stored, claim = court.record(name), court.load(name)
-    assert court.kind(name) == claim.KIND and claim.KIND in court.KINDS
+    assert claim.KIND in court.KINDS
     assert stored["verdict"] in (court.REPRODUCED, court.REFUTED, court.WITHIN_NOISE)
     assert stored["verdict"] == claim.verdict(stored["result"])
     assert stored["effect"] == claim.effect(stored["result"])
