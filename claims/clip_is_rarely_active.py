@@ -4,7 +4,8 @@ Said by: RLOO, 2402.14740, Sec. 3.2, on preference data, as a reason to do witho
 
 Tested: one rollout batch of the embedded model, 32 prompts x 16 responses, trained on with grpo.py's loss and a fresh
 optimizer in 4 updates (the default) and in 16 (4 minibatches, 4 passes); the share of the loss weight that is clipped
-in each update.
+in each update. A fresh optimizer without warm-up moves far: in steps 2 to 12 of one `python grpo.py`, whose learning
+rate rises over five steps, 0.02 % to 1.4 % were clipped.
 
 Rule: reproduced if the mean over the updates is below 5 % with 4 and with 16 updates; else refuted.
 """

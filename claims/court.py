@@ -34,8 +34,8 @@ PAGE = ROOT / "docs" / "claims.md"
 REPRODUCED, REFUTED, WITHIN_NOISE = "reproduced", "refuted", "within noise"
 PARTS = ("Said by:", "Tested:", "Rule:")  # what the paragraphs of a claim's docstring begin with, after the claim
 KINDS = {
-    "exact": "By enumeration: no sampling, no noise",
-    "model": "On the embedded model: a few passes, no training run",
+    "exact": "By enumeration: every expectation is exact",
+    "model": "On the embedded model: a few passes or updates, no training run",
     "runs": "By training runs",
 }
 PAGE_HEAD = """# The court of claims

@@ -37,7 +37,7 @@ def verdict(result):
 
 def effect(result):
     at_1_percent = {G: w[0] for G, w in result["relative"].items()}
-    return "w(0.01) / w(0.5) = " + ", ".join(f"{w:.2f} (G = {G})" for G, w in at_1_percent.items())
+    return "w(0.01) / w(0.5) = " + ", ".join(f"{w:.2f} (G = {G})" for G, w in at_1_percent.items()) + "; p = 0.99 alike"
 
 
 def draw(result):

@@ -42,7 +42,6 @@ def compute():
     advantages = (reward - (chance * reward).sum())[:, None]  # (N, 1)
     true = (chance[:, None] * advantages * scores.sum(1)).sum(0)  # (D,)
     bias = {noise: {arm: [] for arm in ARMS} for noise in NOISES}
-    variance = {noise: {arm: [] for arm in ARMS} for noise in NOISES}
     for _ in range(DRAWS):
         direction = torch.randn(logits.shape, dtype=torch.float64, generator=generator)
         for noise in NOISES:
@@ -57,13 +56,8 @@ def compute():
                 gradients = (c[..., None] * scores).sum(1)  # (N, D)
                 mean = (sampled[:, None] * gradients).sum(0)  # (D,)
                 bias[noise][arm].append(((mean - true).norm() / true.norm()).item())
-                variance[noise][arm].append((sampled * gradients.pow(2).sum(1)).sum().item() - mean.pow(2).sum().item())
-    base = {noise: sum(variance[noise]["no weight"]) for noise in NOISES}
     return {
         "bias": {noise: {arm: sum(of_draws) / DRAWS for arm, of_draws in bias[noise].items()} for noise in NOISES},
-        "relative variance": {
-            noise: {arm: sum(of_draws) / base[noise] for arm, of_draws in variance[noise].items()} for noise in NOISES
-        },
         "removed": {
             arm: interval([1 - b / none for b, none in zip(bias[0.3][arm], bias[0.3]["no weight"], strict=True)])
             for arm in ARMS

@@ -45,21 +45,20 @@ def bias(weight, G):
     return G * right * (chance * score * (weight[1:] @ others)).sum()
 
 
-def token_weight(script, own, others):
-    """What the script gives a token of a response of `own` tokens beside one of `others` tokens."""
-    mask = torch.arange(max(own, others)) < torch.tensor([[own], [others]])  # (2, T)
-    return script.token_weights(mask[: 1 + (others > 0)], script.Args(max_response_tokens=L))[0, 0].item()
+def token_weight(script, tokens):
+    """What the script gives each token of a minibatch of one response of so many tokens."""
+    return script.token_weights(torch.ones(1, tokens), script.Args(max_response_tokens=L))[0, 0].item()
 
 
 def token_mean(P, G):
     most = (P * G - 1) * L
-    of_total = np.array([0] + [token_weight(dapo, total, 0) for total in range(1, most + L + 1)])
+    of_total = np.array([0] + [token_weight(dapo, total) for total in range(1, most + L + 1)])
     return P * bias(of_total[np.add.outer(np.arange(L + 1), np.arange(most + 1))], G)
 
 
 def response_mean(script, G):
     """A weight that does not depend on the other responses."""
-    return bias(np.array([[0]] + [[token_weight(script, own, 0) / G] for own in range(1, L + 1)]), G)
+    return bias(np.array([[0]] + [[token_weight(script, own) / G] for own in range(1, L + 1)]), G)
 
 
 def compute():
@@ -71,9 +70,9 @@ def compute():
     }
 
 
-def left(result):
-    """Share of GRPO's bias that the printed objective leaves, by G."""
-    return {G: bias / result["grpo"][G] for G, bias in result["token mean of a group"].items()}
+def left(result, key="token mean of a group"):
+    """Share of GRPO's bias that a mean over tokens leaves, by G, or by P for groups of 8."""
+    return {n: bias / result["grpo"][n if key == "token mean of a group" else "8"] for n, bias in result[key].items()}
 
 
 def verdict(result):
@@ -82,29 +81,20 @@ def verdict(result):
 
 def effect(result):
     shares = ", ".join(f"{share:.0%} (G = {G})" for G, share in left(result).items())
-    batch = result["token mean of P groups of 8"]["32"] / result["grpo"]["8"]
-    return f"bias left by the mean of a group: {shares}; by that of 32 groups of 8: {batch:.1%}; by a constant: 0"
+    batch = f"{left(result, 'token mean of P groups of 8')['32']:.1%}"
+    return f"bias left by the mean of a group: {shares}; by that of 32 groups of 8: {batch}; by a constant: 0"
 
 
 def draw(result):
-    panel = axes(
-        "A mean over tokens leaves the less length bias the more responses it spans",
-        "responses averaged over",
-        "share of GRPO's length bias",
-        xscale="log",
-        ylim=(0, 1.05),
-    )
-    shares = left(result)
+    title = "A mean over tokens leaves the less length bias the more responses it spans"
+    panel = axes(title, "responses averaged over", "share of GRPO's length bias", xscale="log", ylim=(0, 1.05))
+    group, batch = left(result), left(result, "token mean of P groups of 8")
     panel.axhline(1, color=RED, label="mean per response (GRPO)")
+    panel.plot([int(G) for G in group], group.values(), "o-", color=ORANGE, label="token mean of one group of G")
     panel.plot(
-        [int(G) for G in shares], shares.values(), marker="o", color=ORANGE, label="token mean of one group of G"
+        [8 * int(P) for P in batch], batch.values(), "s--", color="black", label="of P groups of 8 (DAPO's code)"
     )
     panel.axhline(0, color=GREEN, label="constant denominator (Dr. GRPO)")
-    batches = result["token mean of P groups of 8"]
-    sizes, values = [8 * int(P) for P in batches], [b / result["grpo"]["8"] for b in batches.values()]
-    panel.plot(
-        sizes, values, marker="s", linestyle="--", color="black", label="token mean of P groups of 8 (DAPO's code)"
-    )
     panel.set_xticks([2, 8, 32, 128], [2, 8, 32, 128])
     panel.minorticks_off()
     panel.legend(fontsize="small")
