@@ -1,0 +1,263 @@
+"""What the claims share: a policy that can be enumerated, the verdict, and where results lie.
+
+A claim is a file of this folder. Its docstring says the claim, who says it, what is tested and by which rule it is
+judged; `compute` gives a dict of numbers, `verdict` and `effect` judge and summarize it, `draw` makes one picture.
+"""
+
+import copy
+import importlib
+import json
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import grpo
+from common.batch import Batch, collate, minibatches
+from common.cli import fail
+from common.data import load_problems, sample_problems
+from common.engines import TransformersEngine, prompt_seeds, rounded_to_fp8
+from common.logprobs import batch_logps, token_logps
+from common.models import load_model
+from common.scripts import ROOT, docstring
+from common.verify import Verifier
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from scipy.stats import binom
+from torch import Tensor
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+PAGE = ROOT / "docs" / "claims.md"
+REPRODUCED, REFUTED, WITHIN_NOISE = "reproduced", "refuted", "within noise"
+PARTS = ("Said by:", "Tested:", "Rule:")  # what the paragraphs of a claim's docstring begin with, after the claim
+KINDS = {
+    "exact": "By enumeration: every expectation is exact",
+    "model": "On the embedded model: a few passes or updates, no training run",
+    "runs": "By training runs",
+}
+PAGE_HEAD = """# The court of claims
+
+What papers and write-ups say about these methods, each tested by one file of `claims/`. Its docstring says who claims
+it, what is tested and by which rule it is judged. A verdict says what was measured here, on a policy that can be
+enumerated or on the embedded model; none of them says what is true at scale. It links to its picture.
+`python -m claims --page` makes this page from `claims/results/`.
+
+- **reproduced**: the effect goes the claimed way, and is large enough to be worth naming.
+- **refuted**: an effect of that size is excluded, here.
+- **within noise**: the data could not tell."""
+
+
+# Verdicts
+
+
+def judge(effect: float, half: float, smallest: float) -> str:
+    """The verdict on a mean effect ± half, positive in the claimed direction; `smallest` is the least worth naming.
+
+    Reproduced: the interval lies above 0 and the mean is worth naming. Refuted: the interval excludes every effect
+    worth naming. Else the data could not tell.
+    """
+    if effect - half > 0 and effect >= smallest:
+        return REPRODUCED
+    return REFUTED if effect + half < smallest else WITHIN_NOISE
+
+
+def decide(holds: bool) -> str:
+    """The verdict on a statement about exact numbers."""
+    return REPRODUCED if holds else REFUTED
+
+
+# Files
+
+
+@cache
+def names() -> list[str]:
+    """All claims: the files of this folder whose docstring has a rule."""
+    return sorted(path.stem for path in HERE.glob("*.py") if f"\n{PARTS[-1]}" in docstring(path))
+
+
+def load(name: str) -> ModuleType:
+    if name not in names():
+        fail(f"{name} is none of the claims: python -m claims lists them.")
+    return importlib.import_module(f"claims.{name}")
+
+
+def statement(name: str) -> str:
+    """The claim in one sentence, the first line of its docstring."""
+    return docstring(HERE / f"{name}.py").splitlines()[0]
+
+
+def rounded(value: Any) -> Any:
+    """Numbers with six significant digits, in whatever holds them."""
+    if isinstance(value, dict):
+        return {str(key): rounded(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(item) for item in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def record(name: str) -> dict[str, Any] | None:
+    """What the last run of a claim left: its verdict, its effect in words, and the numbers behind them."""
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def run(name: str) -> dict[str, Any]:
+    """Compute a claim anew, judge and store it."""
+    claim = load(name)
+    result = rounded(claim.compute())
+    judged = {"verdict": claim.verdict(result), "effect": claim.effect(result), "result": result}
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps(judged, indent=1, ensure_ascii=False) + "\n")
+    return judged
+
+
+def draw(name: str) -> Path:
+    """Draw the picture of a claim from its stored result."""
+    stored = record(name)
+    if stored is None:
+        fail(f"{name} has no result to draw yet: python -m claims {name} computes it.")
+    path = RESULTS / f"{name}.png"
+    load(name).draw(stored["result"]).savefig(path, dpi=90)
+    return path
+
+
+def page() -> str:
+    """docs/claims.md: every claim with its verdict, from the stored results."""
+    lines = [PAGE_HEAD]
+    for kind, heading in KINDS.items():
+        of_kind = [name for name in names() if kind == load(name).KIND and record(name)]
+        if of_kind:
+            lines += ["", f"## {heading}", "", "| claim | verdict | effect | command |", "|---|---|---|---|"]
+        for name in of_kind:
+            stored = record(name)
+            cells = (
+                f"[{statement(name)}](../claims/{name}.py)",
+                f"[{stored['verdict']}](../claims/results/{name}.png)",
+                stored["effect"].replace("|", "\\|"),
+                f"`python -m claims {name}`",
+            )
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def axes(title: str, xlabel: str, ylabel: str, **more: Any) -> Axes:
+    """The axes of a picture of its own; `title` says what is seen."""
+    panel = Figure(figsize=(6.4, 3.9), layout="constrained").subplots()
+    panel.set(title=title, xlabel=xlabel, ylabel=ylabel, **more)
+    panel.title.set_fontsize("medium")
+    panel.grid(alpha=0.3)
+    return panel
+
+
+# Policies that can be enumerated
+
+
+def tree(logits: Tensor, T: int) -> tuple[Tensor, Tensor, Tensor]:
+    """All V^T = N responses of a policy with a row of `logits` (prefixes, V) for each prefix.
+
+    Tokens (N, T), log-probs (N, T) and scores ∇log π (N, T, D) by the D = prefixes · V logits.
+    """
+    V = logits.shape[1]
+    tokens = torch.cartesian_prod(*[torch.arange(V)] * T).view(-1, T)  # (N, T)
+    rows = torch.zeros_like(tokens)  # (N, T) of the table; the prefixes that go on from row r are in r V + 1, ...
+    for t in range(1, T):
+        rows[:, t] = rows[:, t - 1] * V + 1 + tokens[:, t - 1]
+    logps = logits.log_softmax(1)  # (prefixes, V)
+    of_row = torch.eye(V, dtype=logits.dtype) - logps.exp()[:, None]  # (prefixes, V, V): e_v - π
+    scores = torch.zeros(*tokens.shape, *logits.shape, dtype=logits.dtype)  # (N, T, prefixes, V)
+    scores.scatter_(2, rows[..., None, None].expand(-1, -1, 1, V), of_row[rows, tokens].unsqueeze(2))
+    return tokens, logps[rows, tokens], scores.flatten(2)
+
+
+def coefficients(
+    script: ModuleType,
+    logp: Tensor,
+    advantages: Tensor,
+    args: Any,
+    old_logp: Tensor | None = None,
+    rollout_logp: Tensor | None = None,
+) -> Tensor:
+    """What a script's loss multiplies each token's ∇log π with (B, T), ratio, clip and TIS included; no averaging.
+
+    All inputs (B, T), responses of T tokens; where old or rollout log-probs are left out, the policy is on-policy.
+    """
+    old_logp = logp if old_logp is None else old_logp
+    rollout_logp = old_logp if rollout_logp is None else rollout_logp
+    mask = torch.ones_like(logp, dtype=torch.bool)  # (B, T)
+    logp = logp.detach().clone().requires_grad_()  # (B, T)
+    loss, _ = script.policy_loss(logp, old_logp, rollout_logp, advantages.expand(logp.shape), mask, args)
+    if hasattr(script, "tis_weight"):
+        loss = loss * script.tis_weight(old_logp, rollout_logp, mask, args)
+    return -torch.autograd.grad(loss.sum(), logp)[0]
+
+
+def group_gradients(script: ModuleType, p: float, G: int, **settings: Any) -> tuple[Tensor, Tensor]:
+    """Chance (G + 1,) and gradient (G + 1,) of each group with 0..G right responses to a prompt solved with chance p.
+
+    On-policy, in units of ∇p: every right response has the score ∇p / p, every wrong one -∇p / (1 - p).
+    """
+    args = script.Args(responses_per_prompt=G, max_response_tokens=1, **settings)
+    rewards = torch.ones(G + 1, G, dtype=torch.float64).tril(-1)  # (G + 1, G): row K has K ones
+    probability = torch.where(rewards > 0, p, 1 - p)  # (G + 1, G)
+    advantages = script.compute_advantages(rewards, args).view(-1, 1)  # (B, 1)
+    c = coefficients(script, probability.log().view(-1, 1), advantages, args).view(G + 1, G)
+    weights = script.token_weights(torch.ones(G, 1, dtype=torch.float64), args).view(G)  # (G,) of a group alone
+    scores = torch.where(rewards > 0, 1, -1) / probability  # (G + 1, G)
+    return torch.tensor(binom.pmf(range(G + 1), G, p)), (weights * c * scores).sum(1)
+
+
+def prompt_weight(script: ModuleType, p: float, G: int, **settings: Any) -> float:
+    """w(p): the expected gradient of a prompt solved with chance p is w(p) ∇p, over all groups of G responses."""
+    chance, gradient = group_gradients(script, p, G, **settings)
+    return (chance * gradient).sum().item()
+
+
+# The embedded model
+
+
+def embedded(P: int, G: int, args: Any) -> tuple[Any, Batch, Tensor]:
+    """The embedded model, G responses of it to each of P training problems, and which are correct (P, G)."""
+    model, tokenizer = load_model(args)
+    train, held_out = load_problems(args, model, tokenizer)
+    problems = sample_problems(train, args.seed, 0, P)
+    prompts = [problem.prompt_ids for problem in problems]
+    engine = TransformersEngine(model, tokenizer)
+    rollouts = engine.generate(prompts, G, args.max_response_tokens, args.temperature, prompt_seeds(P, args.seed, 1))
+    verifier = Verifier(tokenizer, train + held_out)
+    correct = torch.tensor(verifier(problems, rollouts)).float().view(P, G)
+    verifier.close()
+    return model, collate(prompts, rollouts, model.device), correct
+
+
+def scored(model: Any, batch: Batch, precision: str, args: Any) -> Tensor:
+    """Log-probs (B, T) of the responses by the model in another precision; "fp8" is bf16 with 8-bit weights."""
+    copied = copy.deepcopy(model)
+    if precision == "fp8":
+        with torch.no_grad():
+            for name, weight in copied.named_parameters():
+                if weight.ndim == 2 and "embed" not in name and "lm_head" not in name:  # as in the engine
+                    weight.copy_(rounded_to_fp8(weight))
+    copied.to({"fp32": torch.float32, "fp16": torch.float16}.get(precision, torch.bfloat16))
+    return batch_logps(copied, batch, args)[0]
+
+
+def updates(model: Any, batch: Batch, advantages: Tensor, args: Any) -> list[float]:
+    """All updates of grpo.py on one rollout batch; the share of the loss weight that is clipped in each."""
+    torch.manual_seed(args.seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
+    old_logp, clipped = batch_logps(model, batch, args)[0], []
+    P, G = args.prompts_per_step, args.responses_per_prompt
+    for rows in minibatches(P, G, args):
+        logp, _ = token_logps(model, batch, rows, args)  # (b, T)
+        mask, A = batch.mask[rows], advantages[rows]
+        loss, values = grpo.policy_loss(logp, old_logp[rows], batch.rollout_logp[rows], A, mask, args)
+        weights = grpo.token_weights(mask, args)
+        clipped.append((weights * (values["clip_pos"] + values["clip_neg"])).sum().item())
+        (weights * loss).sum().backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
+        optimizer.step()
+        optimizer.zero_grad()
+    return clipped

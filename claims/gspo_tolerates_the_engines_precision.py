@@ -1,0 +1,70 @@
+"""GSPO's sequence ratio tolerates the engine's precision, so its log-probs need not be computed again by the learner.
+
+Said by: GSPO, 2507.18071, Sec. 5.4, as an argument; bounds 3e-4 and 4e-4 (Sec. 5.1).
+
+Tested: 1,024 responses of the embedded model, scored in fp32 as the learner and in fp16, bf16, or bf16 with 8-bit
+weights as an engine does. Nothing is trained, so all ratios should be 1: the share of responses whose gspo.py ratio is
+outside the bounds, and of tokens whose grpo.py ratio is outside 1 ± 0.2. For longer responses the token differences of
+bf16 are drawn again at random, as if they were independent.
+
+Rule: reproduced if in bf16 at most 5 % of the responses are outside; else refuted, at this length.
+"""
+
+import gspo
+from claims.court import axes, decide, embedded, scored
+from common.plots import BLUE, ORANGE
+
+import torch
+
+KIND = "model"
+PRECISIONS, LENGTHS = ("fp16", "bf16", "fp8"), (10, 30, 100, 300, 1000, 3000, 10_000)
+LOW, HIGH = 1 - 3e-4, 1 + 4e-4
+
+
+def outside(ratio, low, high):
+    return ((ratio < low) | (ratio > high)).float().mean().item()
+
+
+def compute():
+    args = gspo.Args()
+    model, batch, _ = embedded(128, 8, args)
+    learner, advantages = scored(model, batch, "fp32", args), torch.ones(batch.mask.shape)
+    result = {"responses": {}, "tokens": {}, "mean length": batch.mask.sum(1).float().mean().item()}
+    for precision in PRECISIONS:
+        engine = scored(model, batch, precision, args)
+        _, metrics = gspo.policy_loss(learner, engine, engine, advantages, batch.mask, args)
+        result["responses"][precision] = outside(metrics["ratio"][:, 0], LOW, HIGH)
+        differences = (learner - engine)[batch.mask]
+        result["tokens"][precision] = outside(differences.exp(), 0.8, 1.2)
+        if precision == "bf16":
+            generator = torch.Generator().manual_seed(0)
+            drawn = {n: torch.randint(len(differences), (1000, n), generator=generator) for n in LENGTHS}
+            result["by length"] = {n: outside(differences[i].mean(1).exp(), LOW, HIGH) for n, i in drawn.items()}
+    return result
+
+
+def verdict(result):
+    return decide(result["responses"]["bf16"] <= 0.05)
+
+
+def effect(result):
+    shares = ", ".join(f"{share:.0%} ({precision})" for precision, share in result["responses"].items())
+    long = ", ".join(f"{result['by length'][n]:.1%} at {n}" for n in ("1000", "10000"))
+    return f"responses outside the bounds untrained: {shares}; extrapolated to longer ones in bf16: {long} tokens"
+
+
+def draw(result):
+    panel = axes(
+        "Rounding alone puts short responses outside GSPO's bounds",
+        "tokens of a response",
+        "share outside the bounds, nothing trained (bf16)",
+        xscale="log",
+        ylim=(0, 1),
+    )
+    lengths = [int(n) for n in result["by length"]]
+    panel.plot(lengths, result["by length"].values(), marker="o", color=BLUE, label="token differences drawn again")
+    panel.plot(
+        [result["mean length"]], [result["responses"]["bf16"]], "s", color=ORANGE, label="embedded model, measured"
+    )
+    panel.legend()
+    return panel.figure

@@ -1,0 +1,52 @@
+"""GRPO with one response per prompt has an advantage of 0 and learns nothing.
+
+Said by: write-ups on the group size. Some libraries define the advantage of a lone response as its reward instead.
+
+Tested: grpo.py's advantages for groups of one response, right or wrong, with the population's and the sample's
+standard deviation.
+
+Rule: reproduced if the advantage is 0 under both; else refuted.
+"""
+
+import warnings
+
+import grpo
+from claims.court import axes, decide
+from common.plots import BLUE, ORANGE
+
+import torch
+
+KIND = "exact"
+REWARDS = (0.0, 1.0)
+
+
+def compute():
+    result = {}
+    for ddof, name in ((0, "population"), (1, "sample")):
+        with warnings.catch_warnings(action="ignore"):  # torch says that a sample of one has no std
+            advantages = grpo.compute_advantages(torch.tensor(REWARDS)[:, None], grpo.Args(ddof=ddof))[:, 0]
+        result[name] = [a if a == a else "undefined" for a in advantages.tolist()]
+    return result
+
+
+def verdict(result):
+    return decide(all(a == 0 for advantages in result.values() for a in advantages))
+
+
+def effect(result):
+    parts = [f"A = {advantages[1]} with the {name} std" for name, advantages in result.items()]
+    return "; ".join(parts) + "; grpo.py refuses groups of one"
+
+
+def draw(result):
+    panel = axes(
+        "The advantage of a lone right response is a convention",
+        "",
+        "advantage",
+        ylim=(-0.1, 1.2),
+    )
+    panel.bar([0, 2], [0, 1], color=[BLUE, ORANGE], width=0.6)
+    for x, text in ((0, "0"), (1, "0 / 0, undefined"), (2, "1")):
+        panel.text(x, 0.05 if x < 2 else 1.03, text, ha="center")
+    panel.set_xticks(range(3), ["population std\n(--ddof 0)", "sample std\n(--ddof 1)", "some code:\nits reward"])
+    return panel.figure

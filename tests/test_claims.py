@@ -1,0 +1,119 @@
+"""Every claim has its four parts, exact ones are computed anew, and the page shows the stored verdicts."""
+
+import math
+import subprocess
+import sys
+
+from claims import court
+from claims.__main__ import Args, main
+from common.scripts import ROOT, docstring
+
+import pytest
+import torch
+
+
+def numbers(value, path=""):
+    """All numbers of a result by their path."""
+    if isinstance(value, dict | list):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        return {key: x for name, item in items for key, x in numbers(item, f"{path}/{name}").items()}
+    return {path: value} if isinstance(value, int | float) else {}
+
+
+@pytest.mark.parametrize("name", court.names())
+def test_the_docstring_has_its_four_parts(name):
+    claim, *rest = docstring(court.HERE / f"{name}.py").split("\n\n")
+    assert claim.endswith(".") and "\n" not in claim
+    assert [part for paragraph in rest for part in court.PARTS if paragraph.startswith(part)] == list(court.PARTS)
+
+
+@pytest.mark.parametrize("name", [name for name in court.names() if court.load(name).KIND == "exact"])
+def test_an_exact_claim_computed_anew(name):
+    stored, claim = court.record(name), court.load(name)
+    result = court.rounded(claim.compute())
+    assert claim.verdict(result) == stored["verdict"]
+    assert numbers(result) == pytest.approx(numbers(stored["result"]), rel=1e-4, abs=1e-7)
+
+
+@pytest.mark.parametrize("name", court.names())
+def test_what_is_stored_agrees_with_itself(name):
+    """Verdict and effect follow from the numbers, and the picture is there, small enough to load at once."""
+    stored, claim = court.record(name), court.load(name)
+    assert claim.KIND in court.KINDS
+    assert stored["verdict"] in (court.REPRODUCED, court.REFUTED, court.WITHIN_NOISE)
+    assert stored["verdict"] == claim.verdict(stored["result"])
+    assert stored["effect"] == claim.effect(stored["result"])
+    assert all(math.isfinite(x) for x in numbers(stored["result"]).values())
+    assert 5_000 < (court.RESULTS / f"{name}.png").stat().st_size < 60_000
+
+
+@pytest.mark.parametrize(
+    "effect,half,verdict",
+    [
+        (0.5, 0.1, court.REPRODUCED),
+        (-0.5, 0.1, court.REFUTED),  # the sign flipped
+        (0.1, 0.5, court.WITHIN_NOISE),  # an interval over 0
+        (0.5, 0.6, court.WITHIN_NOISE),
+        (0.1, 0.05, court.REFUTED),  # there, but not worth naming
+        (0.0, 0.01, court.REFUTED),  # too narrow an interval around 0 for an effect worth naming
+        (0.18, 0.05, court.WITHIN_NOISE),  # perhaps worth naming
+    ],
+)
+def test_verdicts(effect, half, verdict):
+    assert court.judge(effect, half, smallest=0.2) == verdict
+
+
+def test_a_flipped_claim_is_refuted():
+    claim, result = court.load("tis_repairs_the_gradient"), court.record("tis_repairs_the_gradient")["result"]
+    share, half = result["removed"]["response, C = 2"]
+    for sign, verdict in ((1, court.REPRODUCED), (-1, court.REFUTED)):
+        assert claim.verdict({"removed": {"token, C = 2": [sign * share, half]}}) == verdict
+
+
+def test_the_tree_is_a_policy():
+    """Probabilities add up to 1, and the scores are the gradients of the log-probs, with expectation 0."""
+    logits = torch.randn(1 + 3 + 9, 3, dtype=torch.float64, requires_grad=True)
+    tokens, logp, scores = court.tree(logits, 3)
+    assert len({tuple(row) for row in tokens.tolist()}) == 27
+    chance = logp.sum(1).exp().detach()
+    assert chance.sum().item() == pytest.approx(1)
+    assert (chance[:, None] * scores.sum(1)).sum(0).abs().max() < 1e-12
+    (by_autograd,) = torch.autograd.grad(logp[17].sum(), logits)
+    torch.testing.assert_close(scores[17].sum(0).detach(), by_autograd.flatten())
+
+
+def test_the_command_lists_all_claims():
+    listed = subprocess.run([sys.executable, "-m", "claims"], cwd=ROOT, capture_output=True, text=True, check=True)
+    lines = listed.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == court.names()
+    assert all(court.record(line.split()[0])["verdict"] in line for line in lines)
+
+
+def test_the_command_runs_a_claim(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(court, "RESULTS", tmp_path)
+    main(Args(claims=("std_favors_extremes",)))
+    written, claim = capsys.readouterr().out, court.record("std_favors_extremes")
+    assert court.statement("std_favors_extremes") in written and f"reproduced: {claim['effect']}" in written
+    (tmp_path / "std_favors_extremes.png").unlink()
+    main(Args(claims=("std_favors_extremes",), redraw=True))
+    assert (tmp_path / "std_favors_extremes.png").exists()
+
+
+@pytest.mark.parametrize(
+    "args,words",
+    [
+        (Args(claims=("sdt_favors",)), "none of the claims"),
+        (Args(redraw=True), "needs the names"),
+        (Args(claims=("std_favors_extremes",), redraw=True), "no result to draw yet"),
+    ],
+)
+def test_bad_input_gets_one_sentence(args, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(court, "RESULTS", tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(args)
+    message = capsys.readouterr().err
+    assert ended.value.code == 2 and message.startswith("error: ") and words in message and message.count("\n") == 1
+
+
+def test_the_page_shows_the_stored_verdicts():
+    assert court.PAGE.read_text() == court.page(), "python -m claims --page"
