@@ -117,3 +117,9 @@ def test_bad_input_gets_one_sentence(args, words, tmp_path, monkeypatch, capsys)
 
 def test_the_page_shows_the_stored_verdicts():
     assert court.PAGE.read_text() == court.page(), "python -m claims --page"
+
+
+def test_readme_counts_the_verdicts():
+    verdicts = [court.record(name)["verdict"] for name in court.names()]
+    counts = f"[{len(verdicts)} verdicts](docs/claims.md), {verdicts.count('reproduced')} reproduced and "
+    assert f"{counts}{verdicts.count('refuted')} refuted" in " ".join((ROOT / "README.md").read_text().split())
