@@ -91,6 +91,10 @@ MUTATIONS = [
     Mutation("the weight is not detached", "ratio.clamp(max=args.ratio_cap).detach()  # (B, T)", "ratio.clamp(max=args.ratio_cap)", "cispo.py", OBJECTIVES),
     Mutation("arithmetic instead of geometric mean", "torch.exp(mean) * advantages", "torch.exp(clipped) * advantages", "gmpo.py", OBJECTIVES),
     Mutation("groups without a correct answer are not dropped", "mean.clamp(min=1 / rewards.shape[1])", "(mean + 0.5)", "maxrl.py", OBJECTIVES),
+    Mutation("likely tokens first", "(unlikely, mask & ~unlikely)", "(mask & ~unlikely, unlikely)", "methods/lopti.py"),
+    Mutation("one pass over all tokens", "args) * part[minibatch]", "args)", "methods/lopti.py"),
+    Mutation("|o| of the tokens in the pass", "token_weights(mask[minibatch], args) * part[minibatch]", "token_weights(part[minibatch], args).nan_to_num()", "methods/lopti.py"),
+    Mutation("unlikely tokens count more", "args.alpha * old_logp.exp() + 1 - args.alpha", "1 - args.alpha * old_logp.exp()", "methods/lopti.py"),
     # What the scripts share
     Mutation("log-probs at temperature 1", "(logits.float() / temperature)", "logits.float()", "common/logprobs.py"),
     Mutation("log-probs one token late", "batch.prompt_lengths[rows][row] + t - 1", "batch.prompt_lengths[rows][row] + t", "common/logprobs.py"),

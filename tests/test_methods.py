@@ -1,13 +1,16 @@
 """The further methods: their relations to one another, and what each of them claims of itself."""
 
+import math
+
 import dapo
 import grpo
-from methods import reinforce_pp, sapo
+from methods import lopti, reinforce_pp, sapo
 
 import pytest
 import torch
 from test_errors import refused
 from test_identities import close, gradient, rows
+from test_scripts import run
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -112,3 +115,50 @@ class TestREINFORCEpp:
     )
     def test_settings_that_do_not_go_together(self, settings, words, capsys, tmp_path):
         assert words in refused(capsys, tmp_path, reinforce_pp, **settings)
+
+
+class TestLopti:
+    def test_without_both_it_is_grpo(self, tmp_path, capsys):
+        """α = 0, and η = 0 or 1, which leaves the unlikely or the other tokens without any: to the bit."""
+        expected, _ = run("grpo", tmp_path / "grpo")
+        for eta in (0.0, 1.0):
+            weights, _ = run("lopti", tmp_path / f"{eta}", alpha=0.0, eta=eta)
+            assert all(torch.equal(weights[key], expected[key]) for key in expected)
+        weights, _ = run("lopti", tmp_path / "lopti", alpha=0.0)
+        assert any(not torch.equal(weights[key], expected[key]) for key in expected)
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_both_passes_are_a_whole(self, seed):
+        """Each token has its gradient in one of two passes, the unlikely ones in the first, whatever η is."""
+        inputs = rows(seed)
+        _, old, _, _, mask = inputs
+        for eta in (0.2, 0.5):
+            first, then = lopti.isolate(old, mask, lopti.Args(eta=eta))
+            assert torch.equal(first | then, mask) and not (first & then).any()
+            assert old[first].max() <= math.log(eta) < old[then].min()
+            weights = lopti.token_weights(mask.double(), lopti.Args())
+            parts = [gradient(lopti, inputs, weights * part) for part in (first, then)]
+            close(sum(parts), gradient(grpo, inputs))
+            assert all((of_part[~part] == 0).all() for of_part, part in zip(parts, (first, then), strict=True))
+
+    def test_a_token_at_the_bound_is_unlikely(self):
+        logp = torch.tensor([[0.25, 0.5, 0.75]], dtype=torch.float64).log()
+        mask = torch.ones(1, 3, dtype=torch.bool)
+        first, then = lopti.isolate(logp, mask, lopti.Args(eta=logp[0, 1].exp().item()))
+        assert first.tolist() == [[True, True, False]] and then.tolist() == [[False, False, True]]
+
+    @pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
+    def test_reweighting(self, alpha):
+        """A certain token keeps its advantage, one of probability 0 has 1 - α of it; between them it is a line."""
+        p = torch.tensor([[1.0, 0.5, 0.0]], dtype=torch.float64)
+        for sign in (1.0, -1.0):
+            weighed = lopti.reweight(torch.full_like(p, sign), p.log(), lopti.Args(alpha=alpha))
+            torch.testing.assert_close(weighed, sign * torch.tensor([[1, 1 - alpha / 2, 1 - alpha]]).double())
+
+    def test_the_gradient_of_a_token_grows_with_its_unlikelihood(self):
+        """What both are for: in the logits it is at least 1 - π and at most √2 (1 - π) (Prop. 4.2)."""
+        logits = torch.randn(200, 9, generator=torch.Generator().manual_seed(0)).double().mul(2).requires_grad_()
+        logp = logits.log_softmax(1)[:, 0]
+        norms = torch.autograd.grad(logp.sum(), logits)[0].norm(dim=1)
+        shares = norms / (1 - logp.exp())
+        assert (shares >= 1).all() and (shares <= math.sqrt(2)).all()

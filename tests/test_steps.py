@@ -8,6 +8,7 @@ by hand. The sampler's weights are shifted, the temperature is not 1, the learni
 import json
 import math
 from collections import defaultdict
+from itertools import product
 
 from common.run import Run
 from common.scripts import load, parents
@@ -272,8 +273,10 @@ def replay(recorder, args, folder, reference):
             row.advantages = of_sampled(response, values)
         reference.prepare(rows)
 
-        assert len(policy_updates) == len(recorder.minibatches[step]) == args.num_minibatches * args.update_epochs
-        for number, minibatch in enumerate(recorder.minibatches[step]):
+        passes, minibatches = reference.passes(rows), recorder.minibatches[step]
+        assert len(minibatches) == args.num_minibatches * args.update_epochs
+        assert len(policy_updates) == len(passes) * len(minibatches)
+        for number, (part, minibatch) in enumerate(product(passes, minibatches)):
             counted = [i for i in minibatch if reference.counts(responses[i])]
             left_out += len(minibatch) - len(counted)
             lengths = [sum(responses[i].sampled) for i in counted]
@@ -289,7 +292,8 @@ def replay(recorder, args, folder, reference):
                 ]
                 _, slopes = reference.with_kl(rows[i])
                 weight = reference.weight(lengths, position)
-                sum(weight * slope * logp for slope, logp in zip(slopes, logps, strict=True)).backward()
+                slopes = [weight * slope * has for slope, has in zip(slopes, part[i], strict=True)]
+                sum(slope * logp for slope, logp in zip(slopes, logps, strict=True)).backward()
             expected = [torch.zeros_like(p) if p.grad is None else p.grad for p in learner.parameters]
             close(gradients, clipped(expected, args.max_grad_norm), f"gradient, step {step}, update {number}")
             check_adam(adams[optimizer], before, gradients, after, rate(args, step), args.weight_decay)

@@ -96,6 +96,10 @@ class Reference:
     def prepare(self, rows: list[Row]) -> None:
         """All rows of a rollout batch, at the rollout weights; here advantages become different from token to token."""
 
+    def passes(self, rows: list[Row]) -> list[list[list[bool]]]:
+        """Passes over the minibatches of a rollout batch: in each, which tokens of each row have a loss."""
+        return [[[True] * len(row.old) for row in rows]]
+
     # The loss
 
     def weight(self, lengths: list[int], i: int) -> float:
