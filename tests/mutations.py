@@ -95,6 +95,13 @@ MUTATIONS = [
     Mutation("one pass over all tokens", "args) * part[minibatch]", "args)", "methods/lopti.py"),
     Mutation("|o| of the tokens in the pass", "token_weights(mask[minibatch], args) * part[minibatch]", "token_weights(part[minibatch], args).nan_to_num()", "methods/lopti.py"),
     Mutation("unlikely tokens count more", "args.alpha * old_logp.exp() + 1 - args.alpha", "1 - args.alpha * old_logp.exp()", "methods/lopti.py"),
+    Mutation("no visit is remembered", "seen[prompt] = n + 1,", "_ = seen[prompt] = 1,", "methods/dcpo.py"),
+    Mutation("what was seen is not in the checkpoint", 'run.saved("seen", {})', "{}", "methods/dcpo.py", "tests/test_scripts.py"),
+    Mutation("variance without the shift of the mean", "n / (n + 1) * shift**2", "0", "methods/dcpo.py"),
+    Mutation("the blend farther from 0", "smooth_new.abs() < smooth_all.abs()", "smooth_new.abs() > smooth_all.abs()", "methods/dcpo.py"),
+    Mutation("the same bounds for every token", "torch.exp(-old_logp)", "torch.ones_like(old_logp)", "methods/dcpo.py", OBJECTIVES),
+    Mutation("no dual clip", "ratio.clamp(max=args.ratio_cap) * advantages", "ratio * advantages", "methods/dcpo.py"),
+    Mutation("averaged over responses", "mask * args.responses_per_prompt", "mask", "methods/dcpo.py", OBJECTIVES),
     # What the scripts share
     Mutation("log-probs at temperature 1", "(logits.float() / temperature)", "logits.float()", "common/logprobs.py"),
     Mutation("log-probs one token late", "batch.prompt_lengths[rows][row] + t - 1", "batch.prompt_lengths[rows][row] + t", "common/logprobs.py"),

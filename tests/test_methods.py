@@ -4,7 +4,7 @@ import math
 
 import dapo
 import grpo
-from methods import lopti, reinforce_pp, sapo
+from methods import dcpo, lopti, reinforce_pp, sapo
 
 import pytest
 import torch
@@ -162,3 +162,82 @@ class TestLopti:
         norms = torch.autograd.grad(logp.sum(), logits)[0].norm(dim=1)
         shares = norms / (1 - logp.exp())
         assert (shares >= 1).all() and (shares <= math.sqrt(2)).all()
+
+
+def gradient_at(script, ratio, q, sign, **settings):
+    """Slope in its log-prob of the loss of a token with this ratio, whose old probability was q."""
+    logp = torch.tensor([[math.log(ratio * q)]], dtype=torch.float64, requires_grad=True)
+    old = torch.full_like(logp, math.log(q)).detach()
+    mask = torch.ones(1, 1, dtype=torch.bool)
+    loss, _ = script.policy_loss(logp, old, old, torch.full_like(old, sign), mask, script.Args(**settings))
+    return torch.autograd.grad(loss.sum(), logp)[0].item()
+
+
+class TestDCPO:
+    @pytest.mark.parametrize(
+        "q,low,high", [(0.9, 0.69, 1.06), (0.01, 0.005, 0.05), (1.0, 0.8, 0.5 + 0.5 * 1.8**0.5), (1e-9, 5e-10, 1e-8)]
+    )
+    def test_bounds(self, q, low, high):
+        """Old probabilities and the new ones between which there is a gradient: those of the paper's table first."""
+        low, high = low / q, high / q
+        for bound, sign, side in ((low, -1.0, -1), (high, 1.0, 1)):
+            assert gradient_at(dcpo, bound * (1 - side * 0.01), q, sign) != 0
+            assert gradient_at(dcpo, bound * (1 + side * 0.01), q, sign) == 0
+
+    def test_what_a_token_changes_is_bounded(self):
+        """At the bounds |r - 1| r q = ε, for every q that has a lower one."""
+        for q in (0.65, 0.8, 0.95):
+            low, high = 0.5 + (0.25 - 0.16 / q) ** 0.5, 0.5 + (0.25 + 0.2 / q) ** 0.5
+            for ratio, eps, sign in ((low, 0.16, -1.0), (high, 0.2, 1.0)):
+                assert abs(ratio - 1) * ratio * q == pytest.approx(eps)
+                outwards = 1 + sign * 1e-9
+                assert gradient_at(dcpo, ratio / outwards, q, sign) != 0 == gradient_at(dcpo, ratio * outwards, q, sign)
+
+    def test_no_gradient_beyond_the_cap(self):
+        """Where the advantage is negative and the ratio high, PPO's clip never ends; here it does at c."""
+        assert gradient_at(dcpo, 9.9, 0.01, -1.0) == pytest.approx(9.9) == gradient_at(grpo, 9.9, 0.01, -1.0)
+        assert gradient_at(dcpo, 10.1, 0.01, -1.0) == 0 != gradient_at(grpo, 10.1, 0.01, -1.0)
+
+    def test_on_policy_it_is_grpo_times_the_group(self):
+        inputs = rows(0, spread=0.0)
+        close(gradient(dcpo, inputs), 8 * gradient(grpo, inputs))
+
+    def test_first_visit_is_grpo(self):
+        rewards = (torch.rand(6, 5, generator=torch.Generator().manual_seed(0)) < 0.4).double()
+        for ddof in (0, 1):
+            args = dcpo.Args(ddof=ddof)
+            so_far = dcpo.remember({}, [[i] for i in range(6)], rewards, args)
+            close(
+                dcpo.compute_advantages(rewards, so_far, args), grpo.compute_advantages(rewards, grpo.Args(ddof=ddof))
+            )
+
+    def test_what_was_seen_is_the_mean_and_variance_of_all_rewards(self):
+        """With the population's std; of each prompt on its own, one that comes twice in a batch included."""
+        rewards, seen = torch.rand(10, 7, generator=torch.Generator().manual_seed(0)).double(), {}
+        prompts, args = [[1], [2, 3], [1], [1], [2, 3]], dcpo.Args(ddof=0)
+        for batch in rewards.split(5):
+            so_far = dcpo.remember(seen, prompts, batch, args)
+        assert so_far[:, 0].tolist() == [4, 3, 5, 6, 4]
+        for prompt, own in (((1,), rewards[[0, 2, 3, 5, 7, 8]]), ((2, 3), rewards[[1, 4, 6, 9]])):
+            assert seen[prompt] == pytest.approx((len(own), own.mean().item(), own.var(correction=0).item()))
+
+    def test_a_group_without_signal_learns_from_the_visits_before(self):
+        """At the n-th visit 1/n of what all rewards say, which is the smaller of the two."""
+        args, seen, right = dcpo.Args(), {}, torch.ones(1, 4, dtype=torch.float64)
+        for n in range(1, 5):
+            rewards = right if n > 1 else torch.tensor([[1.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
+            so_far = dcpo.remember(seen, [[7]], rewards, args)
+            advantages = dcpo.compute_advantages(rewards, so_far, args)
+            if n > 1:
+                _, mean, variance = seen[(7,)]
+                close(advantages, (right - mean) / (variance**0.5 + 1e-6) / n)
+
+    def test_the_nearer_to_zero_is_taken(self):
+        """A run of bad luck at the third visit: the blend that overstates it is left."""
+        rewards = torch.tensor([[1.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
+        so_far = torch.tensor([[3.0, 0.75, 0.19]], dtype=torch.float64)
+        new, of_all = (rewards - 0.25) / (0.5 + 1e-6), (rewards - 0.75) / (0.19**0.5 + 1e-6)
+        blends = torch.stack([2 / 3 * new + 1 / 3 * of_all, 1 / 3 * new + 2 / 3 * of_all])
+        advantages = dcpo.compute_advantages(rewards, so_far, dcpo.Args())
+        close(advantages.abs(), blends.abs().min(0).values)
+        close(advantages, torch.where(rewards > 0, blends[1], blends[0]))
