@@ -4,12 +4,13 @@ import math
 
 import dapo
 import grpo
-from methods import dcpo, lopti, reinforce_pp, sapo
+import reinforce
+from methods import dcpo, lopti, reinforce_pp, reinforce_rej, sapo
 
 import pytest
 import torch
 from test_errors import refused
-from test_identities import close, gradient, rows
+from test_identities import GRAD_P, SUCCESS, THETA, close, expected_gradient, gradient, rows
 from test_scripts import run
 
 
@@ -241,3 +242,45 @@ class TestDCPO:
         advantages = dcpo.compute_advantages(rewards, so_far, dcpo.Args())
         close(advantages.abs(), blends.abs().min(0).values)
         close(advantages, torch.where(rewards > 0, blends[1], blends[0]))
+
+
+class TestReinforceRej:
+    @pytest.mark.parametrize("G", [2, 3, 5])
+    def test_expected_gradients(self, G):
+        """With ±1 in all groups 2 ∇p, of right answers alone ∇p; rejected groups take their part from the former."""
+
+        def expected(keep):
+            args = reinforce_rej.Args(keep=keep)
+            return expected_gradient(THETA, G, lambda r: reinforce_rej.compute_advantages(2 * r - 1, args))
+
+        close(expected("all"), 2 * GRAD_P)
+        close(expected("right"), GRAD_P)
+        close(expected("mixed"), (2 - SUCCESS ** (G - 1) - (1 - SUCCESS) ** (G - 1)) * GRAD_P)
+
+    def test_groups_of_two_are_those_of_grpo(self):
+        """One right and one wrong answer have the z-scores ±1."""
+        rewards = torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 1.0], [0.0, 0.0]], dtype=torch.float64)
+        actual = reinforce_rej.compute_advantages(2 * rewards - 1, reinforce_rej.Args())
+        torch.testing.assert_close(actual, grpo.compute_advantages(rewards, grpo.Args(ddof=0)), rtol=1e-5, atol=0.0)
+
+    def test_same_advantages_same_gradient(self):
+        """Beyond the advantages nothing is new: GRPO's objective with the clip, REINFORCE's with log-probs."""
+        inputs = rows(0)
+        mask = inputs[-1]
+        close(gradient(reinforce_rej, inputs), gradient(grpo, inputs))
+        weights = grpo.token_weights(mask.double(), grpo.Args())
+        close(gradient(reinforce_rej, inputs, loss="log-prob"), gradient(reinforce, inputs, weights))
+
+    def test_raft_is_supervised_learning_on_right_answers(self):
+        """The gradient of their mean log-prob, wherever the ratios are."""
+        logp, old, rollout, _, mask = rows(0)
+        right = torch.arange(len(mask)) % 3 == 0
+        rewards = (2.0 * right - 1).double().view(-1, 4)
+        advantages = reinforce_rej.compute_advantages(rewards, reinforce_rej.Args(keep="right")).view(-1, 1)
+        inputs = logp, old, rollout, advantages.expand(mask.shape), mask
+        expected = -(mask & right[:, None]).double() / mask.sum(1, keepdim=True) / len(mask)
+        close(gradient(reinforce_rej, inputs, keep="right", loss="log-prob"), expected)
+
+    def test_a_loss_without_a_ratio_has_no_anchor(self, capsys, tmp_path):
+        settings = {"loss": "log-prob", "ratio_anchor": "sampler", "tis_cap": 0.0}
+        assert "--loss log-prob has no ratio" in refused(capsys, tmp_path, reinforce_rej, **settings)
