@@ -5,7 +5,7 @@ import math
 import dapo
 import grpo
 import reinforce
-from methods import dcpo, lopti, reinforce_pp, reinforce_rej, sapo
+from methods import dcpo, entropy, lopti, reinforce_pp, reinforce_rej, sapo
 
 import pytest
 import torch
@@ -284,3 +284,109 @@ class TestReinforceRej:
     def test_a_loss_without_a_ratio_has_no_anchor(self, capsys, tmp_path):
         settings = {"loss": "log-prob", "ratio_anchor": "sampler", "tis_cap": 0.0}
         assert "--loss log-prob has no ratio" in refused(capsys, tmp_path, reinforce_rej, **settings)
+
+
+class TestEntropy:
+    def test_what_acts_on_nothing_is_no_control(self, tmp_path, capsys):
+        """All tokens, a bonus of 0, and one that has no reason to begin: to the bit."""
+        expected, _ = run("entropy", tmp_path / "none", control="none")
+        idle = [
+            {"control": "top-entropy", "top_share": 1.0},
+            {"control": "bonus", "entropy_coef": 0.0},
+            {"control": "adaptive", "target_entropy": 0.0},
+        ]
+        for i, settings in enumerate(idle):
+            weights, _ = run("entropy", tmp_path / f"{i}", **settings)
+            assert all(torch.equal(weights[key], expected[key]) for key in expected), settings
+        for settings in ({"control": "top-entropy"}, {"control": "bonus"}):
+            weights, _ = run("entropy", tmp_path / settings["control"], **settings)
+            assert any(not torch.equal(weights[key], expected[key]) for key in expected), settings
+
+    def test_without_control_it_is_grpo_with_the_mean_over_tokens(self):
+        inputs = rows(0)
+        close(gradient(entropy, inputs, control="none"), gradient(dapo, inputs, clip_eps_high=0.2))
+
+    def test_the_covariance_is_what_entropy_costs(self):
+        """A softmax whose logits follow their advantages, z + η A, loses η Cov(log π, A) of entropy, to first order."""
+        logits = torch.tensor([0.3, -0.5, 1.1, 0.2], dtype=torch.float64)
+        advantages = torch.tensor([1.0, -0.4, 0.7, -2.0], dtype=torch.float64)
+        eta = torch.zeros((), dtype=torch.float64, requires_grad=True)
+        logp = (logits + eta * advantages).log_softmax(0)
+        p = logp.exp()
+        (slope,) = torch.autograd.grad(-(p * logp).sum(), eta)
+        p, logp = p.detach(), logp.detach()
+        close(slope, -(p * (logp - (p * logp).sum()) * (advantages - (p * advantages).sum())).sum())
+
+    def test_chosen_tokens(self):
+        """The share with the highest entropy; with the largest covariance; some of those between two of them."""
+        _, old, _, advantages, mask = rows(0)
+        entropies = torch.rand(mask.shape, generator=torch.Generator().manual_seed(1)).double()
+        entropies[~mask] = 9.0
+        N = int(mask.sum())
+        chosen = entropy.choose(old, entropies, advantages, mask, entropy.Args(control="top-entropy", top_share=0.3))
+        assert chosen.sum() == int(0.3 * N) and not chosen[~mask].any()
+        assert entropies[chosen].min() > entropies[mask & ~chosen].max()
+
+        cov = (old - old[mask].mean()) * (advantages - advantages[mask].mean())
+        chosen = entropy.choose(old, entropies, advantages, mask, entropy.Args(control="kl-cov", cov_share=0.1))
+        assert chosen.sum() == int(0.1 * N) and cov[chosen].min() > cov[mask & ~chosen].max()
+        assert not chosen[~mask].any()
+
+        inside, seen = mask & (cov >= 0.2) & (cov <= 0.9), []
+        for seed in range(40):
+            torch.manual_seed(seed)
+            args = entropy.Args(control="clip-cov", cov_share=0.1, cov_low=0.2, cov_high=0.9)
+            seen.append(entropy.choose(old, entropies, advantages, mask, args))
+            assert seen[-1].sum() == int(0.1 * N) and not seen[-1][~inside].any()
+        assert torch.equal(torch.stack(seen).any(0), inside), "each of them has its chance"
+        few = entropy.Args(control="clip-cov", cov_share=1.0, cov_low=0.2, cov_high=0.9)
+        assert torch.equal(entropy.choose(old, entropies, advantages, mask, few), inside)
+        one = entropy.Args(control="kl-cov", cov_share=0.0)
+        assert entropy.choose(old, entropies, advantages, mask, one).sum() == 1
+        assert not entropy.choose(old, entropies, torch.zeros_like(advantages), mask, one).any(), "without signal, none"
+
+    def test_clip_cov_drops_the_chosen_and_kl_cov_holds_them(self):
+        """Gradients: 0 where it was r A; and β (1 - r) beside r A. PPO's clip has no part in either."""
+        logp, old, _, a, mask = rows(0)
+        chosen = mask & (old < -1)
+        r = torch.exp(logp - old)
+        for kind, expected in (("clip-cov", -r * a * ~chosen), ("kl-cov", -r * a + 3 * chosen * (r - 1))):
+            args = entropy.Args(control=kind, kl_cov_coef=3.0)
+            leaf = logp.clone().requires_grad_()
+            loss, _ = entropy.policy_loss(leaf, old, old, a, mask, args)
+            loss = entropy.control(loss, leaf, old, torch.zeros_like(old), chosen, 0.0, args)
+            close(torch.autograd.grad(loss.sum(), leaf)[0], expected)
+
+    def test_adaptive_bonus(self):
+        """It begins at 0, rises by Δ in each step whose entropy is too low, and pays only in those; never below 0."""
+        args, coef, paid = entropy.Args(entropy_coef=0.5, target_entropy=0.2), 0.0, []
+        for mean in (0.3, 0.1, 0.2, 0.1, 0.3, 0.1):
+            bonus, coef = entropy.adapt(coef, mean, args)
+            paid.append(bonus)
+        assert paid == [0.0, 0.0, 0.5, 1.0, 0.0, 1.0]
+
+    def test_entropy_has_its_gradient_in_chunks_too(self, monkeypatch):
+        """Of the whole vocabulary: the same as from all logits at once, and none where it was not asked for."""
+        from common import logprobs
+
+        torch.manual_seed(0)
+        head = torch.nn.Linear(5, 11, dtype=torch.float64)
+        hidden, targets = torch.randn(7, 5, dtype=torch.float64), torch.randint(11, (7, 1))
+        asked = {}
+        for chunk in (7, 2):
+            leaf = hidden.clone().requires_grad_()
+            parts = [
+                logprobs.checkpoint(
+                    logprobs.logp_and_entropy, h, y, head, 0.7, True, entropy_gradient=True, use_reentrant=False
+                )
+                for h, y in zip(leaf.split(chunk), targets.split(chunk), strict=True)
+            ]
+            asked[chunk] = torch.autograd.grad(torch.cat([h for _, h in parts]).sum(), leaf)[0]
+        leaf = hidden.clone().requires_grad_()
+        expected = torch.distributions.Categorical(logits=head(leaf).float() / 0.7).entropy().sum()
+        torch.testing.assert_close(asked[7], torch.autograd.grad(expected, leaf)[0], rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(asked[2], asked[7])
+        assert not logprobs.logp_and_entropy(leaf, targets, head, 0.7, True)[1].requires_grad
+
+    def test_bounds_in_the_wrong_order(self, capsys, tmp_path):
+        assert "--cov-low is above --cov-high" in refused(capsys, tmp_path, entropy, cov_low=2.0, cov_high=1.0)

@@ -56,7 +56,7 @@ class Recorder:
     """Watches a run: what was generated and judged in each step, the minibatches, and every optimizer update."""
 
     def __init__(self, monkeypatch, script, put_in):
-        self.rounds, self.minibatches, self.updates = defaultdict(list), defaultdict(list), []
+        self.rounds, self.minibatches, self.updates, self.chosen = defaultdict(list), defaultdict(list), [], {}
         self.step = 0
         recorder, make_engine, verifier = self, script.make_engine, script.Verifier
         adam_step, minibatches, seed_step = torch.optim.AdamW.step, script.minibatches, script.seed_step
@@ -115,6 +115,12 @@ class Recorder:
             after = [p.detach().clone() for p in parameters]
             recorder.updates.append((recorder.step, id(optimizer), before, gradients, after))
 
+        def recorded_choice(*args):
+            recorder.chosen[recorder.step] = choose(*args)
+            return recorder.chosen[recorder.step]
+
+        if choose := getattr(script, "choose", None):
+            monkeypatch.setattr(script, "choose", recorded_choice)
         monkeypatch.setattr(script, "seed_step", next_step)
         monkeypatch.setattr(script, "make_engine", shifted)
         monkeypatch.setattr(script, "Verifier", Judge)
@@ -157,6 +163,13 @@ class Model:
 
     def logps(self, response, temperature):
         return [d[token] for d, token in zip(self.distributions(response, temperature), response.tokens, strict=True)]
+
+    def entropies(self, response, temperature):
+        return [entropy(d) for d in self.distributions(response, temperature)]
+
+
+def entropy(logps):
+    return -(logps.exp() * logps).sum()
 
 
 def numbers(tensors):
@@ -252,10 +265,9 @@ def replay(recorder, args, folder, reference):
         with torch.no_grad():
             for response in responses:
                 old, ref = numbers(learner.logps(response, T)), numbers(frozen.logps(response, T))
-                own = [
-                    of_sampled(response, values) for values in (old, response.logps, ref, response.top, response.tokens)
-                ]
-                rows.append(Row([], own[0], own[1], [], own[2], [], own[3], own[4]))
+                known = old, response.logps, ref, response.top, response.tokens, numbers(learner.entropies(response, T))
+                own = [of_sampled(response, values) for values in known]
+                rows.append(Row([], own[0], own[1], [], own[2], [], *own[3:]))
                 differences = [o - r if was else 0.0 for o, r, was in zip(old, ref, response.sampled, strict=True)]
                 kl.append(differences if args.kl_beta else [0.0] * len(old))
 
@@ -272,6 +284,8 @@ def replay(recorder, args, folder, reference):
             advantages = [[a] * len(response.tokens) for a, response in zip(flat, responses, strict=True)]
         for row, response, values in zip(rows, responses, advantages, strict=True):
             row.advantages = of_sampled(response, values)
+        for row, response, chosen in zip(rows, responses, recorder.chosen.get(step, ()), strict=False):
+            row.chosen = of_sampled(response, chosen[: len(response.tokens)].tolist())
         reference.prepare(rows)
 
         passes, minibatches = reference.passes(rows), recorder.minibatches[step]
@@ -280,7 +294,7 @@ def replay(recorder, args, folder, reference):
         for number, (part, minibatch) in enumerate(product(passes, minibatches)):
             counted = [i for i in minibatch if reference.counts(responses[i])]
             left_out += len(minibatch) - len(counted)
-            lengths = [sum(responses[i].sampled) for i in counted]
+            lengths = [reference.length(rows[i]) for i in counted]
             _, optimizer, before, gradients, after = policy_updates[number]
             learner.set(before)
             learner.model.zero_grad()
@@ -293,8 +307,8 @@ def replay(recorder, args, folder, reference):
                 ]
                 _, slopes = reference.with_kl(rows[i])
                 weight = reference.weight(lengths, position)
-                slopes = [weight * slope * has for slope, has in zip(slopes, part[i], strict=True)]
-                sum(slope * logp for slope, logp in zip(slopes, logps, strict=True)).backward()
+                terms = zip(slopes, reference.entropy_slopes(rows[i]), logps, every, part[i], strict=True)
+                sum(weight * has * (a * logp + b * entropy(d)) for a, b, logp, d, has in terms).backward()
             expected = [torch.zeros_like(p) if p.grad is None else p.grad for p in learner.parameters]
             close(gradients, clipped(expected, args.max_grad_norm), f"gradient, step {step}, update {number}")
             check_adam(adams[optimizer], before, gradients, after, rate(args, step), args.weight_decay)
