@@ -34,10 +34,12 @@ def distribution(hidden: Tensor, head: torch.nn.Linear, temperature: float, fp32
     return (logits.float() / temperature).log_softmax(-1)
 
 
-def logp_and_entropy(hidden: Tensor, targets: Tensor, *head: Any) -> tuple[Tensor, Tensor]:
-    """Log-probs (N, K) of `targets` (N, K), and entropies (N,) over the whole vocabulary."""
+def logp_and_entropy(
+    hidden: Tensor, targets: Tensor, *head: Any, entropy_gradient: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Log-probs (N, K) of `targets` (N, K), and entropies (N,) over the whole vocabulary, with a gradient if asked."""
     logps = distribution(hidden, *head)  # (N, V)
-    with torch.no_grad():
+    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         entropy = -(logps.exp() * logps).sum(-1)  # (N,)
     return logps.gather(-1, targets), entropy
 
@@ -69,7 +71,7 @@ def target_logps(*inputs: Any) -> tuple[Tensor, Tensor]:
 
 
 def compute_target_logps(
-    model: Any, batch: Batch, rows: Tensor, targets: Tensor, args: Settings
+    model: Any, batch: Batch, rows: Tensor, targets: Tensor, args: Settings, entropy_gradient: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Log-probs (N, K) of `targets` (N, K) at each response token of `rows`, and entropies (N,).
 
@@ -81,19 +83,22 @@ def compute_target_logps(
     chunk = max(1, LOGITS_AT_ONCE // head[0].weight.shape[0])
     with autocast(hidden.device, args, cache=True):  # the head is the same for all chunks
         parts = [
-            checkpoint(logp_and_entropy, h, y, *head, use_reentrant=False)
+            checkpoint(logp_and_entropy, h, y, *head, entropy_gradient=entropy_gradient, use_reentrant=False)
             if len(targets) > chunk
-            else logp_and_entropy(h, y, *head)
+            else logp_and_entropy(h, y, *head, entropy_gradient=entropy_gradient)
             for h, y in zip(hidden.split(chunk), targets.split(chunk), strict=True)
         ]
     logp, entropy = zip(*parts, strict=True)
     return torch.cat(logp), torch.cat(entropy)
 
 
-def token_logps(model: Any, batch: Batch, rows: Tensor, args: Settings) -> tuple[Tensor, Tensor]:
+def token_logps(
+    model: Any, batch: Batch, rows: Tensor, args: Settings, entropy_gradient: bool = False
+) -> tuple[Tensor, Tensor]:
     """Log-probs and full-vocabulary entropies of the responses of `rows`, both (b, T) and 0 on padding."""
     mask = batch.mask[rows]  # (b, T)
-    logp, entropy = target_logps(model, batch, rows, batch.response[rows][mask][:, None], args)  # (N, 1), (N,)
+    targets = batch.response[rows][mask][:, None]  # (N, 1)
+    logp, entropy = target_logps(model, batch, rows, targets, args, entropy_gradient)  # (N, 1), (N,)
     empty = torch.zeros(mask.shape, dtype=logp.dtype, device=logp.device)  # (b, T)
     return empty.masked_scatter(mask, logp), empty.masked_scatter(mask, entropy)
 

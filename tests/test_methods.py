@@ -1,13 +1,17 @@
 """The further methods: their relations to one another, and what each of them claims of itself."""
 
+import math
+
 import dapo
 import grpo
-from methods import reinforce_pp, sapo
+import reinforce
+from methods import dcpo, entropy, lopti, reinforce_pp, reinforce_rej, sapo
 
 import pytest
 import torch
 from test_errors import refused
-from test_identities import close, gradient, rows
+from test_identities import GRAD_P, SUCCESS, THETA, close, expected_gradient, gradient, rows
+from test_scripts import run
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -112,3 +116,277 @@ class TestREINFORCEpp:
     )
     def test_settings_that_do_not_go_together(self, settings, words, capsys, tmp_path):
         assert words in refused(capsys, tmp_path, reinforce_pp, **settings)
+
+
+class TestLopti:
+    def test_without_both_it_is_grpo(self, tmp_path, capsys):
+        """α = 0, and η = 0 or 1, which leaves the unlikely or the other tokens without any: to the bit."""
+        expected, _ = run("grpo", tmp_path / "grpo")
+        for eta in (0.0, 1.0):
+            weights, _ = run("lopti", tmp_path / f"{eta}", alpha=0.0, eta=eta)
+            assert all(torch.equal(weights[key], expected[key]) for key in expected)
+        weights, _ = run("lopti", tmp_path / "lopti", alpha=0.0)
+        assert any(not torch.equal(weights[key], expected[key]) for key in expected)
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_both_passes_are_a_whole(self, seed):
+        """Each token has its gradient in one of two passes, the unlikely ones in the first, whatever η is."""
+        inputs = rows(seed)
+        _, old, _, _, mask = inputs
+        for eta in (0.2, 0.5):
+            first, then = lopti.isolate(old, mask, lopti.Args(eta=eta))
+            assert torch.equal(first | then, mask) and not (first & then).any()
+            assert old[first].max() <= math.log(eta) < old[then].min()
+            weights = lopti.token_weights(mask.double(), lopti.Args())
+            parts = [gradient(lopti, inputs, weights * part) for part in (first, then)]
+            close(sum(parts), gradient(grpo, inputs))
+            assert all((of_part[~part] == 0).all() for of_part, part in zip(parts, (first, then), strict=True))
+
+    def test_a_token_at_the_bound_is_unlikely(self):
+        logp = torch.tensor([[0.25, 0.5, 0.75]], dtype=torch.float64).log()
+        mask = torch.ones(1, 3, dtype=torch.bool)
+        first, then = lopti.isolate(logp, mask, lopti.Args(eta=logp[0, 1].exp().item()))
+        assert first.tolist() == [[True, True, False]] and then.tolist() == [[False, False, True]]
+
+    @pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
+    def test_reweighting(self, alpha):
+        """A certain token keeps its advantage, one of probability 0 has 1 - α of it; between them it is a line."""
+        p = torch.tensor([[1.0, 0.5, 0.0]], dtype=torch.float64)
+        for sign in (1.0, -1.0):
+            weighed = lopti.reweight(torch.full_like(p, sign), p.log(), lopti.Args(alpha=alpha))
+            torch.testing.assert_close(weighed, sign * torch.tensor([[1, 1 - alpha / 2, 1 - alpha]]).double())
+
+    def test_the_gradient_of_a_token_grows_with_its_unlikelihood(self):
+        """What both are for: in the logits it is at least 1 - π and at most √2 (1 - π) (Prop. 4.2)."""
+        logits = torch.randn(200, 9, generator=torch.Generator().manual_seed(0)).double().mul(2).requires_grad_()
+        logp = logits.log_softmax(1)[:, 0]
+        norms = torch.autograd.grad(logp.sum(), logits)[0].norm(dim=1)
+        shares = norms / (1 - logp.exp())
+        assert (shares >= 1).all() and (shares <= math.sqrt(2)).all()
+
+
+def gradient_at(script, ratio, q, sign, **settings):
+    """Slope in its log-prob of the loss of a token with this ratio, whose old probability was q."""
+    logp = torch.tensor([[math.log(ratio * q)]], dtype=torch.float64, requires_grad=True)
+    old = torch.full_like(logp, math.log(q)).detach()
+    mask = torch.ones(1, 1, dtype=torch.bool)
+    loss, _ = script.policy_loss(logp, old, old, torch.full_like(old, sign), mask, script.Args(**settings))
+    return torch.autograd.grad(loss.sum(), logp)[0].item()
+
+
+class TestDCPO:
+    @pytest.mark.parametrize(
+        "q,low,high", [(0.9, 0.69, 1.06), (0.01, 0.005, 0.05), (1.0, 0.8, 0.5 + 0.5 * 1.8**0.5), (1e-9, 5e-10, 1e-8)]
+    )
+    def test_bounds(self, q, low, high):
+        """Old probabilities and the new ones between which there is a gradient: those of the paper's table first."""
+        low, high = low / q, high / q
+        for bound, sign, side in ((low, -1.0, -1), (high, 1.0, 1)):
+            assert gradient_at(dcpo, bound * (1 - side * 0.01), q, sign) != 0
+            assert gradient_at(dcpo, bound * (1 + side * 0.01), q, sign) == 0
+
+    def test_what_a_token_changes_is_bounded(self):
+        """At the bounds |r - 1| r q = ε, for every q that has a lower one."""
+        for q in (0.65, 0.8, 0.95):
+            low, high = 0.5 + (0.25 - 0.16 / q) ** 0.5, 0.5 + (0.25 + 0.2 / q) ** 0.5
+            for ratio, eps, sign in ((low, 0.16, -1.0), (high, 0.2, 1.0)):
+                assert abs(ratio - 1) * ratio * q == pytest.approx(eps)
+                outwards = 1 + sign * 1e-9
+                assert gradient_at(dcpo, ratio / outwards, q, sign) != 0 == gradient_at(dcpo, ratio * outwards, q, sign)
+
+    def test_no_gradient_beyond_the_cap(self):
+        """Where the advantage is negative and the ratio high, PPO's clip never ends; here it does at c."""
+        assert gradient_at(dcpo, 9.9, 0.01, -1.0) == pytest.approx(9.9) == gradient_at(grpo, 9.9, 0.01, -1.0)
+        assert gradient_at(dcpo, 10.1, 0.01, -1.0) == 0 != gradient_at(grpo, 10.1, 0.01, -1.0)
+
+    def test_on_policy_it_is_grpo_times_the_group(self):
+        inputs = rows(0, spread=0.0)
+        close(gradient(dcpo, inputs), 8 * gradient(grpo, inputs))
+
+    def test_first_visit_is_grpo(self):
+        rewards = (torch.rand(6, 5, generator=torch.Generator().manual_seed(0)) < 0.4).double()
+        for ddof in (0, 1):
+            args = dcpo.Args(ddof=ddof)
+            so_far = dcpo.remember({}, [[i] for i in range(6)], rewards, args)
+            close(
+                dcpo.compute_advantages(rewards, so_far, args), grpo.compute_advantages(rewards, grpo.Args(ddof=ddof))
+            )
+
+    def test_what_was_seen_is_the_mean_and_variance_of_all_rewards(self):
+        """With the population's std; of each prompt on its own, one that comes twice in a batch included."""
+        rewards, seen = torch.rand(10, 7, generator=torch.Generator().manual_seed(0)).double(), {}
+        prompts, args = [[1], [2, 3], [1], [1], [2, 3]], dcpo.Args(ddof=0)
+        for batch in rewards.split(5):
+            so_far = dcpo.remember(seen, prompts, batch, args)
+        assert so_far[:, 0].tolist() == [4, 3, 5, 6, 4]
+        for prompt, own in (((1,), rewards[[0, 2, 3, 5, 7, 8]]), ((2, 3), rewards[[1, 4, 6, 9]])):
+            assert seen[prompt] == pytest.approx((len(own), own.mean().item(), own.var(correction=0).item()))
+
+    def test_a_group_without_signal_learns_from_the_visits_before(self):
+        """At the n-th visit 1/n of what all rewards say, which is the smaller of the two."""
+        args, seen, right = dcpo.Args(), {}, torch.ones(1, 4, dtype=torch.float64)
+        for n in range(1, 5):
+            rewards = right if n > 1 else torch.tensor([[1.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
+            so_far = dcpo.remember(seen, [[7]], rewards, args)
+            advantages = dcpo.compute_advantages(rewards, so_far, args)
+            if n > 1:
+                _, mean, variance = seen[(7,)]
+                close(advantages, (right - mean) / (variance**0.5 + 1e-6) / n)
+
+    def test_the_nearer_to_zero_is_taken(self):
+        """A run of bad luck at the third visit: the blend that overstates it is left."""
+        rewards = torch.tensor([[1.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
+        so_far = torch.tensor([[3.0, 0.75, 0.19]], dtype=torch.float64)
+        new, of_all = (rewards - 0.25) / (0.5 + 1e-6), (rewards - 0.75) / (0.19**0.5 + 1e-6)
+        blends = torch.stack([2 / 3 * new + 1 / 3 * of_all, 1 / 3 * new + 2 / 3 * of_all])
+        advantages = dcpo.compute_advantages(rewards, so_far, dcpo.Args())
+        close(advantages.abs(), blends.abs().min(0).values)
+        close(advantages, torch.where(rewards > 0, blends[1], blends[0]))
+
+
+class TestReinforceRej:
+    @pytest.mark.parametrize("G", [2, 3, 5])
+    def test_expected_gradients(self, G):
+        """With ±1 in all groups 2 ∇p, of right answers alone ∇p; rejected groups take their part from the former."""
+
+        def expected(keep):
+            args = reinforce_rej.Args(keep=keep)
+            return expected_gradient(THETA, G, lambda r: reinforce_rej.compute_advantages(2 * r - 1, args))
+
+        close(expected("all"), 2 * GRAD_P)
+        close(expected("right"), GRAD_P)
+        close(expected("mixed"), (2 - SUCCESS ** (G - 1) - (1 - SUCCESS) ** (G - 1)) * GRAD_P)
+
+    def test_groups_of_two_are_those_of_grpo(self):
+        """One right and one wrong answer have the z-scores ±1."""
+        rewards = torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 1.0], [0.0, 0.0]], dtype=torch.float64)
+        actual = reinforce_rej.compute_advantages(2 * rewards - 1, reinforce_rej.Args())
+        torch.testing.assert_close(actual, grpo.compute_advantages(rewards, grpo.Args(ddof=0)), rtol=1e-5, atol=0.0)
+
+    def test_same_advantages_same_gradient(self):
+        """Beyond the advantages nothing is new: GRPO's objective with the clip, REINFORCE's with log-probs."""
+        inputs = rows(0)
+        mask = inputs[-1]
+        close(gradient(reinforce_rej, inputs), gradient(grpo, inputs))
+        weights = grpo.token_weights(mask.double(), grpo.Args())
+        close(gradient(reinforce_rej, inputs, loss="log-prob"), gradient(reinforce, inputs, weights))
+
+    def test_raft_is_supervised_learning_on_right_answers(self):
+        """The gradient of their mean log-prob, wherever the ratios are."""
+        logp, old, rollout, _, mask = rows(0)
+        right = torch.arange(len(mask)) % 3 == 0
+        rewards = (2.0 * right - 1).double().view(-1, 4)
+        advantages = reinforce_rej.compute_advantages(rewards, reinforce_rej.Args(keep="right")).view(-1, 1)
+        inputs = logp, old, rollout, advantages.expand(mask.shape), mask
+        expected = -(mask & right[:, None]).double() / mask.sum(1, keepdim=True) / len(mask)
+        close(gradient(reinforce_rej, inputs, keep="right", loss="log-prob"), expected)
+
+    def test_a_loss_without_a_ratio_has_no_anchor(self, capsys, tmp_path):
+        settings = {"loss": "log-prob", "ratio_anchor": "sampler", "tis_cap": 0.0}
+        assert "--loss log-prob has no ratio" in refused(capsys, tmp_path, reinforce_rej, **settings)
+
+
+class TestEntropy:
+    def test_what_acts_on_nothing_is_no_control(self, tmp_path, capsys):
+        """All tokens, a bonus of 0, and one that has no reason to begin: to the bit."""
+        expected, _ = run("entropy", tmp_path / "none", control="none")
+        idle = [
+            {"control": "top-entropy", "top_share": 1.0},
+            {"control": "bonus", "entropy_coef": 0.0},
+            {"control": "adaptive", "target_entropy": 0.0},
+        ]
+        for i, settings in enumerate(idle):
+            weights, _ = run("entropy", tmp_path / f"{i}", **settings)
+            assert all(torch.equal(weights[key], expected[key]) for key in expected), settings
+        for settings in ({"control": "top-entropy"}, {"control": "bonus"}):
+            weights, _ = run("entropy", tmp_path / settings["control"], **settings)
+            assert any(not torch.equal(weights[key], expected[key]) for key in expected), settings
+
+    def test_without_control_it_is_grpo_with_the_mean_over_tokens(self):
+        inputs = rows(0)
+        close(gradient(entropy, inputs, control="none"), gradient(dapo, inputs, clip_eps_high=0.2))
+
+    def test_the_covariance_is_what_entropy_costs(self):
+        """A softmax whose logits follow their advantages, z + η A, loses η Cov(log π, A) of entropy, to first order."""
+        logits = torch.tensor([0.3, -0.5, 1.1, 0.2], dtype=torch.float64)
+        advantages = torch.tensor([1.0, -0.4, 0.7, -2.0], dtype=torch.float64)
+        eta = torch.zeros((), dtype=torch.float64, requires_grad=True)
+        logp = (logits + eta * advantages).log_softmax(0)
+        p = logp.exp()
+        (slope,) = torch.autograd.grad(-(p * logp).sum(), eta)
+        p, logp = p.detach(), logp.detach()
+        close(slope, -(p * (logp - (p * logp).sum()) * (advantages - (p * advantages).sum())).sum())
+
+    def test_chosen_tokens(self):
+        """The share with the highest entropy; with the largest covariance; some of those between two of them."""
+        _, old, _, advantages, mask = rows(0)
+        entropies = torch.rand(mask.shape, generator=torch.Generator().manual_seed(1)).double()
+        entropies[~mask] = 9.0
+        N = int(mask.sum())
+        chosen = entropy.choose(old, entropies, advantages, mask, entropy.Args(control="top-entropy", top_share=0.3))
+        assert chosen.sum() == int(0.3 * N) and not chosen[~mask].any()
+        assert entropies[chosen].min() > entropies[mask & ~chosen].max()
+
+        cov = (old - old[mask].mean()) * (advantages - advantages[mask].mean())
+        chosen = entropy.choose(old, entropies, advantages, mask, entropy.Args(control="kl-cov", cov_share=0.1))
+        assert chosen.sum() == int(0.1 * N) and cov[chosen].min() > cov[mask & ~chosen].max()
+        assert not chosen[~mask].any()
+
+        inside, seen = mask & (cov >= 0.2) & (cov <= 0.9), []
+        for seed in range(40):
+            torch.manual_seed(seed)
+            args = entropy.Args(control="clip-cov", cov_share=0.1, cov_low=0.2, cov_high=0.9)
+            seen.append(entropy.choose(old, entropies, advantages, mask, args))
+            assert seen[-1].sum() == int(0.1 * N) and not seen[-1][~inside].any()
+        assert torch.equal(torch.stack(seen).any(0), inside), "each of them has its chance"
+        few = entropy.Args(control="clip-cov", cov_share=1.0, cov_low=0.2, cov_high=0.9)
+        assert torch.equal(entropy.choose(old, entropies, advantages, mask, few), inside)
+        one = entropy.Args(control="kl-cov", cov_share=0.0)
+        assert entropy.choose(old, entropies, advantages, mask, one).sum() == 1
+        assert not entropy.choose(old, entropies, torch.zeros_like(advantages), mask, one).any(), "without signal, none"
+
+    def test_clip_cov_drops_the_chosen_and_kl_cov_holds_them(self):
+        """Gradients: 0 where it was r A; and β (1 - r) beside r A. PPO's clip has no part in either."""
+        logp, old, _, a, mask = rows(0)
+        chosen = mask & (old < -1)
+        r = torch.exp(logp - old)
+        for kind, expected in (("clip-cov", -r * a * ~chosen), ("kl-cov", -r * a + 3 * chosen * (r - 1))):
+            args = entropy.Args(control=kind, kl_cov_coef=3.0)
+            leaf = logp.clone().requires_grad_()
+            loss, _ = entropy.policy_loss(leaf, old, old, a, mask, args)
+            loss = entropy.control(loss, leaf, old, torch.zeros_like(old), chosen, 0.0, args)
+            close(torch.autograd.grad(loss.sum(), leaf)[0], expected)
+
+    def test_adaptive_bonus(self):
+        """It begins at 0, rises by Δ in each step whose entropy is too low, and pays only in those; never below 0."""
+        args, coef, paid = entropy.Args(entropy_coef=0.5, target_entropy=0.2), 0.0, []
+        for mean in (0.3, 0.1, 0.2, 0.1, 0.3, 0.1):
+            bonus, coef = entropy.adapt(coef, mean, args)
+            paid.append(bonus)
+        assert paid == [0.0, 0.0, 0.5, 1.0, 0.0, 1.0]
+
+    def test_entropy_has_its_gradient_in_chunks_too(self, monkeypatch):
+        """Of the whole vocabulary: the same as from all logits at once, and none where it was not asked for."""
+        from common import logprobs
+
+        torch.manual_seed(0)
+        head = torch.nn.Linear(5, 11, dtype=torch.float64)
+        hidden, targets = torch.randn(7, 5, dtype=torch.float64), torch.randint(11, (7, 1))
+        asked = {}
+        for chunk in (7, 2):
+            leaf = hidden.clone().requires_grad_()
+            parts = [
+                logprobs.checkpoint(
+                    logprobs.logp_and_entropy, h, y, head, 0.7, True, entropy_gradient=True, use_reentrant=False
+                )
+                for h, y in zip(leaf.split(chunk), targets.split(chunk), strict=True)
+            ]
+            asked[chunk] = torch.autograd.grad(torch.cat([h for _, h in parts]).sum(), leaf)[0]
+        leaf = hidden.clone().requires_grad_()
+        expected = torch.distributions.Categorical(logits=head(leaf).float() / 0.7).entropy().sum()
+        torch.testing.assert_close(asked[7], torch.autograd.grad(expected, leaf)[0], rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(asked[2], asked[7])
+        assert not logprobs.logp_and_entropy(leaf, targets, head, 0.7, True)[1].requires_grad
+
+    def test_bounds_in_the_wrong_order(self, capsys, tmp_path):
+        assert "--cov-low is above --cov-high" in refused(capsys, tmp_path, entropy, cov_low=2.0, cov_high=1.0)

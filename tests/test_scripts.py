@@ -234,7 +234,7 @@ def test_same_seed_same_run_and_other_seed_other_run(tmp_path, capsys):
     assert any(not torch.equal(weights[key], other[key]) for key in weights)
 
 
-@pytest.mark.parametrize("name", ["grpo", "ppo", "reinforce", "dapo"])
+@pytest.mark.parametrize("name", ["grpo", "ppo", "reinforce", "dapo", "dcpo", "entropy"])
 def test_resumed_run_ends_as_the_uninterrupted_one(name, tmp_path, capsys):
     """A run that stopped after its second checkpoint, in the middle of writing logs and a third."""
     settings = {"steps": 4, "save_every": 2, "eval_every": 2}
@@ -242,6 +242,12 @@ def test_resumed_run_ends_as_the_uninterrupted_one(name, tmp_path, capsys):
         settings["kl_beta"] = 0.01
     if name == "reinforce":
         settings["baseline"] = "ema"
+    if name == "entropy":
+        settings |= {"control": "adaptive", "target_entropy": 9.0, "entropy_coef": 0.1}
+    if name == "dcpo":  # few problems, which come back
+        problems = [{"question": f"{i}+17-3=?", "answer": str(i + 14)} for i in range(6)]
+        (tmp_path / "few.jsonl").write_text("".join(json.dumps(problem) + "\n" for problem in problems))
+        settings["dataset"] = str(tmp_path / "few.jsonl")
     weights, rows = run(name, tmp_path / "whole", **settings)
     folder = tmp_path / "cut"
     run(name, folder, **settings)

@@ -8,6 +8,7 @@ by hand. The sampler's weights are shifted, the temperature is not 1, the learni
 import json
 import math
 from collections import defaultdict
+from itertools import product
 
 from common.run import Run
 from common.scripts import load, parents
@@ -22,6 +23,7 @@ SETTINGS = dict(
     temperature=0.8, lr=1e-2, warmup_steps=3, weight_decay=0.1, max_grad_norm=0.3, micro_batch_tokens=60,
     engine="transformers", eval_problems=2, seed=3,
 )  # fmt: skip
+PROBLEMS = 40  # in the data set
 # Settings that all scripts have in common; each changes every step.
 SHARED_CASES = [
     {"staleness": 1, "steps": 3},
@@ -45,7 +47,7 @@ def tiny_model(tmp_path_factory):
     model = LlamaForCausalLM(config)
     model.generation_config.eos_token_id = list(range(1, 8))
     model.save_pretrained(folder)
-    rows = [{"question": f"{i}+{i}=?", "answer": str(2 * i)} for i in range(40)]
+    rows = [{"question": f"{i}+{i}=?", "answer": str(2 * i)} for i in range(PROBLEMS)]
     (folder / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
 
@@ -54,7 +56,7 @@ class Recorder:
     """Watches a run: what was generated and judged in each step, the minibatches, and every optimizer update."""
 
     def __init__(self, monkeypatch, script, put_in):
-        self.rounds, self.minibatches, self.updates = defaultdict(list), defaultdict(list), []
+        self.rounds, self.minibatches, self.updates, self.chosen = defaultdict(list), defaultdict(list), [], {}
         self.step = 0
         recorder, make_engine, verifier = self, script.make_engine, script.Verifier
         adam_step, minibatches, seed_step = torch.optim.AdamW.step, script.minibatches, script.seed_step
@@ -113,6 +115,12 @@ class Recorder:
             after = [p.detach().clone() for p in parameters]
             recorder.updates.append((recorder.step, id(optimizer), before, gradients, after))
 
+        def recorded_choice(*args):
+            recorder.chosen[recorder.step] = choose(*args)
+            return recorder.chosen[recorder.step]
+
+        if choose := getattr(script, "choose", None):
+            monkeypatch.setattr(script, "choose", recorded_choice)
         monkeypatch.setattr(script, "seed_step", next_step)
         monkeypatch.setattr(script, "make_engine", shifted)
         monkeypatch.setattr(script, "Verifier", Judge)
@@ -155,6 +163,13 @@ class Model:
 
     def logps(self, response, temperature):
         return [d[token] for d, token in zip(self.distributions(response, temperature), response.tokens, strict=True)]
+
+    def entropies(self, response, temperature):
+        return [entropy(d) for d in self.distributions(response, temperature)]
+
+
+def entropy(logps):
+    return -(logps.exp() * logps).sum()
 
 
 def numbers(tensors):
@@ -229,9 +244,9 @@ def replay(recorder, args, folder, reference):
         responses = [response for group in groups for response in group]
 
         # Problems are new, as long as there are new ones.
-        fresh = {tuple(response.prompt) for response in responses}
-        assert hasattr(args, "max_rounds") or not fresh & prompts, "problems of an earlier step"
-        prompts |= fresh
+        prompts |= {tuple(response.prompt) for response in responses}
+        different = min(step * args.prompts_per_step, PROBLEMS - args.eval_problems)
+        assert hasattr(args, "max_rounds") or len(prompts) == different, "problems of an earlier step"
 
         # The sampler has the learner's weights of k steps ago, here shifted, at the same temperature.
         at_start[step] = policy_updates[0][2]
@@ -250,10 +265,9 @@ def replay(recorder, args, folder, reference):
         with torch.no_grad():
             for response in responses:
                 old, ref = numbers(learner.logps(response, T)), numbers(frozen.logps(response, T))
-                own = [
-                    of_sampled(response, values) for values in (old, response.logps, ref, response.top, response.tokens)
-                ]
-                rows.append(Row([], own[0], own[1], [], own[2], [], own[3], own[4]))
+                known = old, response.logps, ref, response.top, response.tokens, numbers(learner.entropies(response, T))
+                own = [of_sampled(response, values) for values in known]
+                rows.append(Row([], own[0], own[1], [], own[2], [], *own[3:]))
                 differences = [o - r if was else 0.0 for o, r, was in zip(old, ref, response.sampled, strict=True)]
                 kl.append(differences if args.kl_beta else [0.0] * len(old))
 
@@ -270,13 +284,17 @@ def replay(recorder, args, folder, reference):
             advantages = [[a] * len(response.tokens) for a, response in zip(flat, responses, strict=True)]
         for row, response, values in zip(rows, responses, advantages, strict=True):
             row.advantages = of_sampled(response, values)
+        for row, response, chosen in zip(rows, responses, recorder.chosen.get(step, ()), strict=False):
+            row.chosen = of_sampled(response, chosen[: len(response.tokens)].tolist())
         reference.prepare(rows)
 
-        assert len(policy_updates) == len(recorder.minibatches[step]) == args.num_minibatches * args.update_epochs
-        for number, minibatch in enumerate(recorder.minibatches[step]):
+        passes, minibatches = reference.passes(rows), recorder.minibatches[step]
+        assert len(minibatches) == args.num_minibatches * args.update_epochs
+        assert len(policy_updates) == len(passes) * len(minibatches)
+        for number, (part, minibatch) in enumerate(product(passes, minibatches)):
             counted = [i for i in minibatch if reference.counts(responses[i])]
             left_out += len(minibatch) - len(counted)
-            lengths = [sum(responses[i].sampled) for i in counted]
+            lengths = [reference.length(rows[i]) for i in counted]
             _, optimizer, before, gradients, after = policy_updates[number]
             learner.set(before)
             learner.model.zero_grad()
@@ -289,7 +307,8 @@ def replay(recorder, args, folder, reference):
                 ]
                 _, slopes = reference.with_kl(rows[i])
                 weight = reference.weight(lengths, position)
-                sum(weight * slope * logp for slope, logp in zip(slopes, logps, strict=True)).backward()
+                terms = zip(slopes, reference.entropy_slopes(rows[i]), logps, every, part[i], strict=True)
+                sum(weight * has * (a * logp + b * entropy(d)) for a, b, logp, d, has in terms).backward()
             expected = [torch.zeros_like(p) if p.grad is None else p.grad for p in learner.parameters]
             close(gradients, clipped(expected, args.max_grad_norm), f"gradient, step {step}, update {number}")
             check_adam(adams[optimizer], before, gradients, after, rate(args, step), args.weight_decay)

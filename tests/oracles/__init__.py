@@ -23,6 +23,8 @@ class Row:
     top_new: list[dict[int, float]] = field(default_factory=list)
     top_rollout: list[dict[int, float]] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
+    entropies: list[float] = field(default_factory=list)  # under the learner at the rollout weights
+    chosen: list[bool] = field(default_factory=list)  # what a script has chosen to act on, perhaps by chance
 
 
 @dataclass
@@ -96,7 +98,15 @@ class Reference:
     def prepare(self, rows: list[Row]) -> None:
         """All rows of a rollout batch, at the rollout weights; here advantages become different from token to token."""
 
+    def passes(self, rows: list[Row]) -> list[list[list[bool]]]:
+        """Passes over the minibatches of a rollout batch: in each, which tokens of each row have a loss."""
+        return [[[True] * len(row.old) for row in rows]]
+
     # The loss
+
+    def length(self, row: Row) -> int:
+        """Tokens of a response that count."""
+        return len(row.old)
 
     def weight(self, lengths: list[int], i: int) -> float:
         """Of each token of response i in a minibatch."""
@@ -115,6 +125,10 @@ class Reference:
     def row(self, row: Row) -> tuple[list[float], list[float]]:
         """A response's losses, one per token and weighed by TIS, and the slope of their sum in each `new` log-prob."""
         raise NotImplementedError("each method has its own")
+
+    def entropy_slopes(self, row: Row) -> list[float]:
+        """The slope of a response's losses in the policy's entropy at each token."""
+        return [0.0] * len(row.new)
 
     def with_kl(self, row: Row) -> tuple[list[float], list[float]]:
         """The same with what the KL adds to the loss."""
