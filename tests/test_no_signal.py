@@ -11,6 +11,7 @@ from common.verify import Verifier
 import pytest
 import torch
 from conftest import SMALL
+from oracles import oracle
 from safetensors.torch import load_file
 
 ROOT = Path(__file__).parent.parent
@@ -42,12 +43,12 @@ def test_all_responses_truncated_and_wrong(name, tmp_path, capsys):
 
 @pytest.mark.parametrize("name", list(parents()))
 def test_all_responses_right(name, tmp_path, monkeypatch, capsys):
-    """PPO's critic does not know yet that all is well, so PPO alone still updates."""
+    """Only a few learn from that: PPO's critic, for one, does not know yet that all is well."""
     monkeypatch.setattr(Verifier, "judge", lambda self, responses, *_: [True] * len(responses))
     fixed = {"overlong_cache": 0, "max_rounds": 2} if name == "dapo" else {}
     weights, rows = run(name, tmp_path / "run", **fixed)
     assert all(row["accuracy"] == 1 for row in rows)
-    assert unchanged(weights) == (name != "ppo")
+    assert unchanged(weights) != type(oracle(name, None)).LEARNS_WHEN_ALL_IS_RIGHT
 
 
 def test_overlong_filter_that_leaves_nothing(tmp_path, capsys):

@@ -215,16 +215,17 @@ def rate(args, step):
 def replay(recorder, args, folder, reference):
     """Compare every update of a recorded run with the reference."""
     learner, frozen, T = Model(folder), Model(folder), args.temperature
-    optimizers, adams, at_start, prompts = [], defaultdict(AdamW), {}, set()
+    current = [p.detach().float() for p in frozen.parameters]  # the policy's weights after the updates so far
+    shapes = [p.shape for p in current]
+    adams, at_start, prompts = defaultdict(AdamW), {}, set()
     pending, left_out = list(recorder.updates), 0
     while pending:
         step = pending[0][0]
         of_step = [update for update in pending if update[0] == step]
         pending = [update for update in pending if update[0] != step]
-        for _, optimizer, *_ in of_step:
-            if optimizer not in optimizers:
-                optimizers.append(optimizer)
-        policy_updates = [update for update in of_step if update[1] == optimizers[0]]
+        # The critic has a head, and no output layer.
+        policy_updates = [update for update in of_step if [p.shape for p in update[2]] == shapes]
+        critic_updates = [update for update in of_step if [p.shape for p in update[2]] != shapes]
         groups = reference.batch(recorder.groups(step))
         responses = [response for group in groups for response in group]
 
@@ -234,7 +235,7 @@ def replay(recorder, args, folder, reference):
         prompts |= fresh
 
         # The sampler has the learner's weights of k steps ago, here shifted, at the same temperature.
-        at_start[step] = policy_updates[0][2]
+        at_start[step] = current
         _, _, _, loaded, weights, _ = recorder.rounds[step][-1]
         assert all(map(torch.equal, loaded, at_start[max(1, step - args.staleness)])), "the sampler's weights"
         sampler = Model(folder)
@@ -245,7 +246,7 @@ def replay(recorder, args, folder, reference):
                 assert expected == pytest.approx(of_sampled(response, response.logps), abs=1e-4)
 
         # Log-probs at the rollout weights.
-        learner.set(policy_updates[0][2])
+        learner.set(current)
         rows, kl = [], []
         with torch.no_grad():
             for response in responses:
@@ -259,10 +260,12 @@ def replay(recorder, args, folder, reference):
 
         critic = reference.critic(folder) if hasattr(reference, "critic") else None
         if critic:
-            critic.set(next(update[2] for update in of_step if update[1] == optimizers[1]))
+            critic.set(critic_updates[0][2])
             with torch.no_grad():
                 old_values = [numbers(critic.values(response)) for response in responses]
             advantages, returns = reference.token_advantages(responses, kl, old_values)
+        elif hasattr(reference, "token_advantages"):
+            advantages = reference.token_advantages(responses)
         else:
             sums, G = [sum(row) for row in kl], len(groups[0])
             rewards = reference.rewards(groups, [sums[i : i + G] for i in range(0, len(sums), G)])
@@ -272,31 +275,37 @@ def replay(recorder, args, folder, reference):
             row.advantages = of_sampled(response, values)
         reference.prepare(rows)
 
-        assert len(policy_updates) == len(recorder.minibatches[step]) == args.num_minibatches * args.update_epochs
-        for number, minibatch in enumerate(recorder.minibatches[step]):
+        minibatches = recorder.minibatches[step]
+        assert len(minibatches) == args.num_minibatches * args.update_epochs
+        assert len(policy_updates) == (len(minibatches) if reference.learns(step) else 0)
+        assert len(critic_updates) == (len(minibatches) if critic else 0)
+        for number, minibatch in enumerate(minibatches):
             counted = [i for i in minibatch if reference.counts(responses[i])]
             left_out += len(minibatch) - len(counted)
             lengths = [sum(responses[i].sampled) for i in counted]
-            _, optimizer, before, gradients, after = policy_updates[number]
-            learner.set(before)
-            learner.model.zero_grad()
-            for position, i in enumerate(counted):
-                every = of_sampled(responses[i], learner.distributions(responses[i], T))
-                logps = [d[token] for d, token in zip(every, rows[i].tokens, strict=True)]
-                rows[i].new = numbers(logps)
-                rows[i].top_new = [
-                    {v: d[v].item() for v in top} for d, top in zip(every, rows[i].top_rollout, strict=False)
-                ]
-                _, slopes = reference.with_kl(rows[i])
-                weight = reference.weight(lengths, position)
-                sum(weight * slope * logp for slope, logp in zip(slopes, logps, strict=True)).backward()
-            expected = [torch.zeros_like(p) if p.grad is None else p.grad for p in learner.parameters]
-            close(gradients, clipped(expected, args.max_grad_norm), f"gradient, step {step}, update {number}")
-            check_adam(adams[optimizer], before, gradients, after, rate(args, step), args.weight_decay)
+            if policy_updates:
+                _, optimizer, before, gradients, after = policy_updates[number]
+                assert all(map(torch.equal, before, current)), "the weights moved between two updates"
+                current = after
+                learner.set(before)
+                learner.model.zero_grad()
+                for position, i in enumerate(counted):
+                    every = of_sampled(responses[i], learner.distributions(responses[i], T))
+                    logps = [d[token] for d, token in zip(every, rows[i].tokens, strict=True)]
+                    rows[i].new = numbers(logps)
+                    rows[i].top_new = [
+                        {v: d[v].item() for v in top} for d, top in zip(every, rows[i].top_rollout, strict=False)
+                    ]
+                    _, slopes = reference.with_kl(rows[i])
+                    weight = reference.weight(lengths, position)
+                    more = reference.slope_beside([responses[j] for j in counted], position)
+                    sum((weight * slope + more) * logp for slope, logp in zip(slopes, logps, strict=True)).backward()
+                expected = [torch.zeros_like(p) if p.grad is None else p.grad for p in learner.parameters]
+                close(gradients, clipped(expected, args.max_grad_norm), f"gradient, step {step}, update {number}")
+                check_adam(adams[optimizer], before, gradients, after, rate(args, step), args.weight_decay)
 
             if critic:
-                update = [update for update in of_step if update[1] == optimizers[1]][number]
-                _, optimizer, before, gradients, after = update
+                _, optimizer, before, gradients, after = critic_updates[number]
                 critic.set(before)
                 critic.zero_grad()
                 for position, i in enumerate(counted):

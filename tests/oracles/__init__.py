@@ -63,6 +63,8 @@ class Reference:
     RANGES: dict[str, Any] = {}
     # Defaults of the method's settings: the paper's, where it gives any.
     DEFAULTS: dict[str, Any] = {}
+    # Whether a batch of nothing but right answers still moves the weights.
+    LEARNS_WHEN_ALL_IS_RIGHT = False
 
     def __init__(self, args: Any) -> None:
         self.args = args
@@ -96,6 +98,10 @@ class Reference:
     def prepare(self, rows: list[Row]) -> None:
         """All rows of a rollout batch, at the rollout weights; here advantages become different from token to token."""
 
+    def learns(self, step: int) -> bool:
+        """Whether the policy is updated in a step."""
+        return True
+
     # The loss
 
     def weight(self, lengths: list[int], i: int) -> float:
@@ -115,6 +121,10 @@ class Reference:
     def row(self, row: Row) -> tuple[list[float], list[float]]:
         """A response's losses, one per token and weighed by TIS, and the slope of their sum in each `new` log-prob."""
         raise NotImplementedError("each method has its own")
+
+    def slope_beside(self, responses: list[Response], i: int) -> float:
+        """Of a second loss of the minibatch, in each log-prob of response i, whatever that log-prob is."""
+        return 0.0
 
     def with_kl(self, row: Row) -> tuple[list[float], list[float]]:
         """The same with what the KL adds to the loss."""
