@@ -102,6 +102,9 @@ MUTATIONS = [
     Mutation("continuations go on from one token less", "*tokens[:t]) for t in", "*tokens[: max(0, t - 1)]) for t in", "methods/vineppo.py"),
     Mutation("a state's continuations are all the same", "prompt_seeds(len(begun), args.seed, step, 1)", "prompt_seeds(1, args.seed, step, 1) * len(begun)", "methods/vineppo.py", "tests/test_methods.py"),
     Mutation("not whitened", "advantages = whiten(advantages, mask)  # (B, T)", "pass", "methods/vineppo.py"),
+    Mutation("the margin of the first update for all", "now = batch_logps(model, batch, args, minibatch)[0]", "now = old_logp", "methods/dpo.py"),
+    Mutation("losers pull winners down", "pull.sum(2) - pull.sum(1)", "pull.sum(1) - pull.sum(2)", "methods/dpo.py", OBJECTIVES),
+    Mutation("no reference", "((now - ref_logp) * mask)", "(now * mask)", "methods/dpo.py"),
     # What the scripts share
     Mutation("log-probs at temperature 1", "(logits.float() / temperature)", "logits.float()", "common/logprobs.py"),
     Mutation("log-probs one token late", "batch.prompt_lengths[rows][row] + t - 1", "batch.prompt_lengths[rows][row] + t", "common/logprobs.py"),

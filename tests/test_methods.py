@@ -9,10 +9,11 @@ from common.data import load_problems
 from common.engines import prompt_seeds
 from common.models import load_model
 from common.records import Problem, Rollouts
-from methods import lcpo, reinforce_pp, sapo, vapo, vineppo
+from methods import dpo, lcpo, reinforce_pp, sapo, vapo, vineppo
 
 import pytest
 import torch
+import torch.nn.functional as F
 from conftest import SMALL
 from safetensors.torch import load_file
 from test_errors import refused
@@ -358,3 +359,60 @@ class TestVinePPO:
     def test_beyond_the_advantages_it_is_ppo(self, seed):
         inputs = rows(seed)
         close(gradient(vineppo, inputs), gradient(ppo, inputs))
+
+
+class TestDPO:
+    rewards = torch.tensor([[1.0, 0.0, 0.0, 1.0, 0.0], [0.0, 1.0, 1.0, 1.0, 1.0], [0.0] * 5], dtype=torch.float64)
+
+    def advantages(self, rewards, seed=None, **settings):
+        generator = torch.Generator().manual_seed(seed or 0)
+        scores = torch.randn(rewards.shape, generator=generator, dtype=torch.float64) * (seed is not None)
+        return dpo.compute_advantages(scores, rewards, dpo.Args(**settings))[0]
+
+    def test_two_responses_are_grpo(self):
+        """At the reference, one right and one wrong response: GRPO's direction with token sums, β/√2 times as long."""
+        rewards = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [0.0, 0.0]], dtype=torch.float64)
+        ours = self.advantages(rewards, kl_beta=0.3)
+        close(2 * ours, 0.3 / 2**0.5 * grpo.compute_advantages(rewards, grpo.Args()) * (1 + 1e-6 * 2**0.5))
+        assert (ours[2:] == 0).all()
+
+    def test_at_the_reference_every_group_has_the_direction_of_grpo(self):
+        """Whatever its size: advantages are multiples of GRPO's, by a factor that is the group's own."""
+        ours, theirs = self.advantages(self.rewards), grpo.compute_advantages(self.rewards, grpo.Args())
+        for a, b in zip(ours[:2], theirs[:2], strict=True):
+            close(a / a.norm(), b / b.norm())
+        assert (ours[2] == 0).all() and ours.sum().abs() < 1e-12
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_it_is_the_gradient_of_the_papers_loss(self, seed):
+        """Eq. 7 over all pairs of all groups, differentiated by autograd through sums of token log-probs."""
+        logp, ref, _, _, mask = rows(seed)
+        logp = logp.clone().requires_grad_()
+        scores = ((logp - ref) * mask).sum(1)
+        right = torch.randn(40, generator=torch.Generator().manual_seed(seed)) > 0
+        losses = [
+            -F.logsigmoid(0.7 * (scores[w] - scores[x]))
+            for start in range(0, 40, 8)
+            for w in range(start, start + 8)
+            for x in range(start, start + 8)
+            if right[w] and not right[x]
+        ]
+        expected = torch.stack(losses).mean()
+        args = dpo.Args(kl_beta=0.7)
+        advantages, loss = dpo.compute_advantages(scores.detach().view(5, 8), right.double().view(5, 8), args)
+        assert loss.item() == pytest.approx(expected.item())
+        inputs = logp, ref, ref, advantages.view(-1, 1).expand(mask.shape), mask
+        close(gradient(dpo, inputs), torch.autograd.grad(expected, logp)[0])
+
+    def test_pairs_that_are_told_apart_pull_less(self):
+        """β σ(-m): half of β at the reference, nothing far on the right side, all of β on the wrong one."""
+        rewards = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+        for score, pull in ((0.0, 0.25), (1000.0, 0.0), (-1000.0, 0.5)):
+            advantages, _ = dpo.compute_advantages(score * rewards, rewards, dpo.Args(kl_beta=0.5))
+            assert advantages[0].tolist() == pytest.approx([pull, -pull], abs=1e-12)
+
+    def test_only_differences_to_the_reference_count(self):
+        scores = torch.randn(3, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        ours, shifted = (dpo.compute_advantages(s, self.rewards, dpo.Args()) for s in (scores, scores + 7.0))
+        close(ours[0], shifted[0])
+        close(ours[1], shifted[1])

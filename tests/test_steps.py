@@ -289,13 +289,17 @@ def replay(recorder, args, folder, reference):
                 current = after
                 learner.set(before)
                 learner.model.zero_grad()
-                for position, i in enumerate(counted):
+                of_rows = []
+                for i in counted:
                     every = of_sampled(responses[i], learner.distributions(responses[i], T))
                     logps = [d[token] for d, token in zip(every, rows[i].tokens, strict=True)]
+                    of_rows.append(logps)
                     rows[i].new = numbers(logps)
                     rows[i].top_new = [
                         {v: d[v].item() for v in top} for d, top in zip(every, rows[i].top_rollout, strict=False)
                     ]
+                reference.prepare_update([rows[i] for i in counted], [responses[i] for i in counted])
+                for position, (i, logps) in enumerate(zip(counted, of_rows, strict=True)):
                     _, slopes = reference.with_kl(rows[i])
                     weight = reference.weight(lengths, position)
                     more = reference.slope_beside([responses[j] for j in counted], position)

@@ -102,6 +102,9 @@ class Reference:
         """Whether the policy is updated in a step."""
         return True
 
+    def prepare_update(self, rows: list[Row], responses: list[Response]) -> None:
+        """The rows of a minibatch, at the weights before its update; here advantages may come to depend on these."""
+
     # The loss
 
     def weight(self, lengths: list[int], i: int) -> float:
