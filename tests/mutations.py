@@ -105,6 +105,9 @@ MUTATIONS = [
     Mutation("the margin of the first update for all", "now = batch_logps(model, batch, args, minibatch)[0]", "now = old_logp", "methods/dpo.py"),
     Mutation("losers pull winners down", "pull.sum(2) - pull.sum(1)", "pull.sum(1) - pull.sum(2)", "methods/dpo.py", OBJECTIVES),
     Mutation("no reference", "((now - ref_logp) * mask)", "(now * mask)", "methods/dpo.py"),
+    Mutation("the student teaches", "return teacher_logp - old_logp", "return old_logp - teacher_logp", "methods/opd.py"),
+    Mutation("rewards of what comes after", "compute_advantages(teacher_logp, anchor_logp)", "compute_advantages(teacher_logp, anchor_logp).flip(1).cumsum(1).flip(1)", "methods/opd.py"),
+    Mutation("the forward KL", "(logp.exp() * (logp - teacher_logp))", "(teacher_logp.exp() * (teacher_logp - logp))", "methods/opd.py"),
     # What the scripts share
     Mutation("log-probs at temperature 1", "(logits.float() / temperature)", "logits.float()", "common/logprobs.py"),
     Mutation("log-probs one token late", "batch.prompt_lengths[rows][row] + t - 1", "batch.prompt_lengths[rows][row] + t", "common/logprobs.py"),

@@ -5,16 +5,17 @@ import math
 import dapo
 import grpo
 import ppo
+from common.batch import collate
 from common.data import load_problems
 from common.engines import prompt_seeds
 from common.models import load_model
 from common.records import Problem, Rollouts
-from methods import dpo, lcpo, reinforce_pp, sapo, vapo, vineppo
+from methods import dpo, lcpo, opd, reinforce_pp, sapo, vapo, vineppo
 
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import SMALL
+from conftest import SMALL, teacher_of
 from safetensors.torch import load_file
 from test_errors import refused
 from test_identities import close, gradient, rows
@@ -416,3 +417,55 @@ class TestDPO:
         ours, shifted = (dpo.compute_advantages(s, self.rewards, dpo.Args()) for s in (scores, scores + 7.0))
         close(ours[0], shifted[0])
         close(ours[1], shifted[1])
+
+
+class TestOPD:
+    def test_a_teacher_that_agrees_teaches_nothing(self):
+        logp, old, rollout, _, mask = rows(0)
+        advantages = opd.compute_advantages(old, old)
+        loss, _ = opd.policy_loss(logp, old, rollout, advantages, mask, opd.Args())
+        assert (loss == 0).all()
+
+    def test_sampled_kl_has_the_gradient_of_the_kl(self):
+        """On a softmax over four tokens, by enumeration: E[-r A] has ∇KL(π‖teacher) for its gradient, and its value."""
+        logits = torch.tensor([0.3, -0.5, 1.1, 0.2], dtype=torch.float64, requires_grad=True)
+        logp = logits.log_softmax(0)
+        teacher = torch.tensor([0.1, 0.4, -0.3, 0.9], dtype=torch.float64).log_softmax(0)
+        old = logp.detach()
+        loss, _ = opd.policy_loss(logp, old, old, opd.compute_advantages(teacher, old), old < 0, opd.Args())
+        sampled, exact = (old.exp() * loss).sum(), (logp.exp() * (logp - teacher)).sum()
+        assert sampled.item() == pytest.approx(exact.item())
+        close(*(torch.autograd.grad(x, logits, retain_graph=True)[0] for x in (sampled, exact)))
+
+    def test_full_kl(self):
+        """At each response token that of the two distributions, 0 on padding; only the student has a gradient."""
+        args = opd.Args(temperature=0.7)
+        model, tokenizer = load_model(args)
+        args.teacher = teacher_of("models/arithmetic")
+        teacher, _ = load_model(args, setting="teacher")
+        prompt, responses = tokenizer("7+5=?\n")["input_ids"], [[5, 6, 7, 1], [8, 1]]
+        logps, sampled = [[0.0] * len(r) for r in responses], [[True] * len(r) for r in responses]
+        batch = collate([prompt], Rollouts(responses, logps, [False] * 2, sampled), "cpu")
+        kl = opd.full_kl(model, teacher, len(tokenizer), batch, torch.arange(2), args)
+        for i, response in enumerate(responses):
+            tokens = torch.tensor([prompt + response])
+            p, q = ((m(input_ids=tokens).logits[0, len(prompt) - 1 : -1] / 0.7).softmax(-1) for m in (model, teacher))
+            expected = (p * (p / q).log()).sum(-1)
+            torch.testing.assert_close(kl[i, : len(response)], expected, rtol=1e-3, atol=1e-5)
+            assert (expected > 1e-3).any()
+        assert (kl[1, 2:] == 0).all()
+        kl.sum().backward()
+        assert any(p.grad is not None and p.grad.abs().max() > 0 for p in model.parameters())
+        assert all(p.grad is None for p in teacher.parameters())
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_within_the_clip_it_is_grpo(self, seed):
+        """With the same advantages; there is no clip beyond it."""
+        inputs = rows(seed)
+        close(gradient(opd, inputs), gradient(grpo, inputs, clip_eps=1e6))
+
+    def test_the_teacher_must_fit(self, capsys, tmp_path, chat_model):
+        assert "name a teacher with --teacher" in refused(capsys, tmp_path, opd)
+        error = refused(capsys, tmp_path, opd, teacher="./nowhere")
+        assert error.startswith("error: --teacher ") and "nowhere: no such model folder" in error
+        assert "has another tokenizer than --model" in refused(capsys, tmp_path, opd, teacher=str(chat_model))

@@ -18,7 +18,7 @@ from common.scripts import ROOT, command, docstring, load, parents, script_path
 
 import pytest
 import torch
-from conftest import SMALL
+from conftest import SMALL, needed
 from safetensors.torch import load_file
 
 SCRIPTS = list(parents())
@@ -27,7 +27,7 @@ SCRIPTS = list(parents())
 def run(name, folder, **settings):
     """Run a script's main in this process; the weights of its last checkpoint and the rows of its log."""
     script = load(name)
-    script.main(script.Args(run_dir=folder, **SMALL | settings))
+    script.main(script.Args(run_dir=folder, **SMALL | needed(script) | settings))
     return results(folder)
 
 

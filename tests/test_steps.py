@@ -14,6 +14,7 @@ from common.scripts import load, parents
 
 import pytest
 import torch
+from conftest import needed
 from oracles import Response, Row, oracle
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
@@ -217,6 +218,7 @@ def replay(recorder, args, folder, reference):
     learner, frozen, T = Model(folder), Model(folder), args.temperature
     current = [p.detach().float() for p in frozen.parameters]  # the policy's weights after the updates so far
     shapes = [p.shape for p in current]
+    teacher = Model(args.teacher) if hasattr(args, "teacher") else None
     adams, at_start, prompts = defaultdict(AdamW), {}, set()
     pending, left_out = list(recorder.updates), 0
     while pending:
@@ -273,6 +275,9 @@ def replay(recorder, args, folder, reference):
             advantages = [[a] * len(response.tokens) for a, response in zip(flat, responses, strict=True)]
         for row, response, values in zip(rows, responses, advantages, strict=True):
             row.advantages = of_sampled(response, values)
+        if teacher:
+            for row, response in zip(rows, responses, strict=True):
+                row.teacher = of_sampled(response, teacher.distributions(response, T).detach())
         reference.prepare(rows)
 
         minibatches = recorder.minibatches[step]
@@ -293,17 +298,18 @@ def replay(recorder, args, folder, reference):
                 for i in counted:
                     every = of_sampled(responses[i], learner.distributions(responses[i], T))
                     logps = [d[token] for d, token in zip(every, rows[i].tokens, strict=True)]
-                    of_rows.append(logps)
+                    of_rows.append((logps, every))
                     rows[i].new = numbers(logps)
                     rows[i].top_new = [
                         {v: d[v].item() for v in top} for d, top in zip(every, rows[i].top_rollout, strict=False)
                     ]
                 reference.prepare_update([rows[i] for i in counted], [responses[i] for i in counted])
-                for position, (i, logps) in enumerate(zip(counted, of_rows, strict=True)):
+                for position, (i, (logps, every)) in enumerate(zip(counted, of_rows, strict=True)):
                     _, slopes = reference.with_kl(rows[i])
                     weight = reference.weight(lengths, position)
                     more = reference.slope_beside([responses[j] for j in counted], position)
-                    sum((weight * slope + more) * logp for slope, logp in zip(slopes, logps, strict=True)).backward()
+                    loss = sum((weight * slope + more) * logp for slope, logp in zip(slopes, logps, strict=True))
+                    (loss + weight * reference.distribution_loss(rows[i], every)).backward()
                 expected = [torch.zeros_like(p) if p.grad is None else p.grad for p in learner.parameters]
                 close(gradients, clipped(expected, args.max_grad_norm), f"gradient, step {step}, update {number}")
                 check_adam(adams[optimizer], before, gradients, after, rate(args, step), args.weight_decay)
@@ -340,7 +346,7 @@ def test_every_update(name, case, tiny_model, tmp_path, monkeypatch, capsys):
     if "num_minibatches" in case and script.Args.num_minibatches == 1:
         own |= {"num_minibatches": 2}
     data = {"model": str(tiny_model), "dataset": str(tiny_model / "problems.jsonl"), "run_dir": tmp_path / "run"}
-    args = script.Args(**own | case | data)
+    args = script.Args(**own | case | data | needed(script, tiny_model))
     script.main(args)
     assert [update[0] for update in recorder.updates][-1] == args.steps
     replay(recorder, args, tiny_model, oracle(name, args))

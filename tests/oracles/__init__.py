@@ -23,6 +23,7 @@ class Row:
     top_new: list[dict[int, float]] = field(default_factory=list)
     top_rollout: list[dict[int, float]] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
+    teacher: list[Any] = field(default_factory=list)  # log-probs (V,) at each position, of the method's second model
 
 
 @dataclass
@@ -63,8 +64,8 @@ class Reference:
     RANGES: dict[str, Any] = {}
     # Defaults of the method's settings: the paper's, where it gives any.
     DEFAULTS: dict[str, Any] = {}
-    # Whether a batch of nothing but right answers still moves the weights.
-    LEARNS_WHEN_ALL_IS_RIGHT = False
+    # Whether a batch of nothing but right answers, or of nothing but wrong ones, still moves the weights.
+    LEARNS_WHEN_ALL_IS_RIGHT = LEARNS_WITHOUT_REWARDS = False
 
     def __init__(self, args: Any) -> None:
         self.args = args
@@ -127,6 +128,10 @@ class Reference:
 
     def slope_beside(self, responses: list[Response], i: int) -> float:
         """Of a second loss of the minibatch, in each log-prob of response i, whatever that log-prob is."""
+        return 0.0
+
+    def distribution_loss(self, row: Row, every: list[Any]) -> Any:
+        """What a response's loss has of whole distributions (V,), to be differentiated; weighed as its other losses."""
         return 0.0
 
     def with_kl(self, row: Row) -> tuple[list[float], list[float]]:
