@@ -234,11 +234,11 @@ def test_same_seed_same_run_and_other_seed_other_run(tmp_path, capsys):
     assert any(not torch.equal(weights[key], other[key]) for key in weights)
 
 
-@pytest.mark.parametrize("name", ["grpo", "ppo", "reinforce", "dapo"])
+@pytest.mark.parametrize("name", ["grpo", "ppo", "reinforce", "dapo", "vapo"])
 def test_resumed_run_ends_as_the_uninterrupted_one(name, tmp_path, capsys):
     """A run that stopped after its second checkpoint, in the middle of writing logs and a third."""
     settings = {"steps": 4, "save_every": 2, "eval_every": 2}
-    if name in ("grpo", "ppo"):
+    if name in ("grpo", "ppo", "vapo"):
         settings["kl_beta"] = 0.01
     if name == "reinforce":
         settings["baseline"] = "ema"
