@@ -1,6 +1,7 @@
 """Problems: the embedded arithmetic, or any data set of questions and answers, as token ids."""
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -131,8 +132,10 @@ def make_prompt(question: Any, template: str | None, tokenizer: Any) -> tuple[st
     return text, tokenizer(text, add_special_tokens=not chat)["input_ids"]
 
 
-def load_problems(args: Settings, model: Any, tokenizer: Any) -> tuple[list[Problem], list[Problem]]:
-    """Training problems and `args.eval_problems` held-out ones, disjoint by question."""
+def load_problems(
+    args: Settings, model: Any, tokenizer: Any, rewrite: Callable[[Any], Any] = lambda question: question
+) -> tuple[list[Problem], list[Problem]]:
+    """Training problems and `args.eval_problems` held-out ones, disjoint by question; prompts hold it rewritten."""
     if args.prompt is not None and "{question}" not in args.prompt:
         fail("--prompt must contain {question}, where the question goes.")
     if args.dataset == "arithmetic":
@@ -162,7 +165,7 @@ def load_problems(args: Settings, model: Any, tokenizer: Any) -> tuple[list[Prob
     context, vocabulary = context_length(model), model.get_input_embeddings().num_embeddings
     problems = []
     for question, answer in held_out + train:
-        prompt, prompt_ids = make_prompt(question, args.prompt, tokenizer)
+        prompt, prompt_ids = make_prompt(rewrite(question), args.prompt, tokenizer)
         if not prompt_ids:
             fail("a prompt has no tokens: check --prompt and the question column.")
         if max(prompt_ids) >= vocabulary:

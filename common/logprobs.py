@@ -113,10 +113,16 @@ def top_logps(model: Any, batch: Batch, rows: Tensor, args: Settings) -> Tensor:
 
 
 @torch.no_grad()
-def in_micro_batches(function: Callable[..., Tensor], batch: Batch, args: Settings) -> Tensor:
-    """What `function(batch, rows, args)` gives for all rows of a batch (..., B, T), without gradients."""
+def in_micro_batches(
+    function: Callable[..., Tensor], batch: Batch, args: Settings, wanted: Tensor | None = None
+) -> Tensor:
+    """What `function(batch, rows, args)` gives for all rows of a batch (..., B, T), without gradients.
+
+    Where only some rows are wanted, the others are 0.
+    """
     results = None
-    for rows in micro_batches(torch.arange(len(batch.tokens)), batch, args.micro_batch_tokens):
+    wanted = torch.arange(len(batch.tokens)) if wanted is None else wanted
+    for rows in micro_batches(wanted, batch, args.micro_batch_tokens):
         values = function(batch, rows, args)  # (..., b, T)
         if results is None:
             results = values.new_zeros(*values.shape[:-2], *batch.mask.shape)  # (..., B, T)
@@ -124,6 +130,6 @@ def in_micro_batches(function: Callable[..., Tensor], batch: Batch, args: Settin
     return sum_over_processes(results)
 
 
-def batch_logps(model: Any, batch: Batch, args: Settings) -> Tensor:
-    """`token_logps` of all rows: log-probs and entropies (2, B, T), without gradients and in micro-batches."""
-    return in_micro_batches(lambda *inputs: torch.stack(token_logps(model, *inputs)), batch, args)
+def batch_logps(model: Any, batch: Batch, args: Settings, wanted: Tensor | None = None) -> Tensor:
+    """`token_logps` of all rows, or some: log-probs and entropies (2, B, T), without gradients, in micro-batches."""
+    return in_micro_batches(lambda *inputs: torch.stack(token_logps(model, *inputs)), batch, args, wanted)

@@ -4,7 +4,7 @@ import difflib
 from pathlib import Path
 from typing import Any
 
-from common.cli import fail, first_line
+from common.cli import fail, first_line, flag
 from common.distributed import place
 from common.settings import Settings, local_path
 
@@ -22,20 +22,21 @@ def model_path(name: str) -> str:
     return str(EMBEDDED_MODEL) if name == "arithmetic" else name
 
 
-def load_model(args: Settings, placed: bool = True) -> tuple[Any, Any]:
-    """The model with fp32 master weights and its tokenizer.
+def load_model(args: Settings, placed: bool = True, setting: str = "model") -> tuple[Any, Any]:
+    """The model that a setting names, with fp32 master weights, and its tokenizer.
 
     It is on the accelerator if there is one, and of several processes each holds a part of the weights; a module that
     is built around the model asks for it as it was read, and is put in its place as a whole.
     Only safetensors are read, no code that comes with a model is run, and for a local folder nothing is looked up
     elsewhere. What the log-probs rely on is checked once: attention is causal, and the logits are the head's.
     """
-    name = model_path(args.model)
+    given = f"{flag(setting)} {getattr(args, setting)}"
+    name = model_path(getattr(args, setting))
     local = local_path(name)
     if local and not (local / "config.json").is_file():
         near = difflib.get_close_matches(local.name, [path.name for path in local.parent.glob("*/")], 1)
         fail(
-            f"--model {args.model}: no such model folder (it must hold a config.json)."
+            f"{given}: no such model folder (it must hold a config.json)."
             + (f" Did you mean {local.parent / near[0]}?" if near and near[0] != local.name else "")
         )
     where = {"trust_remote_code": False, "local_files_only": local is not None}
@@ -49,16 +50,14 @@ def load_model(args: Settings, placed: bool = True) -> tuple[Any, Any]:
             name, config=config, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **where
         )
     except Exception as error:  # every way in which loading fails has its own exception
-        fail(
-            f"--model {args.model} cannot be loaded, its files are missing, incomplete or corrupt: {first_line(error)}"
-        )
+        fail(f"{given} cannot be loaded, its files are missing, incomplete or corrupt: {first_line(error)}")
     if absent := sorted(loaded["missing_keys"]):
-        fail(f"--model {args.model}: its files hold no weights for {absent[0]} and {len(absent) - 1} others.")
+        fail(f"{given}: its files hold no weights for {absent[0]} and {len(absent) - 1} others.")
     if tokenizer.eos_token_id is None:
-        fail(f"--model {args.model}: the tokenizer has no end-of-sequence token, so no response could ever end.")
+        fail(f"{given}: the tokenizer has no end-of-sequence token, so no response could ever end.")
     if not all(parameter.isfinite().all() for parameter in model.parameters()):
-        fail(f"--model {args.model} holds weights that are not finite: take an earlier checkpoint.")
-    check_log_probs(args.model, model)
+        fail(f"{given} holds weights that are not finite: take an earlier checkpoint.")
+    check_log_probs(given, model)
     if args.gradient_checkpointing:
         model.gradient_checkpointing_enable()
         model.train()  # transformers checkpoints in this mode only
@@ -66,7 +65,7 @@ def load_model(args: Settings, placed: bool = True) -> tuple[Any, Any]:
 
 
 @torch.no_grad()
-def check_log_probs(name: str, model: Any) -> None:
+def check_log_probs(given: str, model: Any) -> None:
     """End the program where log-probs computed from the body and the head would not be the model's own."""
     tokens = torch.arange(2, 10).repeat(2, 1) % model.config.get_text_config().vocab_size  # (2, 8)
     tokens[1, -1] = 0  # the rows differ in their last token
@@ -75,12 +74,12 @@ def check_log_probs(name: str, model: Any) -> None:
         hidden = model.base_model(input_ids=tokens, use_cache=False).last_hidden_state  # (2, 8, D)
         from_head = model.get_output_embeddings()(hidden)  # (2, 8, V)
     except Exception as error:
-        fail(f"--model {name} is not built as a causal language model is in transformers: {first_line(error)}")
+        fail(f"{given} is not built as a causal language model is in transformers: {first_line(error)}")
     rounding = 1e-4 * logits.abs().max().item()
     if not torch.allclose(logits[0, :-1], logits[1, :-1], rtol=0, atol=rounding):
-        fail(f"--model {name} is not causal: what it predicts depends on later tokens.")
+        fail(f"{given} is not causal: what it predicts depends on later tokens.")
     if not torch.allclose(logits, from_head, rtol=0, atol=rounding / 100):
-        fail(f"--model {name} changes its logits after the head (scaled or capped), which is not supported here.")
+        fail(f"{given} changes its logits after the head (scaled or capped), which is not supported here.")
 
 
 def eos_ids(model: Any, tokenizer: Any) -> list[int]:

@@ -2,6 +2,8 @@ import importlib.util
 import json
 import os
 import random
+import tempfile
+from functools import cache
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # one of several processes, for which a core each is best
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -11,7 +13,13 @@ import common  # noqa: F401  (sets what torch and transformers read when they lo
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 # vLLM comes with a second, larger installation.
 collect_ignore = [] if importlib.util.find_spec("vllm") else ["test_vllm.py"]
@@ -24,6 +32,27 @@ CHAT_TEMPLATE = (
 SMALL = dict(
     steps=2, prompts_per_step=4, responses_per_prompt=4, eval_problems=4, eval_samples=2, max_response_tokens=32
 )
+
+
+FOLDERS = []  # of the teachers, removed at the end
+
+
+@cache
+def teacher_of(folder):
+    """A model that differs from the one in `folder`, with the same tokenizer."""
+    FOLDERS.append(tempfile.TemporaryDirectory())
+    model, noise = AutoModelForCausalLM.from_pretrained(folder), torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * parameter.std() * torch.randn(parameter.shape, generator=noise)
+    model.save_pretrained(FOLDERS[-1].name)
+    AutoTokenizer.from_pretrained(folder).save_pretrained(FOLDERS[-1].name)
+    return FOLDERS[-1].name
+
+
+def needed(script, model="models/arithmetic"):
+    """Settings without which a script does not run."""
+    return {"teacher": teacher_of(str(model))} if hasattr(script.Args, "teacher") else {}
 
 
 @pytest.fixture(scope="session")

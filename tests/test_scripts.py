@@ -18,7 +18,7 @@ from common.scripts import ROOT, command, docstring, load, parents, script_path
 
 import pytest
 import torch
-from conftest import SMALL
+from conftest import SMALL, needed
 from safetensors.torch import load_file
 
 SCRIPTS = list(parents())
@@ -27,7 +27,7 @@ SCRIPTS = list(parents())
 def run(name, folder, **settings):
     """Run a script's main in this process; the weights of its last checkpoint and the rows of its log."""
     script = load(name)
-    script.main(script.Args(run_dir=folder, **SMALL | settings))
+    script.main(script.Args(run_dir=folder, **SMALL | needed(script) | settings))
     return results(folder)
 
 
@@ -234,11 +234,11 @@ def test_same_seed_same_run_and_other_seed_other_run(tmp_path, capsys):
     assert any(not torch.equal(weights[key], other[key]) for key in weights)
 
 
-@pytest.mark.parametrize("name", ["grpo", "ppo", "reinforce", "dapo", "dcpo", "entropy"])
+@pytest.mark.parametrize("name", ["grpo", "ppo", "reinforce", "dapo", "dcpo", "entropy", "vapo"])
 def test_resumed_run_ends_as_the_uninterrupted_one(name, tmp_path, capsys):
     """A run that stopped after its second checkpoint, in the middle of writing logs and a third."""
     settings = {"steps": 4, "save_every": 2, "eval_every": 2}
-    if name in ("grpo", "ppo"):
+    if name in ("grpo", "ppo", "vapo"):
         settings["kl_beta"] = 0.01
     if name == "reinforce":
         settings["baseline"] = "ema"

@@ -82,6 +82,8 @@ def test_any_settings(name, tmp_path, capsys):
         changed = data.draw(st.lists(st.sampled_from(mutable), min_size=1, max_size=4, unique_by=lambda f: f.name))
         args = module.Args(**{f.name: data.draw(values(f), f.name) for f in changed})
         args.model, args.run_dir = "./no-such-model", tmp_path / "run"  # what is accepted ends there
+        if hasattr(args, "teacher"):
+            args.teacher = "arithmetic"
         with pytest.raises(SystemExit) as stop:
             module.main(args)
         error = capsys.readouterr().err.strip()

@@ -15,6 +15,7 @@ from common.scripts import load, parents
 
 import pytest
 import torch
+from conftest import needed
 from oracles import Response, Row, oracle
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
@@ -230,16 +231,18 @@ def rate(args, step):
 def replay(recorder, args, folder, reference):
     """Compare every update of a recorded run with the reference."""
     learner, frozen, T = Model(folder), Model(folder), args.temperature
-    optimizers, adams, at_start, prompts = [], defaultdict(AdamW), {}, set()
+    current = [p.detach().float() for p in frozen.parameters]  # the policy's weights after the updates so far
+    shapes = [p.shape for p in current]
+    teacher = Model(args.teacher) if hasattr(args, "teacher") else None
+    adams, at_start, prompts = defaultdict(AdamW), {}, set()
     pending, left_out = list(recorder.updates), 0
     while pending:
         step = pending[0][0]
         of_step = [update for update in pending if update[0] == step]
         pending = [update for update in pending if update[0] != step]
-        for _, optimizer, *_ in of_step:
-            if optimizer not in optimizers:
-                optimizers.append(optimizer)
-        policy_updates = [update for update in of_step if update[1] == optimizers[0]]
+        # The critic has a head, and no output layer.
+        policy_updates = [update for update in of_step if [p.shape for p in update[2]] == shapes]
+        critic_updates = [update for update in of_step if [p.shape for p in update[2]] != shapes]
         groups = reference.batch(recorder.groups(step))
         responses = [response for group in groups for response in group]
 
@@ -249,7 +252,7 @@ def replay(recorder, args, folder, reference):
         assert hasattr(args, "max_rounds") or len(prompts) == different, "problems of an earlier step"
 
         # The sampler has the learner's weights of k steps ago, here shifted, at the same temperature.
-        at_start[step] = policy_updates[0][2]
+        at_start[step] = current
         _, _, _, loaded, weights, _ = recorder.rounds[step][-1]
         assert all(map(torch.equal, loaded, at_start[max(1, step - args.staleness)])), "the sampler's weights"
         sampler = Model(folder)
@@ -260,7 +263,7 @@ def replay(recorder, args, folder, reference):
                 assert expected == pytest.approx(of_sampled(response, response.logps), abs=1e-4)
 
         # Log-probs at the rollout weights.
-        learner.set(policy_updates[0][2])
+        learner.set(current)
         rows, kl = [], []
         with torch.no_grad():
             for response in responses:
@@ -273,10 +276,12 @@ def replay(recorder, args, folder, reference):
 
         critic = reference.critic(folder) if hasattr(reference, "critic") else None
         if critic:
-            critic.set(next(update[2] for update in of_step if update[1] == optimizers[1]))
+            critic.set(critic_updates[0][2])
             with torch.no_grad():
                 old_values = [numbers(critic.values(response)) for response in responses]
             advantages, returns = reference.token_advantages(responses, kl, old_values)
+        elif hasattr(reference, "token_advantages"):
+            advantages = reference.token_advantages(responses)
         else:
             sums, G = [sum(row) for row in kl], len(groups[0])
             rewards = reference.rewards(groups, [sums[i : i + G] for i in range(0, len(sums), G)])
@@ -286,36 +291,50 @@ def replay(recorder, args, folder, reference):
             row.advantages = of_sampled(response, values)
         for row, response, chosen in zip(rows, responses, recorder.chosen.get(step, ()), strict=False):
             row.chosen = of_sampled(response, chosen[: len(response.tokens)].tolist())
+        if teacher:
+            for row, response in zip(rows, responses, strict=True):
+                row.teacher = of_sampled(response, teacher.distributions(response, T).detach())
         reference.prepare(rows)
 
         passes, minibatches = reference.passes(rows), recorder.minibatches[step]
         assert len(minibatches) == args.num_minibatches * args.update_epochs
-        assert len(policy_updates) == len(passes) * len(minibatches)
+        assert len(policy_updates) == (len(passes) * len(minibatches) if reference.learns(step) else 0)
+        assert len(critic_updates) == (len(minibatches) if critic else 0)
         for number, (part, minibatch) in enumerate(product(passes, minibatches)):
             counted = [i for i in minibatch if reference.counts(responses[i])]
             left_out += len(minibatch) - len(counted)
             lengths = [reference.length(rows[i]) for i in counted]
-            _, optimizer, before, gradients, after = policy_updates[number]
-            learner.set(before)
-            learner.model.zero_grad()
-            for position, i in enumerate(counted):
-                every = of_sampled(responses[i], learner.distributions(responses[i], T))
-                logps = [d[token] for d, token in zip(every, rows[i].tokens, strict=True)]
-                rows[i].new = numbers(logps)
-                rows[i].top_new = [
-                    {v: d[v].item() for v in top} for d, top in zip(every, rows[i].top_rollout, strict=False)
-                ]
-                _, slopes = reference.with_kl(rows[i])
-                weight = reference.weight(lengths, position)
-                terms = zip(slopes, reference.entropy_slopes(rows[i]), logps, every, part[i], strict=True)
-                sum(weight * has * (a * logp + b * entropy(d)) for a, b, logp, d, has in terms).backward()
-            expected = [torch.zeros_like(p) if p.grad is None else p.grad for p in learner.parameters]
-            close(gradients, clipped(expected, args.max_grad_norm), f"gradient, step {step}, update {number}")
-            check_adam(adams[optimizer], before, gradients, after, rate(args, step), args.weight_decay)
+            if policy_updates:
+                _, optimizer, before, gradients, after = policy_updates[number]
+                assert all(map(torch.equal, before, current)), "the weights moved between two updates"
+                current = after
+                learner.set(before)
+                learner.model.zero_grad()
+                of_rows = []
+                for i in counted:
+                    every = of_sampled(responses[i], learner.distributions(responses[i], T))
+                    logps = [d[token] for d, token in zip(every, rows[i].tokens, strict=True)]
+                    of_rows.append((logps, every))
+                    rows[i].new = numbers(logps)
+                    rows[i].top_new = [
+                        {v: d[v].item() for v in top} for d, top in zip(every, rows[i].top_rollout, strict=False)
+                    ]
+                reference.prepare_update([rows[i] for i in counted], [responses[i] for i in counted])
+                for position, (i, (logps, every)) in enumerate(zip(counted, of_rows, strict=True)):
+                    _, slopes = reference.with_kl(rows[i])
+                    weight = reference.weight(lengths, position)
+                    more = reference.slope_beside([responses[j] for j in counted], position)
+                    terms = zip(slopes, reference.entropy_slopes(rows[i]), logps, every, part[i], strict=True)
+                    loss = sum(
+                        has * ((weight * a + more) * logp + weight * b * entropy(d)) for a, b, logp, d, has in terms
+                    )
+                    (loss + weight * reference.distribution_loss(rows[i], every)).backward()
+                expected = [torch.zeros_like(p) if p.grad is None else p.grad for p in learner.parameters]
+                close(gradients, clipped(expected, args.max_grad_norm), f"gradient, step {step}, update {number}")
+                check_adam(adams[optimizer], before, gradients, after, rate(args, step), args.weight_decay)
 
             if critic:
-                update = [update for update in of_step if update[1] == optimizers[1]][number]
-                _, optimizer, before, gradients, after = update
+                _, optimizer, before, gradients, after = critic_updates[number]
                 critic.set(before)
                 critic.zero_grad()
                 for position, i in enumerate(counted):
@@ -346,7 +365,7 @@ def test_every_update(name, case, tiny_model, tmp_path, monkeypatch, capsys):
     if "num_minibatches" in case and script.Args.num_minibatches == 1:
         own |= {"num_minibatches": 2}
     data = {"model": str(tiny_model), "dataset": str(tiny_model / "problems.jsonl"), "run_dir": tmp_path / "run"}
-    args = script.Args(**own | case | data)
+    args = script.Args(**own | case | data | needed(script, tiny_model))
     script.main(args)
     assert [update[0] for update in recorder.updates][-1] == args.steps
     replay(recorder, args, tiny_model, oracle(name, args))

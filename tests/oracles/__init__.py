@@ -25,6 +25,7 @@ class Row:
     tokens: list[int] = field(default_factory=list)
     entropies: list[float] = field(default_factory=list)  # under the learner at the rollout weights
     chosen: list[bool] = field(default_factory=list)  # what a script has chosen to act on, perhaps by chance
+    teacher: list[Any] = field(default_factory=list)  # log-probs (V,) at each position, of the method's second model
 
 
 @dataclass
@@ -65,6 +66,8 @@ class Reference:
     RANGES: dict[str, Any] = {}
     # Defaults of the method's settings: the paper's, where it gives any.
     DEFAULTS: dict[str, Any] = {}
+    # Whether a batch of nothing but right answers, or of nothing but wrong ones, still moves the weights.
+    LEARNS_WHEN_ALL_IS_RIGHT = LEARNS_WITHOUT_REWARDS = False
 
     def __init__(self, args: Any) -> None:
         self.args = args
@@ -102,6 +105,13 @@ class Reference:
         """Passes over the minibatches of a rollout batch: in each, which tokens of each row have a loss."""
         return [[[True] * len(row.old) for row in rows]]
 
+    def learns(self, step: int) -> bool:
+        """Whether the policy is updated in a step."""
+        return True
+
+    def prepare_update(self, rows: list[Row], responses: list[Response]) -> None:
+        """The rows of a minibatch, at the weights before its update; here advantages may come to depend on these."""
+
     # The loss
 
     def length(self, row: Row) -> int:
@@ -129,6 +139,14 @@ class Reference:
     def entropy_slopes(self, row: Row) -> list[float]:
         """The slope of a response's losses in the policy's entropy at each token."""
         return [0.0] * len(row.new)
+
+    def slope_beside(self, responses: list[Response], i: int) -> float:
+        """Of a second loss of the minibatch, in each log-prob of response i, whatever that log-prob is."""
+        return 0.0
+
+    def distribution_loss(self, row: Row, every: list[Any]) -> Any:
+        """What a response's loss has of whole distributions (V,), to be differentiated; weighed as its other losses."""
+        return 0.0
 
     def with_kl(self, row: Row) -> tuple[list[float], list[float]]:
         """The same with what the KL adds to the loss."""

@@ -33,6 +33,7 @@ class Critic:
 
 
 class Oracle(grpo.Oracle):
+    LEARNS_WHEN_ALL_IS_RIGHT = True  # the critic starts at 0
     CASES = [
         {},
         {"clip_eps": 0.05, "gamma": 0.9, "gae_lambda": 0.7, "value_clip": 0.01, "critic_lr": 0.3},

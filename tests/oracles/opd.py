@@ -1,0 +1,49 @@
+from oracles import at_least, grpo
+
+
+class Oracle(grpo.Oracle):
+    LEARNS_WITHOUT_REWARDS = LEARNS_WHEN_ALL_IS_RIGHT = True
+    CASES = [
+        {},
+        {"teacher": "the one of the tests", "tis_cap": 0.0, "kl_beta": 0.3},
+        {"kl": "full", "kl_beta": 0.3},
+        {"ratio_anchor": "sampler", "tis_cap": 0.0},
+        {"tis_cap": 1.1, "num_minibatches": 1, "update_epochs": 1, "responses_per_prompt": 1},
+    ]
+    RANGES = {
+        **{name: ok for name, ok in grpo.Oracle.RANGES.items() if name not in ("clip_eps", "ddof")},
+        "responses_per_prompt": at_least(1),
+    }
+    DEFAULTS = {
+        **{name: value for name, value in grpo.Oracle.DEFAULTS.items() if name not in ("clip_eps", "ddof")},
+        "teacher": None,
+        "kl": "sampled",
+    }
+
+    def token_advantages(self, responses):
+        return [[0.0] * len(response.tokens) for response in responses]  # until the teacher has spoken
+
+    def prepare(self, rows):
+        for row in rows:
+            said = [every[token].item() for every, token in zip(row.teacher, row.tokens, strict=True)]
+            row.advantages = [t - own for t, own in zip(said, self.anchor(row), strict=True)]
+
+    def bounds(self):
+        return 0.0, float("inf")
+
+    def with_kl(self, row):
+        losses, slopes = super().with_kl(row)
+        if self.args.kl == "full":
+            without, their_slopes = self.row(row)
+            losses = [a - b for a, b in zip(losses, without, strict=True)]
+            slopes = [a - b for a, b in zip(slopes, their_slopes, strict=True)]
+        return losses, slopes
+
+    def distribution_loss(self, row, every):
+        """The KL token by token, as sums over the vocabulary."""
+        if self.args.kl == "sampled":
+            return 0.0
+        return sum(
+            sum(p.exp() * (p - q) for p, q in zip(mine, theirs, strict=True))
+            for mine, theirs in zip(every, row.teacher, strict=True)
+        )
