@@ -11,7 +11,7 @@ from collections import defaultdict
 from itertools import product
 
 from common.run import Run
-from common.scripts import load, parents
+from common.scripts import ROOT, load, parents, script_path
 
 import pytest
 import torch
@@ -353,8 +353,11 @@ def replay(recorder, args, folder, reference):
 def whole_runs():
     for name in parents():
         own = type(oracle(name, load(name).Args())).CASES
+        # Further methods share these parts of the loop with a parent, to the byte.
+        marks = () if script_path(name).parent == ROOT else (pytest.mark.slow,)
         for case in [*own, *(own[0] | shared for shared in SHARED_CASES)]:
-            yield pytest.param(name, case, id="-".join([name, *(f"{k}:{v}" for k, v in case.items())]))
+            identity = "-".join([name, *(f"{k}:{v}" for k, v in case.items())])
+            yield pytest.param(name, case, id=identity, marks=() if case in own else marks)
 
 
 @pytest.mark.parametrize("name,case", list(whole_runs()))
