@@ -64,7 +64,7 @@ class Lab:
     def sample(
         self, P: int, G: int, seed: int = 1, start: int = 0, temperature: float = 1.0, precision: str = "fp32"
     ) -> tuple[list[Problem], Rollouts, Batch, Tensor]:
-        """G responses to each of P training problems: problems, rollouts, tensors, and who is right (P, G)."""
+        """G responses to each of P training problems: problems, rollouts, tensors, and which are correct (P, G)."""
         engine = TransformersEngine(self.model, self.tokenizer, precision=precision)
         engine.load_weights(self.model.named_parameters())
         problems = sample_problems(self.train, seed, start, P)
