@@ -134,6 +134,11 @@ MUTATIONS = [
     Mutation("the student teaches", "return teacher_logp - old_logp", "return old_logp - teacher_logp", "methods/opd.py"),
     Mutation("rewards of what comes after", "compute_advantages(teacher_logp, anchor_logp)", "compute_advantages(teacher_logp, anchor_logp).flip(1).cumsum(1).flip(1)", "methods/opd.py"),
     Mutation("the forward KL", "(logp.exp() * (logp - teacher_logp))", "(teacher_logp.exp() * (teacher_logp - logp))", "methods/opd.py"),
+    Mutation("groups beyond the batch are thrown away", "kept = kept[P:]", "kept = []", "recipes/olmo3.py"),
+    Mutation("the newest groups first", "zip(*(kept + spare)[:P]", "zip(*(kept[::-1] + spare)[:P]", "recipes/olmo3.py"),
+    Mutation("waiting groups are not in the checkpoint", 'run.saved("kept", [])', "[]", "recipes/olmo3.py", "tests/test_scripts.py"),
+    Mutation("groups without signal count in the mean", "if args.filter_groups:", "if False:", "recipes/olmo3.py"),
+    Mutation("a mean over all responses", "mask.any(1).sum()", "len(mask)", "recipes/olmo3.py"),
     # What the scripts share
     Mutation("log-probs at temperature 1", "(logits.float() / temperature)", "logits.float()", "common/logprobs.py"),
     Mutation("log-probs one token late", "batch.prompt_lengths[rows][row] + t - 1", "batch.prompt_lengths[rows][row] + t", "common/logprobs.py"),

@@ -28,13 +28,18 @@ def run(name, folder, **settings):
     return load_file(folder / "checkpoint-000002" / "model.safetensors"), rows[1:]
 
 
+def of_script(name, **settings):
+    """Those of the settings that a script has."""
+    return {key: value for key, value in settings.items() if hasattr(load(name).Args, key)}
+
+
 def unchanged(weights):
     return all(torch.equal(weights[key], INITIAL[key]) for key in INITIAL)
 
 
 @pytest.mark.parametrize("name", list(parents()))
 def test_all_responses_truncated_and_wrong(name, tmp_path, capsys):
-    short = {"overlong_cache": 1, "max_rounds": 2} if name == "dapo" else {}
+    short = of_script(name, overlong_cache=1, max_rounds=2)
     weights, rows = run(name, tmp_path / "run", max_response_tokens=1, **short)
     assert all(row["truncated"] == 1 and row["accuracy"] == 0 and row["zero_std_groups"] == 1 for row in rows)
     learns = type(oracle(name, None)).LEARNS_WITHOUT_REWARDS
@@ -46,7 +51,7 @@ def test_all_responses_truncated_and_wrong(name, tmp_path, capsys):
 def test_all_responses_right(name, tmp_path, monkeypatch, capsys):
     """Only a few learn from that: PPO's critic, for one, does not know yet that all is well."""
     monkeypatch.setattr(Verifier, "judge", lambda self, responses, *_: [True] * len(responses))
-    fixed = {"overlong_cache": 0, "max_rounds": 2} if name == "dapo" else {}
+    fixed = of_script(name, overlong_cache=0, max_rounds=2)
     weights, rows = run(name, tmp_path / "run", **fixed)
     assert all(row["accuracy"] == 1 for row in rows)
     assert unchanged(weights) != type(oracle(name, None)).LEARNS_WHEN_ALL_IS_RIGHT

@@ -39,6 +39,7 @@ class Response:
     correct: bool
     sampled: list[bool]  # the other tokens were put there: they have no loss
     top: list[dict[int, float]] = field(default_factory=list)  # {token id: log-prob} at each position
+    step: int = 0  # in which it was sampled
 
 
 def finite(value: float) -> bool:
@@ -86,6 +87,10 @@ class Reference:
     def counts(self, response: Response) -> bool:
         """Whether a response has a part in the loss."""
         return True
+
+    def leaves_out(self) -> bool:
+        """Whether some of a run's responses have none."""
+        return False
 
     def rewards(self, groups: list[list[Response]], kl: list[list[float]]) -> list[list[float]]:
         """Rewards (P, G); `kl` (P, G) are sums over tokens of log π_old - log π_ref."""

@@ -47,6 +47,9 @@ class Oracle(grpo.Oracle):
     def counts(self, response):
         return not (self.args.overlong_filter and response.truncated)
 
+    def leaves_out(self):
+        return self.args.overlong_filter
+
     def rewards(self, groups, kl):
         start, cache = self.args.max_response_tokens - self.args.overlong_cache, self.args.overlong_cache
         rewards = []
