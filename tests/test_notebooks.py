@@ -23,6 +23,6 @@ def test_lesson(path, tmp_path):
     messages = [o.text for cell in code for o in cell.outputs if o.get("name") == "stderr"]
     assert not messages, "kept with warnings, which hold the paths of one machine"
     run = nbformat.read(path, as_version=4)
-    NotebookClient(run, timeout=300, resources={"metadata": {"path": str(path.parent)}}).execute()
+    NotebookClient(run, timeout=900, resources={"metadata": {"path": str(path.parent)}}).execute()
     shown = [o for cell in run.cells if cell.cell_type == "code" for o in cell.outputs]
     assert sum("image/png" in o.get("data", {}) for o in shown) == len(pictures)
