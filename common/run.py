@@ -94,6 +94,7 @@ class Run:
         self.method = self.script.stem
         self.given = args
         self.seconds: dict[str, float] = defaultdict(float)  # of each stage of the step
+        self.gpu_memory: dict[str, float] = defaultdict(float)  # GiB, the peak of each stage
         self.state: dict[str, Any] = {}  # of the checkpoint to go on from
         self.evaluations: dict[int, dict[str, Any]] = {}  # held-out metrics by step
         self.asked_to_stop = 0.0  # when this process was
@@ -293,11 +294,15 @@ class Run:
 
     @contextmanager
     def clock(self, stage: str) -> Iterator[None]:
-        """Add the time spent inside to the seconds of a stage."""
+        """Add the time spent inside to the seconds of a stage; on a GPU, keep its peak of memory too."""
         start = time.perf_counter()
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
         yield
         if torch.accelerator.is_available():
             torch.accelerator.synchronize()
+        if torch.cuda.is_available():
+            self.gpu_memory[stage] = max(self.gpu_memory[stage], torch.cuda.max_memory_allocated() / 2**30)
         self.seconds[stage] += time.perf_counter() - start
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:
@@ -305,11 +310,13 @@ class Run:
         self.require_finite_weights(step)
         self.interrupted = any_process(self.asked_to_stop > 0)
         numbers = metrics | {f"seconds/{stage}": seconds for stage, seconds in self.seconds.items()}
+        numbers |= {f"gpu_memory/{stage}": peak for stage, peak in self.gpu_memory.items()}  # GiB
         tokens = metrics["response_tokens"]
         numbers["tokens_per_second/generate"] = tokens / self.seconds["generate"]
         numbers["tokens_per_second/train"] = tokens * self.args.update_epochs / self.seconds["train"]
         self.terminal.print_step(step, self.args.steps, metrics, sum(self.seconds.values()))
         self.seconds.clear()
+        self.gpu_memory.clear()
         self.write_metrics(step, numbers)
 
     def evaluate(self, step: int, engine: Engine, verifier: Verifier, problems: list[Problem]) -> None:

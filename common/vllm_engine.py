@@ -30,7 +30,7 @@ import pydantic
 import vllm
 from vllm.model_executor.models import registry
 
-SUPPORTED = "0.32"
+SUPPORTED = ("0.32", "0.26")  # 0.26 for machines that have torch 2.11; everything was tried with 0.32
 CPU_MEMORY = {"kv_cache_memory_bytes": 512 << 20}
 BATCHED_TOKENS = 8192  # that vLLM reads at a time
 
@@ -63,7 +63,7 @@ class VLLMEngine:
     def __init__(self, args: Settings, model: Any, tokenizer: Any, longest: int) -> None:
         """`longest` is the length of the longest prompt plus response, in tokens."""
         if not vllm.__version__.startswith(SUPPORTED):
-            fail(f"vLLM {vllm.__version__} is installed; these scripts need {SUPPORTED} (requirements-vllm.txt).")
+            fail(f"vLLM {vllm.__version__} is installed; these scripts need {SUPPORTED[0]} (requirements-vllm.txt).")
         gpu = torch.cuda.is_available()
         precision = args.rollout_precision if args.rollout_precision != "auto" else "bf16" if gpu else "fp32"
         if not gpu:
@@ -73,6 +73,8 @@ class VLLMEngine:
         self.eos = eos_ids(model, tokenizer)
         self.sleeps = gpu  # on a CPU vLLM cannot
         memory = {"gpu_memory_utilization": args.gpu_memory_utilization} if gpu else CPU_MEMORY
+        if gpu and "sleep_mode_offload_cudagraph" in vllm.EngineArgs.__dataclass_fields__:  # not in 0.26
+            memory["sleep_mode_offload_cudagraph"] = True
         if gpu:
             check_memory(args, model, torch.cuda.mem_get_info()[1])
         try:
@@ -88,7 +90,6 @@ class VLLMEngine:
                 logprobs_mode="processed_logprobs",  # with temperature: "raw" would be another distribution
                 max_logprobs=-1,  # no limit: DPPO's K is the script's matter
                 enable_sleep_mode=self.sleeps,
-                sleep_mode_offload_cudagraph=self.sleeps,
                 enforce_eager=not gpu,
                 disable_log_stats=True,
                 use_tqdm_on_load=False,

@@ -5,7 +5,6 @@ before each update. Row by row and in float64 it finds advantages, losses and gr
 by hand. The sampler's weights are shifted, the temperature is not 1, the learning rate warms up, gradients are clipped.
 """
 
-import json
 import math
 from collections import defaultdict
 from itertools import product
@@ -15,42 +14,21 @@ from common.scripts import ROOT, load, parents, script_path
 
 import pytest
 import torch
-from conftest import needed
+from conftest import PROBLEMS, needed
 from oracles import Response, Row, oracle
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM
 
 SETTINGS = dict(
     steps=2, prompts_per_step=4, responses_per_prompt=4, num_minibatches=2, update_epochs=2, max_response_tokens=10,
     temperature=0.8, lr=1e-2, warmup_steps=3, weight_decay=0.1, max_grad_norm=0.3, micro_batch_tokens=60,
     engine="transformers", eval_problems=2, seed=3,
 )  # fmt: skip
-PROBLEMS = 40  # in the data set
 # Settings that all scripts have in common; each changes every step.
 SHARED_CASES = [
     {"staleness": 1, "steps": 3},
     {"lr_schedule": "cosine", "steps": 3, "warmup_steps": 0, "max_grad_norm": 1e6, "fp32_lm_head": True},
     {"put_in": True},  # not a setting: some tokens of the responses count as not sampled
 ]
-
-
-@pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory):
-    """A random Llama of some thousand parameters with the embedded tokenizer; seven of its tokens end a response."""
-    folder = tmp_path_factory.mktemp("tiny")
-    tokenizer = AutoTokenizer.from_pretrained("models/arithmetic")
-    tokenizer.save_pretrained(folder)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=8, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
-        max_position_embeddings=64, tie_word_embeddings=False, initializer_range=0.4, bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(config)
-    model.generation_config.eos_token_id = list(range(1, 8))
-    model.save_pretrained(folder)
-    rows = [{"question": f"{i}+{i}=?", "answer": str(2 * i)} for i in range(PROBLEMS)]
-    (folder / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return folder
 
 
 class Recorder:
