@@ -246,7 +246,7 @@ def test_same_seed_same_run_and_other_seed_other_run(tmp_path, capsys):
     assert any(not torch.equal(weights[key], other[key]) for key in weights)
 
 
-@pytest.mark.parametrize("name", ["grpo", "ppo", "reinforce", "dapo", "dcpo", "entropy", "vapo", "olmo3"])
+@pytest.mark.parametrize("name", ["grpo", "ppo", "reinforce", "dapo", "dcpo", "entropy", "vapo", "olmo3", "scalerl"])
 def test_resumed_run_ends_as_the_uninterrupted_one(name, tmp_path, capsys):
     """A run that stopped after its second checkpoint, in the middle of writing logs and a third."""
     settings = {"steps": 4, "save_every": 2, "eval_every": 2}
@@ -256,17 +256,25 @@ def test_resumed_run_ends_as_the_uninterrupted_one(name, tmp_path, capsys):
         settings["baseline"] = "ema"
     if name == "entropy":
         settings |= {"control": "adaptive", "target_entropy": 9.0, "entropy_coef": 0.1}
-    if name == "dcpo":  # few problems, which come back
-        problems = [{"question": f"{i}+17-3=?", "answer": str(i + 14)} for i in range(6)]
+    if name in ("dcpo", "scalerl"):  # few problems, which come back
+        problems = [{"question": f"{i}+17-3=?", "answer": str(i + 14)} for i in range(6 if name == "dcpo" else 15)]
         (tmp_path / "few.jsonl").write_text("".join(json.dumps(problem) + "\n" for problem in problems))
         settings["dataset"] = str(tmp_path / "few.jsonl")
     if name == "olmo3":
         settings["prompts_per_step"] = 8
+    if name == "scalerl":
+        settings["no_resampling_pass_rate"] = 0.5
     weights, rows = run(name, tmp_path / "whole", **settings)
     folder = tmp_path / "cut"
     run(name, folder, **settings)
     if name == "olmo3":
         assert torch.load(folder / "checkpoint-000002" / "state.pt", weights_only=True)["kept"], "no group waits"
+    if name == "scalerl":
+        solved, drawn = (
+            [torch.load(folder / f"checkpoint-00000{step}" / "state.pt", weights_only=True)[key] for step in (2, 4)]
+            for key in ("solved", "drawn")
+        )
+        assert solved[0] and drawn[0] == 8 and drawn[1] > 16, "no problem was left out"
     for path in (folder / "checkpoint-000004").iterdir():
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])  # a broken checkpoint
     with (folder / "metrics.jsonl").open("a") as file:
