@@ -81,6 +81,8 @@ def main(args: Args) -> None:
         fail(f"{args.recipe} is no recipe with a table of tricks: {', '.join(having)}.")
     results = HERE / f"ablation_{args.recipe}.json"
     runs = json.loads(results.read_text()) if results.exists() else []
+    if other := {r["log"][-1]["step"] for r in runs} - {args.steps}:
+        fail(f"{results} holds runs of {other.pop()} steps: go on with as many, or move it away.")
     if not args.redraw:
         done = {(r["seed"], r["variant"]) for r in runs}
         plan = [(seed, variant) for seed in range(1, args.seeds + 1) for variant in variants(args.recipe)]

@@ -10,13 +10,14 @@ import dapo
 import dr_grpo
 import grpo
 import reinforce
+from benchmarks import ablation
 from common.batch import collate
 from common.data import load_problems, sample_problems
 from common.engines import TransformersEngine, prompt_seeds
 from common.models import load_model
 from common.records import Problem
 from common.run import Run
-from common.scripts import tricks
+from common.scripts import load, parents, tricks
 from methods import reinforce_pp
 from recipes import olmo3, scalerl, scaling_fit
 
@@ -34,6 +35,35 @@ def settings(script, flags):
     """What flags of the command line set."""
     defaults, given = vars(script.Args()), vars(tyro.cli(script.Args, args=" ".join(flags).split()))
     return {name: value for name, value in given.items() if value != defaults[name]}
+
+
+@pytest.mark.parametrize("name", [name for name in parents() if tricks(name)])
+def test_ablation(name, tmp_path, monkeypatch, capsys):
+    """A line for the recipe, one for it without each trick, and one without all; what has run is not run again."""
+    of = ablation.variants(name)
+    assert len(of) == len(tricks(name)) + 2 and len(set(of.values())) == len(of)
+    assert [bool(settings(load(name), [flags])) for flags in of.values()] == [False, *[True] * (len(of) - 1)]
+    ran = []
+
+    def pretended(name, seed, steps, flags):
+        ran.append((seed, flags))
+        gain = seed / 10 if flags else 0.0
+        log = [{"step": step, "eval/avg": 0.5 + step / 100 + gain, "length": 30.0} for step in (0, 10, 20)]
+        return {"method": name, "seed": seed, "seconds": 60.0, "log": log}
+
+    monkeypatch.setattr(ablation, "HERE", tmp_path)
+    monkeypatch.setattr(ablation, "run", pretended)
+    for seeds in (1, 2, 2):
+        ablation.main(ablation.Args(name, steps=20, seeds=seeds))
+    assert len(ran) == len(set(ran)) == 2 * len(of)
+    lines = (tmp_path / f"ablation_{name}.md").read_text().splitlines()[2:]
+    assert len(lines) == len(of) and "| 0.700 ± 0.000 |  | 0.650 |" in lines[0]
+    # 0.1 and 0.2 above the whole recipe: ± t(0.975, 1) * 0.0707 / √2
+    assert all("| 0.850 ± 0.635 | +0.150 ± 0.635 | 0.800 |" in line for line in lines[1:])
+    for arguments, words in ((ablation.Args(name), "holds runs of 20 steps"), (ablation.Args("grpo"), "is no recipe")):
+        with pytest.raises(SystemExit):
+            ablation.main(arguments)
+        assert words in capsys.readouterr().err
 
 
 class TestOlmo3:
