@@ -4,7 +4,7 @@
     ρ_it = π_θ(o_it | x, o_i<t) / μ(o_it | x, o_i<t), μ the sampler's policy
     A_i  = (R_i - mean R) / std of all R_i - mean R in the batch, for prompts with 0 < mean R < 1
 
-A recipe is a sum of tricks. Without these eight it is cispo.py with --tis-cap 0, to the bit.
+A recipe is a sum of tricks. Without these eight it is cispo.py with --tis-cap 0 and --num-minibatches 1, to the bit.
 
 | trick | from | without it |
 |---|---|---|
@@ -21,8 +21,9 @@ Differs from its parent cispo.py:
 - a response that still thinks after a random number of tokens is told to answer; what it is told has no loss;
 - groups without signal are left out of loss, mean and std, and nothing takes their place (DAPO samples anew);
 - a prompt that nearly all responses got right is never drawn again.
-The paper has rewards of ±1: divided by their std they are the same as 0 and 1. It has one update per rollout batch; its
-generators get new weights within a response (recipes/pipeline_rl.py), here all of a batch is as many steps behind.
+The paper has rewards of ±1: divided by their std they are the same as 0 and 1. Its generators get new weights within a
+response; here a whole batch is sampled k steps behind. No positive resampling acts from the second pass over the data on:
+on the 20,000 sums of the embedded default after 625 steps. There, in fp32, the FP32 head changes nothing either.
 `python -m recipes.scaling_fit` fits the paper's curve to the runs.
 
     python -m recipes.scalerl
@@ -60,11 +61,11 @@ class Args(Settings):
     interrupt_from: Share = 0.5
     """Share of the length limit before which no response is told to answer; 1 is never. Paper 0.70 (10,000 tokens)."""
     interrupt_to: Share = 0.65
-    """Share by which those are told that still think; when, is drawn between both. Paper 0.84 (12,000 of 14,336)."""
+    """Share by which one that still thinks is told; the place is drawn between both. Paper 0.84 (12,000 of 14,336)."""
     interrupt_text: str = "\n\\boxed{"
     """What it is told. Paper: "Okay, time is up. Let me stop thinking and formulate a final answer now. </think>"."""
     thinking_end: str = "\\boxed{"
-    """A response that holds this does not think any more. For models with thinking tags "</think>"."""
+    """A response that holds this has stopped thinking and is not told. For models with thinking tags: "</think>"."""
     fp32_lm_head: bool = True
     """Run the output layer in fp32 on both sides: less mismatch between sampler and learner under bf16."""
     average: Literal["prompt", "token", "response"] = "prompt"
@@ -123,7 +124,7 @@ def draw_problems(problems: list[Problem], solved: set[str], start: int, args: A
 
 
 def tokens_to_insert(tokenizer: Any, args: Args) -> list[int]:
-    """What a response is told that has to come to an end; none where none has."""
+    """The tokens of --interrupt-text; the end of the program where they leave no room for an answer."""
     inserted = tokenizer(args.interrupt_text, add_special_tokens=False)["input_ids"]
     T, latest = args.max_response_tokens, int(args.interrupt_to * args.max_response_tokens)
     if args.interrupt_from < 1 and latest + len(inserted) >= T:
@@ -221,10 +222,10 @@ def main(args: Args) -> None:
     with Run(args, __file__) as run:
         args, P, G = run.args, run.args.prompts_per_step, run.args.responses_per_prompt
         model, tokenizer = load_model(args)
+        inserted = tokens_to_insert(tokenizer, args)  # ScaleRL
         train, held_out = load_problems(args, model, tokenizer)
         verifier = run.closing(Verifier(tokenizer, train + held_out, args.answer_format, args.tolerance))
         engine = run.closing(make_engine(args, model, tokenizer, train + held_out))
-        inserted = tokens_to_insert(tokenizer, args)  # ScaleRL
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
         history = WeightHistory(model, args.staleness)
