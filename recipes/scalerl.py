@@ -22,8 +22,8 @@ Differs from its parent cispo.py:
 - groups without signal are left out of loss, mean and std, and nothing takes their place (DAPO samples anew);
 - a prompt that nearly all responses got right is never drawn again.
 The paper has rewards of ±1: divided by their std they are the same as 0 and 1. Its generators get new weights within a
-response; here a whole batch is sampled k steps behind. No positive resampling acts from the second pass over the data on:
-on the 20,000 sums of the embedded default after 625 steps. There, in fp32, the FP32 head changes nothing either.
+response; here a whole batch is sampled k steps behind. On the embedded default two tricks change nothing: in fp32 the
+head is in fp32 anyway, and of its 20,000 sums none comes again before step 626.
 `python -m recipes.scaling_fit` fits the paper's curve to the runs.
 
     python -m recipes.scalerl
