@@ -156,6 +156,7 @@ def test_extreme_ratios_stay_finite(name, sign):
     """Log-ratios of ±80 to the old policy and to the sampler, in float32: value and gradient stay finite."""
     script, args = load(name), arguments(name)
     shift = torch.tensor([[80.0, -80.0, 0.0, 80.0], [-80.0, -80.0, -80.0, -80.0], [80.0, 80.0, 80.0, 80.0]])
+    shift = shift.repeat(8, 1)  # rows of whole groups
     base = torch.full_like(shift, -81.0)
     for old, rollout in ((base, base), (base, base - 0.5), (base, base + shift / 2)):
         logp = (base + shift).requires_grad_()

@@ -78,7 +78,7 @@ class Recorder:
                 verdicts = [
                     sum(map(ord, text)) % 3 == 0 and not cut for text, cut in zip(responses, truncated, strict=True)
                 ]
-                recorder.rounds[recorder.step][-1].append(verdicts)
+                next(r for r in recorder.rounds[recorder.step] if len(r) == 5).append(verdicts)
                 return verdicts
 
         def recorded_minibatches(*args):
@@ -109,7 +109,8 @@ class Recorder:
     def groups(self, step):
         """The responses of a step: rounds of groups."""
         rounds = []
-        for prompts, n, rollouts, _, _, verdicts in self.rounds[step]:
+        for prompts, n, rollouts, _, _, *judged in self.rounds[step]:
+            verdicts = judged[0] if judged else [None] * len(rollouts.tokens)  # parts of responses have none
             responses = [
                 Response(
                     prompts[i // n], tokens, rollouts.logps[i], rollouts.truncated[i], verdicts[i], rollouts.sampled[i],
@@ -231,7 +232,7 @@ def replay(recorder, args, folder, reference):
 
         # The sampler has the learner's weights of k steps ago, here shifted, at the same temperature.
         at_start[step] = current
-        _, _, _, loaded, _, _ = recorder.rounds[step][-1]
+        loaded = recorder.rounds[step][-1][3]
         assert all(map(torch.equal, loaded, at_start[max(1, step - args.staleness)])), "the sampler's weights"
         sampler = Model(folder)
         for response in responses[::5]:  # some perhaps of an earlier step
