@@ -149,6 +149,9 @@ MUTATIONS = [
     Mutation("every process has all rows", "parts(rows[i::N], batch", "parts(rows, batch", "common/batch.py", DISTRIBUTED),
     Mutation("every process the same prompts", "some = prompt_ids[mine]", "some = prompt_ids[: len(prompt_ids[mine])]", "common/engines.py", DISTRIBUTED),
     Mutation("log-probs of one's own rows only", "return sum_over_processes(results)", "return results", "common/logprobs.py", DISTRIBUTED),
+    Mutation("one scale for a whole row of 4-bit weights", "INT4_GROUP = 128", "INT4_GROUP = 1 << 20", "common/engines.py", "tests/test_engine.py"),
+    Mutation("31 levels instead of 16", "/ 7.5 for group", "/ 15.5 for group", "common/engines.py", "tests/test_engine.py"),
+    Mutation("an int4 engine keeps its weights", "if inner and precision in ROUNDING", 'if inner and precision == "fp8"', "common/engines.py", "tests/test_engine.py"),
     Mutation("one random number for all rows", "generator=torch.Generator().manual_seed(seed)", "generator=torch.Generator().manual_seed(seeds[0])", "common/engines.py", "tests/test_engine.py"),
 ]  # fmt: skip
 
