@@ -1,6 +1,6 @@
 """The records that pass between the parts: problems go in, rollouts come out."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 
 from torch import Tensor
@@ -8,10 +8,13 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Problem:
-    """A question, its answer (or several, of which any will do), and the prompt, as text and as token ids."""
+    """A question, its answer, and the prompt, as text and as token ids.
+
+    Of several answers any will do; where they cannot be listed, the answer is a check of what stands in the box.
+    """
 
     question: str
-    answer: str | tuple[str, ...]
+    answer: str | tuple[str, ...] | Callable[[str], bool]
     prompt: str
     prompt_ids: list[int]
 

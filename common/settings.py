@@ -15,6 +15,8 @@ from annotated_types import Ge, Interval
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 MOST_RESPONSES = 1 << 20  # in one rollout batch or evaluation
+EMBEDDED_MODELS = ("arithmetic", "arithmetic-rambling")
+GENERATED_DATA = ("arithmetic", "arithmetic-hard", "countdown")
 DATA_FILES = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}  # and what reads them
 
 # Ranges. Numbers must be finite unless a range says otherwise.
@@ -49,9 +51,10 @@ class Settings:
 
     # Model and data
     model: str = "arithmetic"
-    """A model on the hub, a local folder, or "arithmetic": the small one in this repository."""
+    """A model on the hub, a local folder, or one of this repository: "arithmetic", "arithmetic-rambling"."""
     dataset: str = "arithmetic"
-    """A data set on the hub, a local .jsonl, .json, .parquet or .csv file, or "arithmetic": generated sums."""
+    """A data set on the hub, a local .jsonl, .json, .parquet or .csv file, or a generated one: "arithmetic" (sums of 2
+    to 6 terms), "arithmetic-hard" (5 to 8), "countdown" (an expression that makes a number of some others)."""
     dataset_config: str | None = None
     """Configuration of a data set on the hub, for example "main" for openai/gsm8k."""
     question_column: str = "question"
@@ -125,13 +128,15 @@ class Settings:
                 fail(f"{flag(a)} times {flag(b)} is more than {MOST_RESPONSES} responses at once: lower one of them.")
         if getattr(args, "ratio_anchor", None) == "sampler" and getattr(args, "tis_cap", 0) > 0:
             fail("--ratio-anchor sampler needs --tis-cap 0: a ratio to the sampler corrects for its numerics already.")
-        if args.dataset == "arithmetic":
+        if args.dataset in GENERATED_DATA:
             for name in ("dataset_config", "eval_split", "eval_dataset"):
                 if getattr(args, name) is not None:
                     fail(f"{flag(name)} belongs to a data set of your own: name it with --dataset.")
+        if args.dataset == "countdown" and args.model in EMBEDDED_MODELS:
+            fail(f"--dataset countdown is for real models: the embedded {args.model} has learned sums only.")
         for name in ("model", "teacher", "dataset", "eval_dataset"):  # a resumed run may start in another folder
             value = getattr(args, name, None)
-            if value not in (None, "arithmetic") and local_path(value):
+            if value not in (None, *EMBEDDED_MODELS, *GENERATED_DATA) and local_path(value):
                 setattr(args, name, str(local_path(value)))
         for name in ("run_dir", "resume"):
             if path := getattr(args, name):

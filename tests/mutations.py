@@ -152,6 +152,8 @@ MUTATIONS = [
     Mutation("one scale for a whole row of 4-bit weights", "INT4_GROUP = 128", "INT4_GROUP = 1 << 20", "common/engines.py", "tests/test_engine.py"),
     Mutation("31 levels instead of 16", "/ 7.5 for group", "/ 15.5 for group", "common/engines.py", "tests/test_engine.py"),
     Mutation("an int4 engine keeps its weights", "if inner and precision in ROUNDING", 'if inner and precision == "fp8"', "common/engines.py", "tests/test_engine.py"),
+    Mutation("numbers of a countdown may be left over", "sorted(used) == sorted(self.numbers)", "not set(used) - set(self.numbers)", "common/countdown.py", "tests/test_data.py"),
+    Mutation("countdown in binary fractions", "return Fraction(number)", "return float(number)", "common/countdown.py", "tests/test_data.py"),
     Mutation("one random number for all rows", "generator=torch.Generator().manual_seed(seed)", "generator=torch.Generator().manual_seed(seeds[0])", "common/engines.py", "tests/test_engine.py"),
 ]  # fmt: skip
 

@@ -2,13 +2,19 @@
 
 import json
 from collections import Counter
+from fractions import Fraction
+from itertools import permutations
 
 import grpo
-from common.data import arithmetic_problems, final_answer, load_problems, sample_problems
+from common.countdown import Countdown
+from common.data import final_answer, generated_problems, load_problems, sample_problems
 from common.models import load_model
-from common.records import Problem
+from common.records import Problem, Rollouts
+from common.verify import Verifier
 
 import pytest
+from conftest import SMALL
+from transformers import AutoTokenizer
 
 
 @pytest.mark.parametrize(
@@ -24,17 +30,109 @@ def test_final_answer(text, answer):
     assert final_answer(text) == answer
 
 
-def test_arithmetic_is_right_and_held_out():
-    train, held_out = arithmetic_problems("train"), arithmetic_problems("eval")
+@pytest.mark.parametrize("name,lengths", [("arithmetic", range(2, 7)), ("arithmetic-hard", range(5, 9))])
+def test_sums_are_right_and_held_out(name, lengths):
+    train, held_out = generated_problems(name, "train"), generated_problems(name, "eval")
     assert len(held_out) == 512 and len(train) == 20_000
-    assert not {q for q, _ in train} & {q for q, _ in held_out}
+    assert len({q for q, _ in train + held_out}) == 20_512, "a question twice, perhaps in both splits"
+    counts = Counter()
     for question, answer in train + held_out:
         terms = question.removesuffix("=?").replace("-", "+-").split("+")
-        assert sum(map(int, terms)) == int(answer) and 2 <= len(terms) <= 6
+        assert sum(map(int, terms)) == int(answer)
+        counts[len(terms)] += 1
         partial = 0
         for term in terms:
             partial += int(term)
             assert 0 <= partial <= 99
+    # Each length is drawn alike; there are not many different sums of two terms.
+    assert set(counts) == set(lengths)
+    assert all(0.9 < counts[n] / 20_512 * len(lengths) < 1.35 for n in lengths if n > 2), counts
+
+
+def reachable(numbers):
+    """Every value that some expression of all the numbers has, each used once."""
+    if len(numbers) == 1:
+        return set(numbers)
+    found = set()
+    for i, j in permutations(range(len(numbers)), 2):
+        a, b, rest = numbers[i], numbers[j], [n for k, n in enumerate(numbers) if k not in (i, j)]
+        for result in (a + b, a - b, a * b, *([Fraction(a) / b] if b else [])):
+            found |= reachable([result, *rest])
+    return found
+
+
+def test_countdown_can_be_solved_and_is_held_out():
+    train, held_out = generated_problems("countdown", "train"), generated_problems("countdown", "eval")
+    assert len(held_out) == 512 and len(train) == 20_000
+    # Numbers are sorted in the question, so another order of the same ones is no other problem.
+    assert len({(a.numbers, a.target) for _, a in train + held_out}) == 20_512
+    assert {len(a.numbers) for _, a in train} == {3, 4}
+    for question, answer in held_out[:40]:
+        assert answer.target in reachable(list(answer.numbers)), question
+        assert all(f"{n}" in question for n in (*answer.numbers, answer.target))
+
+
+@pytest.mark.parametrize(
+    "answer,right",
+    [
+        ("3*7+5", True),
+        (" ( 7 * 3 ) + 5 ", True),
+        (r"3 \times 7 + 5", True),
+        ("5+3*7 = 26", True),
+        (r"\left(3\times7\right)+5=26", True),
+        ("3*7+5=27", False),  # what stands behind must be the target
+        ("26", False),
+        ("3+5+7", False),
+        ("7*3+5+0", False),  # a number that was not given
+        ("21+5", False),
+        ("3*7+5+5-5", False),  # one used too often
+        ("3*7", False),  # one left over
+        ("37-5-6", False),
+        ("-3*-7+5", False),  # a sign is no operation with two numbers
+        ("0x3*7+5", False),
+        ("3*7+05", False),
+        ("3*7+5.0", False),
+        ("3*7+5 #", False),
+        ("3**7//5", False),
+        ("__import__('os').system('x')", False),
+        ("3*7+5\n3*7+5", False),
+        ("(" * 400 + "3" + ")" * 400, False),
+        ("3" + "+3" * 499, False),
+        ("9" * 999, False),
+        ("3/(7-7)+5", False),
+        ("", False),
+    ],
+)
+def test_countdown_is_judged_by_its_rules(answer, right):
+    problem = Problem("", Countdown((3, 5, 7), 26), "", [])
+    tokenizer = AutoTokenizer.from_pretrained("models/arithmetic")
+    verifier = Verifier(tokenizer, [problem])
+    ids = tokenizer.encode(f"so \\boxed{{{answer}}}")
+    assert verifier([problem], Rollouts(tokens=[ids], truncated=[False])) == [right]
+    assert verifier([problem], Rollouts(tokens=[ids], truncated=[True])) == [False]
+    verifier.close()
+
+
+def test_countdown_is_exact():
+    """8 / (3 - 8/3) is 24 as a fraction; as a binary one it is not."""
+    assert Countdown((3, 3, 8, 8), 24)("8/(3-8/3)")
+    assert 8 / (3 - 8 / 3) != 24
+    assert Countdown((3, 3, 8, 8), 24)("8÷(3−8÷3)")
+    assert not Countdown((3, 3, 8, 8), 23)("8/(3-8/3)")
+
+
+def test_a_run_on_countdown(chat_model, tmp_path, capsys):
+    """Of a real model; the embedded ones are refused in a sentence, and so are numbers as answers."""
+    grpo.main(grpo.Args(model=str(chat_model), dataset="countdown", run_dir=tmp_path / "run", **SMALL))
+    out = capsys.readouterr().out
+    assert "each number exactly once" in out and "--- answer 56 of 5, 38, 72, 85: reward 0.0 ---" in out
+    for settings, words in (
+        ({"model": "arithmetic-rambling"}, "--dataset countdown is for real models: the embedded arithmetic-rambling"),
+        ({"model": str(chat_model), "answer_format": "last-number"}, "needs a data set whose answers are all numbers"),
+    ):
+        with pytest.raises(SystemExit):
+            grpo.main(grpo.Args(dataset="countdown", run_dir=tmp_path / "refused", **SMALL | settings))
+        assert words in capsys.readouterr().err
 
 
 def test_chat_template_and_gsm8k(chat_model, gsm8k_file):
