@@ -34,6 +34,19 @@ def value(node: ast.AST, numbers: list[int]) -> Fraction:
     raise ValueError("not an expression of integers with + - * /")
 
 
+def read(answer: str) -> tuple[Fraction | None, list[int]]:
+    """The exact value of an expression, None where it is none or has none, and its numbers. Nothing is executed."""
+    for sign, plain in SIGNS.items():
+        answer = answer.replace(sign, plain)
+    numbers: list[int] = []
+    if not re.fullmatch(r"[0-9+*/() -]+", answer):  # no names, no powers of ten, no 0x1F, no 1_000
+        return None, numbers
+    try:
+        return value(ast.parse(answer.strip(), mode="eval").body, numbers), numbers
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+        return None, numbers
+
+
 @dataclass(frozen=True)
 class Countdown:
     """The check of a problem's answers: each number exactly once, and the target as the exact value.
@@ -46,18 +59,9 @@ class Countdown:
     target: int
 
     def __call__(self, answer: str) -> bool:
-        """Whether an answer is right; `= target` behind the expression is allowed. Nothing in it is executed."""
-        for sign, plain in SIGNS.items():
-            answer = answer.replace(sign, plain)
-        answer = re.sub(rf"=\s*{self.target}\s*$", "", answer).strip()
-        if not re.fullmatch(r"[0-9+*/() -]+", answer):  # no names, no powers of ten, no 0x1F, no 1_000
-            return False
-        used: list[int] = []
-        try:
-            result = value(ast.parse(answer, mode="eval").body, used)
-        except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
-            return False
-        return result == self.target and sorted(used) == sorted(self.numbers)
+        """Whether an answer is right; `= target` may stand behind the expression."""
+        result, numbers = read(re.sub(rf"=\s*{self.target}\s*$", "", answer))
+        return result == self.target and sorted(numbers) == sorted(self.numbers)
 
     def __str__(self) -> str:
         return f"{self.target} of {', '.join(map(str, self.numbers))}"

@@ -31,6 +31,7 @@ class Rollouts:
     # Only where they were asked for: the K likeliest tokens at each position and their log-probs.
     top_ids: list[Tensor] = field(default_factory=list)  # each (|o|, K)
     top_logps: list[Tensor] = field(default_factory=list)  # each (|o|, K)
+    rewards: list[float] = field(default_factory=list)  # once they were judged: 1 where right, or those of --reward
 
     def select(self, rows: Iterable[int]) -> "Rollouts":
         """The responses of these rows."""

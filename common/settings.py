@@ -5,6 +5,7 @@ responses per step, learning rate, updates. The range of a setting stands beside
 """
 
 import math
+import re
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -74,6 +75,10 @@ class Settings:
     tolerance: Annotated[float, Interval(ge=0, lt=1)] = 0.0
     """How far a decimal answer may be from the right one, as a share of it."""
 
+    reward: tuple[str, ...] = ()
+    """Rewards of your own, with weights: "a.py:f=1 correct=0.5"; a function is file.py:name or package.module:name, and
+    "correct" what the verifier says, the only reward by default. See docs/rewards.md."""
+
     # Engine and learner
     engine: Literal["auto", "vllm", "transformers"] = "auto"
     """What generates the responses; auto takes vLLM where it is installed."""
@@ -138,6 +143,10 @@ class Settings:
             value = getattr(args, name, None)
             if value not in (None, *EMBEDDED_MODELS, *GENERATED_DATA) and local_path(value):
                 setattr(args, name, str(local_path(value)))
+        args.reward = tuple(
+            re.sub(r"^.+\.py(?=:)", lambda file: str(Path(file[0]).expanduser().absolute()), name)
+            for name in args.reward
+        )
         for name in ("run_dir", "resume"):
             if path := getattr(args, name):
                 setattr(args, name, path.expanduser())

@@ -125,7 +125,7 @@ def test_a_run_on_countdown(chat_model, tmp_path, capsys):
     """Of a real model; the embedded ones are refused in a sentence, and so are numbers as answers."""
     grpo.main(grpo.Args(model=str(chat_model), dataset="countdown", run_dir=tmp_path / "run", **SMALL))
     out = capsys.readouterr().out
-    assert "each number exactly once" in out and "--- answer 56 of 5, 38, 72, 85: reward 0.0 ---" in out
+    assert "each number exactly once" in out and "--- answer 56 of 5, 38, 72, 85: reward 0 ---" in out
     for settings, words in (
         ({"model": "arithmetic-rambling"}, "--dataset countdown is for real models: the embedded arithmetic-rambling"),
         ({"model": str(chat_model), "answer_format": "last-number"}, "needs a data set whose answers are all numbers"),
