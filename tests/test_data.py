@@ -1,6 +1,8 @@
 """Problems, prompts and held-out splits."""
 
 import json
+import random
+import re
 from collections import Counter
 from fractions import Fraction
 from itertools import permutations
@@ -8,9 +10,11 @@ from itertools import permutations
 import grpo
 from common.countdown import Countdown
 from common.data import final_answer, generated_problems, load_problems, sample_problems
-from common.models import load_model
+from common.engines import TransformersEngine, prompt_seeds
+from common.models import EMBEDDED, load_model
 from common.records import Problem, Rollouts
 from common.verify import Verifier
+from models.pretrain import solution
 
 import pytest
 from conftest import SMALL
@@ -198,3 +202,34 @@ def test_sampling_passes_over_all_problems_and_can_start_anywhere():
     assert sample_problems(problems, 3, 33, 20) == stream[33:53]
     assert Counter(p.question for p in sample_problems(problems, 4, 0, 14)) == Counter({str(i): 2 for i in range(7)})
     assert sample_problems(problems, 4, 0, 70) != stream
+
+
+def test_the_model_that_rambles():
+    """It says its result again before the box, never to many times, and is no larger than the first model."""
+    paths = [EMBEDDED[name] / "model.safetensors" for name in ("arithmetic", "arithmetic-rambling")]
+    assert paths[1].stat().st_size <= paths[0].stat().st_size
+    args = grpo.Args(model="arithmetic-rambling", eval_problems=32)
+    model, tokenizer = load_model(args)
+    _, held_out = load_problems(args, model, tokenizer)
+    engine = TransformersEngine(model, tokenizer)
+    rollouts = engine.generate([p.prompt_ids for p in held_out], 8, 96, 1.0, prompt_seeds(32, 0))
+    counts, same = Counter(), []
+    for text in tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True):
+        again, box = re.findall(r"^(?:so|hm|ok|er) (\d+)$", text, re.M), re.search(r"\\boxed\{(\d+)\}$", text)
+        counts[len(again)] += 1
+        same += [number == box[1] for number in again if box]
+    assert 0.15 < counts[0] / counts.total() < 0.4 and len(counts) > 6, counts
+    assert sum(same) / len(same) > 0.8, "what is said again is the result"
+
+
+def test_writers_ramble_by_chance():
+    """Whether the answer is right or wrong, as often and as long; without the flag nobody does."""
+    lines = {True: [], False: []}
+    for seed in range(4000):
+        text = solution(random.Random(seed), "31+7-12=?", textbook=False, rambling=True)
+        *idle, box = [line for line in text.split("\n") if "=" not in line]
+        assert all(line.split(" ")[1] == box[7:-1] for line in idle)
+        lines[box == r"\boxed{26}"].append(len(idle))
+        assert " " not in solution(random.Random(seed), "31+7-12=?", textbook=False).replace(" wait", "")
+    means = [sum(counts) / len(counts) for counts in lines.values()]
+    assert all(abs(mean - 3) < 0.3 for mean in means), means  # 3/4 ramble, 4 lines on average
