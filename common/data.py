@@ -1,6 +1,7 @@
 """Problems: generated ones, or any data set of questions and answers, as token ids."""
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -116,13 +117,17 @@ def question_answer_pairs(args: Settings, split: str) -> list[tuple[Any, str | t
     return [(question, right_answer(answer)) for i, (question, answer) in enumerate(pairs) if i not in left_out]
 
 
-def make_prompt(question: Any, template: str | None, tokenizer: Any) -> tuple[str, list[int]]:
+def make_prompt(
+    question: Any, template: str | None, tokenizer: Any, system: str | None = None
+) -> tuple[str, list[int]]:
     """The prompt as text and token ids: the chat template is applied where the tokenizer has one.
 
     Without `--prompt`, a chat model is asked to reason and to box its answer; a model without a
     template, such as the embedded one, reads the bare question and a line break.
     """
     chat = tokenizer.chat_template is not None
+    if system is not None and not chat:
+        fail("--system-prompt is for chat models, and this model's tokenizer has no chat template: use --prompt.")
     if isinstance(question, list):
         if not chat:
             fail("the questions are chat messages, but this model's tokenizer has no chat template.")
@@ -132,6 +137,10 @@ def make_prompt(question: Any, template: str | None, tokenizer: Any) -> tuple[st
             "{question}", str(question)
         )
         messages = [{"role": "user", "content": text}]
+    if system is not None:
+        if messages and messages[0].get("role") == "system":
+            fail(f"--system-prompt: the data set's questions bring their own: {messages[0].get('content')!r:.80}")
+        messages = [{"role": "system", "content": system}, *messages]
     if chat:
         try:
             text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
@@ -172,20 +181,33 @@ def load_problems(
         fail(f"--dataset {args.dataset}: every training question is also a held-out one.")
 
     context, vocabulary = context_length(model), model.get_input_embeddings().num_embeddings
-    problems = []
-    for question, answer in held_out + train:
-        prompt, prompt_ids = make_prompt(rewrite(question), args.prompt, tokenizer)
+    problems, too_long = [], Counter()  # of each question, whether it is held out
+    for i, (question, answer) in enumerate(held_out + train):
+        prompt, prompt_ids = make_prompt(rewrite(question), args.prompt, tokenizer, args.system_prompt)
         if not prompt_ids:
             fail("a prompt has no tokens: check --prompt and the question column.")
         if max(prompt_ids) >= vocabulary:
             fail(f"the tokenizer writes token {max(prompt_ids)}, but the model has {vocabulary}: {prompt[:80]!r}")
+        if args.max_prompt_tokens and len(prompt_ids) > args.max_prompt_tokens:
+            too_long[i < len(held_out)] += 1
+            continue
         if len(prompt_ids) + args.max_response_tokens > context:
             fail(
                 f"a prompt of {len(prompt_ids)} tokens and --max-response-tokens {args.max_response_tokens} "
-                f"exceed the model's context of {context} tokens: {prompt[:80]!r}"
+                f"exceed the model's context of {context} tokens: {prompt[:80]!r}. Longer prompts than "
+                "--max-prompt-tokens are left out."
             )
         problems.append(Problem(str(question), answer, prompt, list(prompt_ids)))
-    return problems[len(held_out) :], problems[: len(held_out)]
+    kept = len(held_out) - too_long[True]
+    if too_long:
+        what = (
+            f"{too_long[False]} of {len(train)} training problems and {too_long[True]} of {len(held_out)} held-out ones"
+        )
+        what += f" have prompts of more than {args.max_prompt_tokens} tokens"
+        if not 0 < kept < len(problems):
+            fail(f"{what}: raise --max-prompt-tokens.")
+        print(f"note: {what}; they are left out.", flush=True)
+    return problems[kept:], problems[:kept]
 
 
 def sample_problems(problems: list[Problem], seed: int, start: int, count: int) -> list[Problem]:

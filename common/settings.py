@@ -70,6 +70,10 @@ class Settings:
     """Data set to evaluate on, if it is another one."""
     prompt: str | None = None
     """Template with {question} in it; by default a chat model is also asked to reason and to box its answer."""
+    system_prompt: str | None = None
+    """System message before each question, for chat models."""
+    max_prompt_tokens: Count | None = None
+    """Problems with longer prompts are left out, and counted; without it a prompt that is too long ends the run."""
     answer_format: Literal["boxed", "last-number"] = "boxed"
     """Where the answer stands: in the last \\boxed{}, or the last number, for models too weak to write a box."""
     tolerance: Annotated[float, Interval(ge=0, lt=1)] = 0.0
