@@ -1,25 +1,28 @@
-"""Problems: the embedded arithmetic, or any data set of questions and answers, as token ids."""
+"""Problems: generated ones, or any data set of questions and answers, as token ids."""
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from common.answers import last_boxed, parse_number
 from common.cli import fail, first_line
+from common.countdown import Countdown, countdown_problem
 from common.models import context_length
 from common.records import Problem
-from common.settings import DATA_FILES, Settings, local_path
+from common.settings import DATA_FILES, GENERATED_DATA, Settings, local_path
 
 INSTRUCTION = "\nPlease reason step by step, and put your final answer within \\boxed{}."
 MOST_EMPTY = 0.01  # share of rows without a question or answer that may be left out
 
 
-def arithmetic_problem(rng: random.Random) -> tuple[str, str]:
-    """One sum of 2 to 6 terms between 1 and 49, every partial result in 0..99, and its answer."""
+def arithmetic_problem(rng: random.Random, fewest: int = 2, most: int = 6) -> tuple[str, str]:
+    """One sum of `fewest` to `most` terms between 1 and 49, every partial result in 0..99, and its answer."""
     total = rng.randint(1, 49)
     text = str(total)
-    for _ in range(rng.randint(1, 5)):
+    for _ in range(rng.randint(fewest - 1, most - 1)):
         term = rng.randint(1, 49)
         if total + term > 99 or (total >= term and rng.random() < 0.5):
             term = -term
@@ -28,12 +31,19 @@ def arithmetic_problem(rng: random.Random) -> tuple[str, str]:
     return f"{text}=?", str(total)
 
 
-def arithmetic_problems(split: str) -> list[tuple[str, str]]:
-    """The embedded data set, always the same: 512 held-out ("eval") and 20,000 other ("train") sums."""
+GENERATORS: dict[str, Callable[[random.Random], tuple[str, str | Countdown]]] = {
+    "arithmetic": arithmetic_problem,
+    "arithmetic-hard": partial(arithmetic_problem, fewest=5, most=8),
+    "countdown": countdown_problem,
+}
+
+
+def generated_problems(name: str, split: str) -> list[tuple[str, str | Countdown]]:
+    """A generated data set, always the same: 512 held-out ("eval") and 20,000 other ("train") questions."""
     rng = random.Random(2026)
-    problems: dict[str, str] = {}
+    problems: dict[str, str | Countdown] = {}
     while len(problems) < 20_512:
-        question, answer = arithmetic_problem(rng)
+        question, answer = GENERATORS[name](rng)
         problems[question] = answer
     pairs = list(problems.items())
     return pairs[:512] if split == "eval" else pairs[512:]
@@ -107,13 +117,17 @@ def question_answer_pairs(args: Settings, split: str) -> list[tuple[Any, str | t
     return [(question, right_answer(answer)) for i, (question, answer) in enumerate(pairs) if i not in left_out]
 
 
-def make_prompt(question: Any, template: str | None, tokenizer: Any) -> tuple[str, list[int]]:
+def make_prompt(
+    question: Any, template: str | None, tokenizer: Any, system: str | None = None
+) -> tuple[str, list[int]]:
     """The prompt as text and token ids: the chat template is applied where the tokenizer has one.
 
     Without `--prompt`, a chat model is asked to reason and to box its answer; a model without a
     template, such as the embedded one, reads the bare question and a line break.
     """
     chat = tokenizer.chat_template is not None
+    if system is not None and not chat:
+        fail("--system-prompt is for chat models, and this model's tokenizer has no chat template: use --prompt.")
     if isinstance(question, list):
         if not chat:
             fail("the questions are chat messages, but this model's tokenizer has no chat template.")
@@ -123,6 +137,10 @@ def make_prompt(question: Any, template: str | None, tokenizer: Any) -> tuple[st
             "{question}", str(question)
         )
         messages = [{"role": "user", "content": text}]
+    if system is not None:
+        if messages and messages[0].get("role") == "system":
+            fail(f"--system-prompt: the data set's questions bring their own: {messages[0].get('content')!r:.80}")
+        messages = [{"role": "system", "content": system}, *messages]
     if chat:
         try:
             text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
@@ -138,8 +156,8 @@ def load_problems(
     """Training problems and `args.eval_problems` held-out ones, disjoint by question; prompts hold it rewritten."""
     if args.prompt is not None and "{question}" not in args.prompt:
         fail("--prompt must contain {question}, where the question goes.")
-    if args.dataset == "arithmetic":
-        train, held_out = arithmetic_problems("train"), arithmetic_problems("eval")
+    if args.dataset in GENERATED_DATA:
+        train, held_out = (generated_problems(args.dataset, split) for split in ("train", "eval"))
     else:
         train = question_answer_pairs(args, args.train_split)
         if args.eval_dataset or args.eval_split:
@@ -163,20 +181,33 @@ def load_problems(
         fail(f"--dataset {args.dataset}: every training question is also a held-out one.")
 
     context, vocabulary = context_length(model), model.get_input_embeddings().num_embeddings
-    problems = []
-    for question, answer in held_out + train:
-        prompt, prompt_ids = make_prompt(rewrite(question), args.prompt, tokenizer)
+    problems, too_long = [], Counter()  # of each question, whether it is held out
+    for i, (question, answer) in enumerate(held_out + train):
+        prompt, prompt_ids = make_prompt(rewrite(question), args.prompt, tokenizer, args.system_prompt)
         if not prompt_ids:
             fail("a prompt has no tokens: check --prompt and the question column.")
         if max(prompt_ids) >= vocabulary:
             fail(f"the tokenizer writes token {max(prompt_ids)}, but the model has {vocabulary}: {prompt[:80]!r}")
+        if args.max_prompt_tokens and len(prompt_ids) > args.max_prompt_tokens:
+            too_long[i < len(held_out)] += 1
+            continue
         if len(prompt_ids) + args.max_response_tokens > context:
             fail(
                 f"a prompt of {len(prompt_ids)} tokens and --max-response-tokens {args.max_response_tokens} "
-                f"exceed the model's context of {context} tokens: {prompt[:80]!r}"
+                f"exceed the model's context of {context} tokens: {prompt[:80]!r}. Longer prompts than "
+                "--max-prompt-tokens are left out."
             )
         problems.append(Problem(str(question), answer, prompt, list(prompt_ids)))
-    return problems[len(held_out) :], problems[: len(held_out)]
+    kept = len(held_out) - too_long[True]
+    if too_long:
+        what = (
+            f"{too_long[False]} of {len(train)} training problems and {too_long[True]} of {len(held_out)} held-out ones"
+        )
+        what += f" have prompts of more than {args.max_prompt_tokens} tokens"
+        if not 0 < kept < len(problems):
+            fail(f"{what}: raise --max-prompt-tokens.")
+        print(f"note: {what}; they are left out.", flush=True)
+    return problems[kept:], problems[:kept]
 
 
 def sample_problems(problems: list[Problem], seed: int, start: int, count: int) -> list[Problem]:
