@@ -163,6 +163,12 @@ def accuracy(model: Path | str, pairs: list[tuple[str, str]], args: Args) -> flo
         return evaluate(engine, verifier, problems, args.samples, settings)[0]["eval/avg"]
 
 
+def rules_of(args: Args, pairs: list[tuple[str, str]]) -> dict[str, Any]:
+    """What all entries share. The digest tells the same hidden problems from others, and gives none of them away."""
+    rules = {name: getattr(args, name) for name in ("dataset", "budget", "problems", "samples", "max_response_tokens")}
+    return rules | {"hidden_seed": hashlib.sha256(json.dumps(pairs).encode()).hexdigest()}
+
+
 def read_entries(path: Path, rules: dict[str, Any]) -> list[dict[str, Any]]:
     """The entries so far, which must have been made by the same rules."""
     try:
@@ -195,9 +201,7 @@ def main(args: Args) -> None:
         check_run(run, args)
     check_entry(runs)
     pairs = hidden_problems(args.dataset, args.hidden_seed, args.problems)
-    # What all entries share. The digest tells the same hidden problems from others, and gives none of them away.
-    rules = {name: getattr(args, name) for name in ("dataset", "budget", "problems", "samples", "max_response_tokens")}
-    rules["hidden_seed"] = hashlib.sha256(json.dumps(pairs).encode()).hexdigest()
+    rules = rules_of(args, pairs)
     figures = args.table.with_suffix(".json")
     others = [entry for entry in read_entries(figures, rules) if entry["name"] != args.name]
 
