@@ -10,11 +10,11 @@ from nbclient import NotebookClient
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
 LESSONS = NOTEBOOKS[:-1]  # the last one holds the exercises
 LONGEST = 20  # lines of code in a cell; what is longer belongs into a helper
-TERMS = """policy, prompt, response, reward, objective, estimator, unbiased, variance, score, baseline, advantage,
-on-policy, off-policy, sampler, importance weight, ratio, surrogate, value, critic, GAE, clip, bandit, group,
-rollout batch, z-score, stale, trust region, minibatches, aggregation, micro-batches, engine, learner, mismatch, head, temperature,
-top-p, truncated importance sampling, pass@k, KL divergence, reference, nats, entropy, seeds, avg@n, interval,
-standard error"""
+TERMS = """policy, prompt, response, reward, objective, estimator, unbiased, variance, score, baseline, advantage, on-
+policy, off-policy, sampler, importance weight, ratio, surrogate, value, critic, GAE, clip, bandit, group,
+rollout batch, z-score, stale, trust region, minibatches, aggregation, micro-batches, engine, learner, mismatch,
+head, temperature, top-p, truncated importance sampling, pass@k, KL divergence, reference, nats, entropy, seeds,
+avg@n, interval, standard error"""
 
 
 def prose(path):
@@ -54,7 +54,7 @@ def test_lesson(path, tmp_path):
 
 @pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 def test_parts_of_a_lesson(path):
-    """Objectives, time and prerequisites first; predictions directly before the cell that answers; a quiz at the end."""
+    """Objectives, time and prerequisites first; predictions before the cell that answers them; a quiz at the end."""
     cells = prose(path)
     first, last = cells[0][0], cells[-1][0]
     assert re.search(r"^\*\*You will be able to\*\*\n(- .+\n?(  .+\n?)*){3,5}", first, re.M)
