@@ -86,7 +86,7 @@ def bars(caption: str, groups: list[str], values: dict[str, list[float]], **labe
         axes.bar(where, heights, width=0.8 / len(values), hatch=hatch, **look)
     axes.set_xticks(range(len(groups)), groups)
     axes.set(**labels)
-    axes.legend(ncol=3)
+    axes.legend(ncol=len(values), loc="lower center", bbox_to_anchor=(0.5, 1), frameon=False)
     show(figure, caption)
 
 

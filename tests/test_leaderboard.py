@@ -11,6 +11,7 @@ from common.engines import make_engine, prompt_seeds
 from common.models import load_model
 from common.records import Problem
 from common.stats import interval
+from methods import vineppo
 from notebooks import leaderboard
 
 import pytest
@@ -118,6 +119,14 @@ def test_what_counts_as_a_response():
     assert count({}, {}) == 2 * 32
     assert count({"sampled_prompts": 12}, {"sampled_prompts": 4}) == 12 * 8 + 4 * 8
     assert count({"continuations": 100}, {}) == 2 * 32 + 100
+
+
+def test_continuations_are_recorded(tmp_path):
+    """VinePPO samples at least one of them from the start of each prompt, and pays for it."""
+    args = vineppo.Args(value_samples=3, engine="transformers", run_dir=tmp_path / "run", **SMALL | {"steps": 1})
+    vineppo.main(args)
+    run = leaderboard.read_submission(tmp_path / "run")
+    assert run.responses == 16 + run.rows[0]["continuations"] and run.rows[0]["continuations"] >= 3 * 4
 
 
 def test_budget(runs, capsys):

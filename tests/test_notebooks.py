@@ -10,11 +10,11 @@ from nbclient import NotebookClient
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
 LESSONS = NOTEBOOKS[:-1]  # the last one holds the exercises
 LONGEST = 20  # lines of code in a cell; what is longer belongs into a helper
-TERMS = """policy, prompt, response, reward, objective, estimator, unbiased, variance, score, baseline, advantage, on-
-policy, off-policy, sampler, importance weight, ratio, surrogate, value, critic, GAE, clip, bandit, group,
-rollout batch, z-score, stale, trust region, minibatches, aggregation, micro-batches, engine, learner, mismatch,
-head, temperature, top-p, truncated importance sampling, pass@k, KL divergence, reference, nats, entropy, seeds,
-avg@n, interval, standard error"""
+TERMS = """policy, prompt, response, reward, objective, estimator, unbiased, variance, score, baseline, advantage,
+on-policy, off-policy, sampler, importance weight, ratio, surrogate, value, critic, GAE, clip, bandit,
+group, rollout batch, z-score, stale, trust region, minibatches, aggregation, micro-batches, engine,
+learner, mismatch, head, temperature, top-p, truncated importance sampling, pass@k, KL divergence,
+reference, nats, entropy, seeds, avg@n, interval, standard error"""
 
 
 def prose(path):
@@ -83,7 +83,7 @@ def test_terms_are_explained_where_they_first_stand():
     text = "\n".join(cell for path in LESSONS for cell, _ in prose(path))
     text = re.sub(r"^#.*$|^\*\*You will be able to\*\*\n(- .*\n|  .*\n)*", "", text, flags=re.M)
     text = re.sub(r"\s+", " ", text)
-    for term in re.split(r",\s+", TERMS):
+    for term in " ".join(TERMS.split()).split(", "):
         (explained,) = re.finditer(rf"\*\*{re.escape(term)}\*\*", text, re.I)
         first = re.search(rf"(?<![\w-]){re.escape(term)}(?![\w-])", text, re.I)
         assert first.start() == explained.start() + 2, f"{term}: {text[first.start() - 60 : first.end() + 20]}"
