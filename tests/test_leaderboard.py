@@ -107,6 +107,15 @@ def test_hidden_problems_are_new():
         assert 5 <= len(terms) <= 8 and sum(map(int, terms)) == int(answer)
 
 
+def test_known_problems_are_left_out(monkeypatch):
+    """Had the first 200 stood in the data set, the others would have moved up."""
+    before = leaderboard.hidden_problems(ARGS.dataset, "a", 300)
+    splits = {"train": before[:150], "eval": before[150:200]}
+    monkeypatch.setattr(leaderboard, "generated_problems", lambda name, split: splits[split])
+    after = leaderboard.hidden_problems(ARGS.dataset, "a", 300)
+    assert after[:100] == before[200:] and not set(after) & set(before[:200])
+
+
 def test_what_counts_as_a_response():
     """P·G in each step; groups that were sampled and thrown away, and continuations, are added."""
     settings = {"prompts_per_step": 4, "responses_per_prompt": 8, "steps": 2}
