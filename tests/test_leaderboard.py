@@ -102,9 +102,12 @@ def test_hidden_problems_are_new():
     assert len(questions) == 300 and len(questions & {question for question, _ in yours}) < 10
     known = {question for split in ("train", "eval") for question, _ in generated_problems(ARGS.dataset, split)}
     assert not questions & known
-    for question, answer in mine:
-        terms = re.findall(r"[+-]?\d+", question)
-        assert 5 <= len(terms) <= 8 and sum(map(int, terms)) == int(answer)
+
+    def terms(question):
+        return [int(term) for term in re.findall(r"[+-]?\d+", question)]
+
+    assert {len(terms(question)) for question in questions} == {len(terms(question)) for question in known}
+    assert all(sum(terms(question)) == int(answer) for question, answer in mine)
 
 
 def test_known_problems_are_left_out(monkeypatch):
@@ -171,7 +174,7 @@ def test_copies_of_one_run(runs, capsys):
     [
         ({"model": "some/model"}, "starts from some/model"),
         ({"teacher": "some/teacher"}, "starts from some/teacher"),
-        ({"dataset": "arithmetic"}, "was trained on arithmetic"),
+        ({"dataset": "sums.jsonl"}, "was trained on sums.jsonl"),
         ({"steps": 3}, "2 of 3 steps are recorded"),
     ],
 )
