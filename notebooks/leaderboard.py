@@ -137,7 +137,7 @@ def check_entry(runs: list[Submission]) -> None:
             fail(f"{run.folder} and {runs[0].folder} differ in {different[0]}: only the seed may.")
 
 
-def hidden_problems(dataset: str, seed: str, count: int) -> list[tuple[str, str]]:
+def hidden_problems(dataset: str, seed: str, count: int) -> list[tuple[str, Any]]:
     """Questions and answers that the data set's generator makes from the seed, none of them in the data set."""
     if dataset not in GENERATORS:
         fail(f"--dataset {dataset}: hidden problems can be made for {', '.join(GENERATORS)}.")
@@ -150,7 +150,7 @@ def hidden_problems(dataset: str, seed: str, count: int) -> list[tuple[str, str]
     return list(made.items())
 
 
-def accuracy(model: Path | str, pairs: list[tuple[str, str]], args: Args) -> float:
+def accuracy(model: Path | str, pairs: list[tuple[str, Any]], args: Args) -> float:
     """Share of correct responses of a model to hidden problems, sampled at temperature 1."""
     settings = grpo.Args(model=str(model), max_response_tokens=args.max_response_tokens)
     learner, tokenizer = load_model(settings)
@@ -163,10 +163,10 @@ def accuracy(model: Path | str, pairs: list[tuple[str, str]], args: Args) -> flo
         return evaluate(engine, verifier, problems, args.samples, settings)[0]["eval/avg"]
 
 
-def rules_of(args: Args, pairs: list[tuple[str, str]]) -> dict[str, Any]:
+def rules_of(args: Args, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """What all entries share. The digest tells the same hidden problems from others, and gives none of them away."""
     rules = {name: getattr(args, name) for name in ("dataset", "budget", "problems", "samples", "max_response_tokens")}
-    return rules | {"hidden_seed": hashlib.sha256(json.dumps(pairs).encode()).hexdigest()}
+    return rules | {"hidden_seed": hashlib.sha256(json.dumps([question for question, _ in pairs]).encode()).hexdigest()}
 
 
 def read_entries(path: Path, rules: dict[str, Any]) -> list[dict[str, Any]]:

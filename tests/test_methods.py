@@ -562,7 +562,9 @@ class Chain:
         return tokens.count(5) >= 2
 
     def verify(self, problems, rollouts):
-        return [self.right(tokens) for tokens in rollouts.tokens]
+        right = [self.right(tokens) for tokens in rollouts.tokens]
+        rollouts.rewards = [float(r) for r in right]
+        return right
 
     def value(self, begun):
         """Exactly, over all endings."""
