@@ -127,6 +127,7 @@ MUTATIONS = [
     Mutation("a step's loss is its gain", "then - v if", "v - then if", "methods/vineppo.py"),
     Mutation("continuations go on from one token less", "*tokens[:t]) for t in", "*tokens[: max(0, t - 1)]) for t in", "methods/vineppo.py"),
     Mutation("a state's continuations are all the same", "prompt_seeds(len(begun), args.seed, step, 1)", "prompt_seeds(1, args.seed, step, 1) * len(begun)", "methods/vineppo.py", "tests/test_methods.py"),
+    Mutation("a continuation per state is counted, whatever K", "in starts], len(begun)", "in starts], len(states)", "methods/vineppo.py", "tests/test_methods.py"),
     Mutation("not whitened", "advantages = whiten(advantages, mask)  # (B, T)", "pass", "methods/vineppo.py"),
     Mutation("the margin of the first update for all", "now = batch_logps(model, batch, args, minibatch)[0]", "now = old_logp", "methods/dpo.py"),
     Mutation("losers pull winners down", "pull.sum(2) - pull.sum(1)", "pull.sum(1) - pull.sum(2)", "methods/dpo.py", OBJECTIVES),
@@ -170,6 +171,12 @@ MUTATIONS = [
     Mutation("numbers of a countdown may be left over", "sorted(numbers) == sorted(self.numbers)", "not set(numbers) - set(self.numbers)", "common/countdown.py", "tests/test_data.py"),
     Mutation("countdown in binary fractions", "return Fraction(number)", "return float(number)", "common/countdown.py", "tests/test_data.py"),
     Mutation("one random number for all rows", "generator=torch.Generator().manual_seed(seed)", "generator=torch.Generator().manual_seed(seeds[0])", "common/engines.py", "tests/test_engine.py"),
+    # The leaderboard
+    Mutation("groups that were thrown away cost nothing", 'row.get("sampled_prompts", P) * G + row', "P * G + row", "notebooks/leaderboard.py", "tests/test_leaderboard.py"),
+    Mutation("hidden problems from the data set", "if question not in known:", "if True:", "notebooks/leaderboard.py", "tests/test_leaderboard.py"),
+    Mutation("the untrained model is judged", "accuracy(run.checkpoint, pairs", 'accuracy("arithmetic", pairs', "notebooks/leaderboard.py", "tests/test_leaderboard.py"),
+    Mutation("changed checkpoints are taken", "if changed or ", "if ", "notebooks/leaderboard.py", "tests/test_leaderboard.py"),
+    Mutation("each entry has a place of its own", 'other["mean"] - other["half"] > e["mean"] + e["half"]', 'other["mean"] > e["mean"]', "notebooks/leaderboard.py", "tests/test_leaderboard.py"),
 ]  # fmt: skip
 
 

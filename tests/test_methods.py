@@ -562,7 +562,9 @@ class Chain:
         return tokens.count(5) >= 2
 
     def verify(self, problems, rollouts):
-        return [self.right(tokens) for tokens in rollouts.tokens]
+        right = [self.right(tokens) for tokens in rollouts.tokens]
+        rollouts.rewards = [float(r) for r in right]
+        return right
 
     def value(self, begun):
         """Exactly, over all endings."""
@@ -580,7 +582,9 @@ class TestVinePPO:
         chain, args = Chain(), vineppo.Args(value_samples=K, responses_per_prompt=4, **settings)
         rollouts = chain.generate([[7]] * 4 + [[8]] * 4, 1, [9] * 8, 1.0, prompt_seeds(8, 1))
         steps = [vineppo.split_steps(tokens, {3}, args) for tokens in rollouts.tokens]
-        values = vineppo.estimate_values(self.problems, rollouts, steps, chain, chain.verify, 1, args)
+        values, continuations = vineppo.estimate_values(self.problems, rollouts, steps, chain, chain.verify, 1, args)
+        beginnings = {(i // 4, *row[:t]) for i, row in enumerate(rollouts.tokens) for t in [0, *steps[i][:-1]]}
+        assert continuations == K * len(beginnings)
         rewards = torch.tensor(chain.verify(None, rollouts)).double().view(2, 4)
         return chain, args, rollouts, steps, values, rewards
 
