@@ -128,7 +128,8 @@ class Settings:
             for name in ("dataset_config", "eval_split", "eval_dataset"):
                 if getattr(args, name) is not None:
                     fail(f"{flag(name)} belongs to a data set of your own: name it with --dataset.")
-        for name in ("model", "teacher", "dataset", "eval_dataset"):  # a resumed run may start in another folder
+        named = ("model", "teacher", "student", "dataset", "eval_dataset", "cold_start")
+        for name in named:  # a resumed run may start in another folder
             value = getattr(args, name, None)
             if value not in (None, "arithmetic") and local_path(value):
                 setattr(args, name, str(local_path(value)))
