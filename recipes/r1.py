@@ -18,7 +18,7 @@ Each of them can be left out, and each writes a run folder with a model for the 
 
 Differs from its parent grpo.py:
 - sft, rejection_sample, and the stages that are made of them and of the loop below, which is GRPO's to the byte;
-- ε = 10, as in R1's first RL (it ends almost no gradient), and β = 0.001.
+- ε = 10, as in R1's first RL: it ends almost no gradient. The paper's β is 0.001, here 0 unless it is given.
 Not here: rewards for a format and for the language (the box is in the reward for the answer already), questions that
 have no right answer, and a reference that is renewed every 400 steps: it is the model that the stage starts from.
 
@@ -79,7 +79,7 @@ class Args(Settings):
     """ε: the ratio's gradient ends at 1 ± ε. R1's first RL 10; elsewhere usual 0.2."""
     ddof: Literal[0, 1] = 1
     """Std of the group divides by G - ddof: 1 is the sample std of most code, 0 the population's."""
-    kl_beta: NonNegative = 0.001
+    kl_beta: NonNegative = 0.0
     """β: weight of the KL to the initial model in the loss. Paper 0.001."""
     ratio_anchor: Literal["learner", "sampler"] = "learner"
     """Denominator of the ratio: π_old as the learner computes it, or as the engine reported it (then --tis-cap 0)."""

@@ -372,4 +372,4 @@ class TestR1:
         with pytest.raises(SystemExit) as stop:
             self.run(tmp_path / "run", stages=("rejection",))
         assert stop.value.code == 1
-        assert "none of 4 responses to each of 6 prompts is right" in capsys.readouterr().err
+        assert "none of 4 responses to each of 4 prompts is right" in capsys.readouterr().err

@@ -15,7 +15,6 @@ class Oracle(grpo.Oracle):
     DEFAULTS = {
         **grpo.Oracle.DEFAULTS,
         "clip_eps": 10.0,
-        "kl_beta": 0.001,
         "stages": ("rl",),
         "cold_start": None,
         "cold_start_solutions": 64,
