@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from common.answers import last_boxed, parse_number
-from common.cli import fail, first_line
+from common.cli import fail, first_line, flag
 from common.countdown import Countdown, countdown_problem
 from common.models import context_length
 from common.records import Problem
@@ -69,36 +69,36 @@ def right_answer(answer: Any) -> str | tuple[str, ...]:
     return final_answer(str(answer))
 
 
-def read_dataset(name: str, config: str | None, split: str) -> Any:
-    """One split of a data set: the name of one on the hub, a local folder, or a local file."""
+def read_dataset(name: str, config: str | None, split: str, setting: str = "dataset") -> Any:
+    """One split of the data set that a setting names: on the hub, in a local folder, or a local file."""
     import datasets
 
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # the reason is in the sentence below
-    path = local_path(name)
+    path, given = local_path(name), f"{flag(setting)} {name}"
     if path and not path.exists():
-        fail(f"--dataset {name}: no such file or folder.")
+        fail(f"{given}: no such file or folder.")
     if path and path.is_file():
         if path.suffix not in DATA_FILES:
-            fail(f"--dataset {name}: a data file must end in {', '.join(DATA_FILES)}.")
+            fail(f"{given}: a data file must end in {', '.join(DATA_FILES)}.")
         if config or split != "train":
-            fail(f"--dataset {name} is a file, without splits or configurations: name another with --eval-dataset.")
+            fail(f"{given} is a file, without splits or configurations: name another with --eval-dataset.")
     try:
         if path and path.is_file():  # these readers, unlike load_dataset, ask nobody else for a file that is here
             return getattr(datasets.Dataset, f"from_{DATA_FILES[path.suffix]}")(str(path))
         return datasets.load_dataset(str(path or name), config, split=split)
     except Exception as error:  # every reader has its own errors; the person needs the sentence
-        fail(f"--dataset {name} (split {split}) cannot be read: {first_line(error.__cause__ or error)}")
+        fail(f"{given} (split {split}) cannot be read: {first_line(error.__cause__ or error)}")
 
 
 def question_answer_pairs(args: Settings, split: str) -> list[tuple[Any, str | tuple[str, ...]]]:
     """(question, final answer) of every row; a question may be text or a list of chat messages."""
     rows = read_dataset(args.dataset, args.dataset_config, split).flatten()
-    for flag, column in (("question", args.question_column), ("answer", args.answer_column)):
+    for kind, column in (("question", args.question_column), ("answer", args.answer_column)):
         if column not in rows.column_names:
             fail(
                 f"--dataset {args.dataset} has no column '{column}': name one of "
-                f"{', '.join(rows.column_names)} with --{flag}-column."
+                f"{', '.join(rows.column_names)} with --{kind}-column."
             )
     if len(rows) == 0:
         fail(f"--dataset {args.dataset}: the split {split} is empty.")

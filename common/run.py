@@ -105,8 +105,8 @@ class Run:
         self.started = time.perf_counter()
         try:
             self.args = (self.given if self.given.resume is None else self.saved_settings()).checked()
-            distributed.start()
-            self.closing(distributed)
+            if distributed.start():  # not by a run that this one is a part of
+                self.closing(distributed)
             self.take_signals()
             self.terminal = self.closing(Terminal(self.stop_soon))
             if rank() == 0:
@@ -262,7 +262,8 @@ class Run:
         nodes = world_size() // local_world_size()
         launcher = f"torchrun --nproc-per-node {local_world_size()}" if world_size() > 1 else "python"
         launcher += f" --nnodes {nodes} ..." if nodes > 1 else ""
-        return f"{launcher} {' '.join(command(self.script))} --resume {self.dir}"
+        part = (self.dir.parent / "config.json").exists()  # of a run of several stages, which goes on as a whole
+        return f"{launcher} {' '.join(command(self.script))} --resume {self.dir.parent if part else self.dir}"
 
     def require_finite(self, step: int, **values: Tensor | float) -> None:
         """End the run, with the weights saved as they are, before a NaN or an infinity can reach them."""
@@ -312,7 +313,8 @@ class Run:
         numbers = metrics | {f"seconds/{stage}": seconds for stage, seconds in self.seconds.items()}
         numbers |= {f"gpu_memory/{stage}": peak for stage, peak in self.gpu_memory.items()}  # GiB
         tokens = metrics["response_tokens"]
-        numbers["tokens_per_second/generate"] = tokens / self.seconds["generate"]
+        if "generate" in self.seconds:
+            numbers["tokens_per_second/generate"] = tokens / self.seconds["generate"]
         numbers["tokens_per_second/train"] = tokens * self.args.update_epochs / self.seconds["train"]
         self.terminal.print_step(step, self.args.steps, metrics, sum(self.seconds.values()))
         self.seconds.clear()

@@ -143,7 +143,8 @@ class Settings:
                     fail(f"{flag(name)} belongs to a data set of your own: name it with --dataset.")
         if args.dataset == "countdown" and args.model in EMBEDDED_MODELS:
             fail(f"--dataset countdown is for real models: the embedded {args.model} has learned sums only.")
-        for name in ("model", "teacher", "dataset", "eval_dataset"):  # a resumed run may start in another folder
+        named = ("model", "teacher", "student", "dataset", "eval_dataset", "cold_start")
+        for name in named:  # a resumed run may start in another folder
             value = getattr(args, name, None)
             if value not in (None, *EMBEDDED_MODELS, *GENERATED_DATA) and local_path(value):
                 setattr(args, name, str(local_path(value)))

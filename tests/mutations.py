@@ -26,6 +26,7 @@ from common.scripts import parents, script_path
 STEPS = "tests/test_steps.py"
 OBJECTIVES = "tests/test_objectives.py"
 DISTRIBUTED = "tests/test_distributed.py"
+RECIPES = "tests/test_recipes.py"
 
 
 @dataclass
@@ -132,6 +133,10 @@ MUTATIONS = [
     Mutation("the margin of the first update for all", "now = batch_logps(model, batch, args, minibatch)[0]", "now = old_logp", "methods/dpo.py"),
     Mutation("losers pull winners down", "pull.sum(2) - pull.sum(1)", "pull.sum(1) - pull.sum(2)", "methods/dpo.py", OBJECTIVES),
     Mutation("no reference", "((now - ref_logp) * mask)", "(now * mask)", "methods/dpo.py"),
+    Mutation("solutions have no loss", "mask = mask | (batch.mask & is_solution[:, None])", "pass", "methods/dpo.py"),
+    Mutation("SPIN asks for right answers", "preferred = is_solution.float().view(P, G)", "pass", "methods/dpo.py"),
+    Mutation("SPIN's reference is the engine's", "if reference else old_logp", "if reference else rollout_logp", "methods/dpo.py"),
+    Mutation("solutions without an end", "[*tokens, tokenizer.eos_token_id] for problem", "[*tokens] for problem", "methods/dpo.py"),
     Mutation("the student teaches", "return teacher_logp - old_logp", "return old_logp - teacher_logp", "methods/opd.py"),
     Mutation("rewards of what comes after", "compute_advantages(teacher_logp, anchor_logp)", "compute_advantages(teacher_logp, anchor_logp).flip(1).cumsum(1).flip(1)", "methods/opd.py"),
     Mutation("the forward KL", "(logp.exp() * (logp - teacher_logp))", "(teacher_logp.exp() * (teacher_logp - logp))", "methods/opd.py"),
@@ -151,6 +156,13 @@ MUTATIONS = [
     Mutation("solved prompts come again", " if p.prompt not in solved]", "]", "recipes/scalerl.py"),
     Mutation("solved prompts are not in the checkpoint", 'set(run.saved("solved", []))', "set()", "recipes/scalerl.py", "tests/test_scripts.py"),
     Mutation("the stream of problems begins anew", 'run.saved("drawn", 0)', "0", "recipes/scalerl.py", "tests/test_scripts.py"),
+    Mutation("an average over solutions", "return mask / mask.sum()", "return mask / (len(mask) * mask.sum(1, keepdim=True))", "recipes/r1.py", RECIPES),
+    Mutation("solutions without an end", '["input_ids"], tokenizer.eos_token_id]', '["input_ids"]]', "recipes/r1.py", RECIPES),
+    Mutation("held-out questions in SFT", 'if (question := row["question"]) in asked:', 'if not (question := row["question"]):', "recipes/r1.py", RECIPES),
+    Mutation("wrong responses are kept", "                if right:", "                if not right:", "recipes/r1.py", RECIPES),
+    Mutation("SFT goes on from RL", '{"rl": model, "distill": student}', '{"rl": model, "rejection": model, "distill": student}', "recipes/r1.py", RECIPES),
+    Mutation("SFT without warm-up", 'group["lr"] = learning_rate(step, args)\n            with run', 'group["lr"] = args.lr\n            with run', "recipes/r1.py", RECIPES),
+    Mutation("an unfinished stage counts as done", "if steps in evaluations else None", "if 0 in evaluations else None", "recipes/r1.py", RECIPES),
     # What the scripts share
     Mutation("log-probs at temperature 1", "(logits.float() / temperature)", "logits.float()", "common/logprobs.py"),
     Mutation("log-probs one token late", "batch.prompt_lengths[rows][row] + t - 1", "batch.prompt_lengths[rows][row] + t", "common/logprobs.py"),

@@ -235,7 +235,7 @@ def replay(recorder, args, folder, reference):
         loaded = recorder.rounds[step][-1][3]
         assert all(map(torch.equal, loaded, at_start[max(1, step - args.staleness)])), "the sampler's weights"
         sampler = Model(folder)
-        for response in responses[::5]:  # some perhaps of an earlier step
+        for response in [r for r in responses if r.step][::5]:  # some of an earlier step perhaps, some of none
             sampler.set(recorder.rounds[response.step][-1][4])
             with torch.no_grad():
                 expected = of_sampled(response, numbers(sampler.logps(response, T)))

@@ -39,7 +39,7 @@ class Response:
     correct: bool
     sampled: list[bool]  # the other tokens were put there: they have no loss
     top: list[dict[int, float]] = field(default_factory=list)  # {token id: log-prob} at each position
-    step: int = 0  # in which it was sampled
+    step: int = 0  # in which it was sampled; 0 if nobody has
 
 
 def finite(value: float) -> bool:
@@ -67,6 +67,8 @@ class Reference:
     RANGES: dict[str, Any] = {}
     # Defaults of the method's settings: the paper's, where it gives any.
     DEFAULTS: dict[str, Any] = {}
+    # Settings that do not act in the loop of `main`, with tests of their own.
+    ELSEWHERE: set[str] = set()
     # Whether a batch of nothing but right answers, or of nothing but wrong ones, still moves the weights.
     LEARNS_WHEN_ALL_IS_RIGHT = LEARNS_WITHOUT_REWARDS = False
 
