@@ -70,9 +70,16 @@ def sections(text):
 def check_difference(old_text, new_text):
     """Outside the declared sections lines are identical; hunks of the loop carry a method's name in a comment.
 
-    What such a hunk assigns may take another name's place elsewhere in the loop.
+    What such a hunk assigns may take another name's place elsewhere in the loop. A setting of all scripts may stand
+    among the method's own, with another default.
     """
     old, new = sections(old_text), sections(new_text)
+    own = {match[1] for line, kind in new if kind == "args" and (match := re.match(r"    (\w+): ", line))}
+    moved = [any(re.match(rf"    {name}: ", line) for name in own) for line, _ in old]
+    old = [
+        (line, "args" if kind == "other" and (moved[i] or (moved[i - 1] and '"""' in line)) else kind)
+        for i, (line, kind) in enumerate(old)
+    ]
     tags = [re.search(f"^{METHOD_TAG}$", text, re.M)[1] for text in (old_text, new_text)]
     names = set()  # that are assigned in declared hunks
     matcher = difflib.SequenceMatcher(None, [x for x, _ in old], [x for x, _ in new], autojunk=False)
