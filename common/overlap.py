@@ -137,15 +137,21 @@ def inherited() -> Iterator[None]:
 class Generator:
     """The learner's side: it publishes weights, and receives the batches that are sampled with them."""
 
-    def __init__(self, run: Run, sample: Sample, model: Any, train: list[Problem], first: int) -> None:
-        """`sample` generates the batch of one step; it is called in the other process, from step `first` on."""
-        self.run, self.first, self.threads = run, first, torch.get_num_threads()
-        self.ring, self.published = Ring(model, run.args.staleness), 0
+    def __init__(self, run: Run, sample: Sample, model: Any, train: list[Problem]) -> None:
+        """`sample` generates the batch of one step; it is called in the other process."""
+        self.run, self.sample, self.train = run, sample, train
+        self.ring = Ring(model, run.args.staleness)
+        self.first = self.published = 0
+        self.threads = torch.get_num_threads()
+
+    def start(self, first: int) -> None:
+        """Begin to generate, with the batch of step `first`."""
+        self.first = first
         if not torch.accelerator.is_available():
             torch.set_num_threads(max(1, self.threads // 2))  # the generator has the others
         context = torch.multiprocessing.get_context("spawn")
         self.connection, other = context.Pipe()
-        everything = (other, self.ring, sample, run.args, train, first, torch.get_num_threads())
+        everything = (other, self.ring, self.sample, self.run.args, self.train, first, torch.get_num_threads())
         self.process = context.Process(target=work, args=everything, daemon=True)
         with inherited():
             self.process.start()
@@ -164,7 +170,12 @@ class Generator:
             fail("--overlap needs a second CPU core to generate on, and here is one.")
 
     def publish(self, step: int, versions: Sequence[Weights]) -> None:
-        """Hand over the weights before a step, the last of `versions`, and of the others what is not there yet."""
+        """Hand over the weights before a step, the last of `versions`, and of the others what is not there yet.
+
+        The first call starts the process.
+        """
+        if not self.first:
+            self.start(step)
         for version, weights in enumerate(versions, step + 1 - len(versions)):
             if version > self.published:
                 self.ring.write(version, weights)
@@ -201,7 +212,8 @@ class Generator:
         return problems, rollouts
 
     def close(self) -> None:
-        self.process.kill()
-        self.process.join()
-        self.connection.close()
-        torch.set_num_threads(self.threads)
+        if self.first:
+            self.process.kill()
+            self.process.join()
+            self.connection.close()
+            torch.set_num_threads(self.threads)

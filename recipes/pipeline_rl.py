@@ -4,10 +4,10 @@
                w_it min(r_it A_i, clip(r_it, 1 - ε, 1 + ε) A_i) - β KL_k3(π_θ ‖ π_ref)
     μ(o_it | x, o_i<t): the policy of max(k - ⌊t/n⌋, 0) rollout batches ago
     ρ_it = π_old(o_it | x, o_i<t) / μ(o_it | x, o_i<t)        ρ_i = Π_t ρ_it        1[...] is 1 where it holds, else 0
-    w_it:  token-tis     min(ρ_it, C)          icepop         1[α ≤ ρ_it ≤ C] ρ_it
-           sequence-tis  min(ρ_i, C)           sequence-mask  1[ρ_i ≤ C] ρ_i
-           deepseek      1[A_i ≥ 0 or 1/|o_i| Σ_t log(μ/π_θ) ≤ δ]
+    w_it:  token-tis       min(ρ_it, C)        icepop         1[α ≤ ρ_it ≤ C] ρ_it
+           sequence-tis    min(ρ_i, C)         sequence-mask  1[ρ_i ≤ C] ρ_i
            geometric-mask  1[low ≤ ρ_i^(1/|o_i|) ≤ high]
+           deepseek        1[A_i ≥ 0 or 1/|o_i| Σ_t log(μ/π_θ) ≤ δ]
 
 A generator that never waits has weights older than the learner's, and gets new ones in the middle of a response. Here
 that is a schedule instead of a race, so a run can be repeated and resumed to the bit. Without the four tricks it is
@@ -80,9 +80,9 @@ class Args(Settings):
     icepop_low: Share = 0.5
     """α: icepop leaves out tokens with a smaller ρ, and with a larger one than --tis-cap. Ring-1T 0.5 and 5."""
     geometric_low: Share = 0.9
-    """geometric-mask leaves out responses with a smaller ρ per token. For numerics alone 0.999."""
+    """geometric-mask leaves out responses with a smaller ρ per token. Where k is 0, verl's example is 0.999."""
     geometric_high: Annotated[float, Interval(ge=1, le=1e6)] = 1.1
-    """geometric-mask leaves out responses with a larger ρ per token. For numerics alone 1.001."""
+    """geometric-mask leaves out responses with a larger ρ per token. Where k is 0, verl's example is 1.001."""
     deepseek_delta: NonNegative = 0.5
     """δ: deepseek leaves out wrong responses farther from π_θ, in nats per token. The paper gives none, TRL 0.5."""
     clip_eps: Positive = 0.2
@@ -212,11 +212,11 @@ def main(args: Args) -> None:
         train, held_out = load_problems(args, model, tokenizer)
         verifier = run.closing(Verifier(tokenizer, train + held_out, args.answer_format, args.tolerance))
         engine = run.closing(make_engine(args, model, tokenizer, train + held_out))
+        generator = run.closing(Generator(run, sample, model, train)) if args.overlap else None  # PipelineRL
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
         history = WeightHistory(model, args.staleness)
         done = run.restore(model, tokenizer, optimizer, history=history)
-        generator = run.closing(Generator(run, sample, model, train, done + 1)) if args.overlap else None  # PipelineRL
         run.evaluate(done, engine, verifier, held_out)
 
         for step in range(done + 1, args.steps + 1):

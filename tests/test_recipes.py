@@ -155,7 +155,7 @@ class TestOlmo3:
 
 
 # Responses that are long enough to get new weights twice.
-LONG_GRPO = {"steps": 4, "lr": 5e-4, "max_response_tokens": 48, "staleness": 2, "tis_cap": 5.0}
+LONG_GRPO = {"steps": 4, "lr": 5e-4, "max_response_tokens": 32, "staleness": 2, "tis_cap": 5.0}
 LONG = LONG_GRPO | {"in_flight_every": 8}
 CORRECTIONS = get_args(get_type_hints(pipeline_rl.Args)["correction"])
 
@@ -312,22 +312,22 @@ class TestOverlap:
 
         def kill(history):
             steps.append(1)
-            if len(steps) == 3:
+            if len(steps) == 2:
                 for child in multiprocessing.active_children():
                     os.kill(child.pid, signal.SIGKILL)
             record(history)
 
         monkeypatch.setattr(pipeline_rl.WeightHistory, "record", kill)
         with pytest.raises(SystemExit) as stop:
-            run("pipeline_rl", tmp_path / "cut", overlap=True, save_every=0, **LONG | {"steps": 6})
+            run("pipeline_rl", tmp_path / "cut", overlap=True, save_every=0, **LONG)
         assert stop.value.code == 1
         error = capsys.readouterr().err.strip()
         assert error.startswith("error: step ") and "\n" not in error
         assert "the generator's process has ended with exit code -9" in error and "--resume" in error
         monkeypatch.setattr(pipeline_rl.WeightHistory, "record", record)
         (saved,) = (tmp_path / "cut").glob("checkpoint-*")
-        assert int(saved.name[-6:]) >= 3
-        weights, rows_ = run("pipeline_rl", tmp_path / "whole", **LONG | {"steps": 6})
+        assert saved.name in ("checkpoint-000002", "checkpoint-000003")
+        weights, rows_ = run("pipeline_rl", tmp_path / "whole", **LONG)
         pipeline_rl.main(pipeline_rl.Args(resume=tmp_path / "cut"))
         again, logged = results(tmp_path / "cut")
         assert all(torch.equal(weights[key], again[key]) for key in weights)
@@ -338,7 +338,7 @@ class TestOverlap:
         command = [sys.executable, "-m", "recipes.pipeline_rl", "--overlap", "--run-dir", str(tmp_path / "run")]
         command += ["--save-every", "1", "--eval-problems", "4", "--eval-samples", "1", "--prompts-per-step", "4"]
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while not list((tmp_path / "run").glob("checkpoint-0*")) and time.monotonic() < deadline:
             time.sleep(0.1)
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
@@ -357,7 +357,7 @@ class TestOverlap:
         args = grpo.Args(steps=1)
         model, _ = load_model(args)
         stub = type("Stub", (), {"args": args, "seconds": {}})()
-        generator = Generator(stub, lacks_memory, model, [], 1)
+        generator = Generator(stub, lacks_memory, model, [])
         try:
             generator.publish(1, [list(model.named_parameters())])
             with pytest.raises(MemoryError, match="none left") as error:
