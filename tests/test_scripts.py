@@ -247,7 +247,9 @@ def test_same_seed_same_run_and_other_seed_other_run(tmp_path, capsys):
     assert any(not torch.equal(weights[key], other[key]) for key in weights)
 
 
-@pytest.mark.parametrize("name", ["grpo", "ppo", "reinforce", "dapo", "dcpo", "entropy", "vapo", "olmo3", "scalerl"])
+@pytest.mark.parametrize(
+    "name", ["grpo", "ppo", "reinforce", "dapo", "dcpo", "entropy", "vapo", "olmo3", "pipeline_rl", "scalerl"]
+)
 def test_resumed_run_ends_as_the_uninterrupted_one(name, tmp_path, capsys):
     """A run that stopped after its second checkpoint, in the middle of writing logs and a third."""
     settings = {"steps": 4, "save_every": 2, "eval_every": 2}
@@ -265,6 +267,8 @@ def test_resumed_run_ends_as_the_uninterrupted_one(name, tmp_path, capsys):
         settings["prompts_per_step"] = 8
     if name == "scalerl":
         settings["no_resampling_pass_rate"] = 0.5
+    if name == "pipeline_rl":
+        settings["in_flight_every"] = 8
     weights, rows = run(name, tmp_path / "whole", **settings)
     folder = tmp_path / "cut"
     run(name, folder, **settings)

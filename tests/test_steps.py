@@ -16,7 +16,7 @@ import pytest
 import torch
 from conftest import PROBLEMS, needed
 from oracles import Response, Row, oracle
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, DynamicCache
 
 SETTINGS = dict(
     steps=2, prompts_per_step=4, responses_per_prompt=4, num_minibatches=2, update_epochs=2, max_response_tokens=10,
@@ -36,7 +36,7 @@ class Recorder:
 
     def __init__(self, monkeypatch, script, put_in):
         self.rounds, self.minibatches, self.updates, self.chosen = defaultdict(list), defaultdict(list), [], {}
-        self.step = 0
+        self.step, self.loads = 0, []  # weights that the engine got, as they were and shifted
         recorder, make_engine, verifier = self, script.make_engine, script.Verifier
         adam_step, minibatches, seed_step = torch.optim.AdamW.step, script.minibatches, script.seed_step
         monkeypatch.setattr(Run, "evaluate", lambda *args: None)
@@ -55,17 +55,17 @@ class Recorder:
                 weights = list(weights)
                 noise = torch.Generator().manual_seed(0)
                 moved = [(name, w.detach() + 0.05 * torch.randn(w.shape, generator=noise)) for name, w in weights]
-                recorder.loaded = [weight.detach().clone() for _, weight in weights]
-                recorder.sampler = [weight for _, weight in moved]
+                recorder.loads.append(([w.detach().clone() for _, w in weights], [weight for _, weight in moved]))
                 load_weights(moved)
 
-            def recorded(prompts, n, *rest):
-                rollouts = generate(prompts, n, *rest)
+            def recorded(prompts, n, *rest, **more):
+                recorder.loads = [] if more.get("in_flight") else recorder.loads[-1:]  # an engine loads those itself
+                rollouts = generate(prompts, n, *rest, **more)
                 if put_in:
                     for sampled, logps in zip(rollouts.sampled, rollouts.logps, strict=True):
                         for t in range(1, len(sampled) - 1, 3):
                             sampled[t], logps[t] = False, 0.0
-                recorder.rounds[recorder.step].append([prompts, n, rollouts, recorder.loaded, recorder.sampler])
+                recorder.rounds[recorder.step].append([prompts, n, rollouts, *zip(*recorder.loads, strict=True)])
                 return rollouts
 
             engine.load_weights, engine.generate = load_shifted, recorded
@@ -98,6 +98,22 @@ class Recorder:
             recorder.chosen[recorder.step] = choose(*args)
             return recorder.chosen[recorder.step]
 
+        def published(generator, step, versions):
+            recorder.loads.append([w.detach().clone() for _, w in versions[-1]])
+            publish(generator, step, versions)
+
+        def received(generator, step):
+            """From a process whose weights nobody shifts."""
+            problems, rollouts = receive(generator, step)
+            k, n = generator.run.args.staleness, generator.run.args.responses_per_prompt
+            versions = recorder.loads[max(0, step - 1 - k) : step]
+            recorder.rounds[step].append([[p.prompt_ids for p in problems], n, rollouts, versions, versions])
+            return problems, rollouts
+
+        if hasattr(script, "Generator"):
+            publish, receive = script.Generator.publish, script.Generator.receive
+            monkeypatch.setattr(script.Generator, "publish", published)
+            monkeypatch.setattr(script.Generator, "receive", received)
         if choose := getattr(script, "choose", None):
             monkeypatch.setattr(script, "choose", recorded_choice)
         monkeypatch.setattr(script, "seed_step", next_step)
@@ -143,6 +159,20 @@ class Model:
 
     def logps(self, response, temperature):
         return [d[token] for d, token in zip(self.distributions(response, temperature), response.tokens, strict=True)]
+
+    def sampled_logps(self, response, temperature, versions, reference):
+        """Log-probs of the tokens, each under the version of the weights that sampled it."""
+        logps, loaded, cache, unread = [], None, DynamicCache(), list(response.prompt)
+        for t, token in enumerate(response.tokens):
+            if (version := reference.version(t)) != loaded and version < len(versions):
+                self.set(versions[version])
+                loaded = version
+                if not reference.keeps_cache():
+                    cache, unread = DynamicCache(), response.prompt + response.tokens[:t]
+            logits = self.model(input_ids=torch.tensor([unread]), past_key_values=cache).logits[0, -1]
+            logps.append((logits / temperature).log_softmax(-1)[token])
+            unread = [token]
+        return logps
 
     def entropies(self, response, temperature):
         return [entropy(d) for d in self.distributions(response, temperature)]
@@ -232,13 +262,14 @@ def replay(recorder, args, folder, reference):
 
         # The sampler has the learner's weights of k steps ago, here shifted, at the same temperature.
         at_start[step] = current
-        loaded = recorder.rounds[step][-1][3]
-        assert all(map(torch.equal, loaded, at_start[max(1, step - args.staleness)])), "the sampler's weights"
+        _, _, _, loaded, _, _ = recorder.rounds[step][-1]
+        for number, weights in enumerate(loaded, max(1, step - args.staleness)):
+            assert all(map(torch.equal, weights, at_start[number])), "the sampler's weights"
         sampler = Model(folder)
         for response in [r for r in responses if r.step][::5]:  # some of an earlier step perhaps, some of none
-            sampler.set(recorder.rounds[response.step][-1][4])
+            versions = recorder.rounds[response.step][-1][4]
             with torch.no_grad():
-                expected = of_sampled(response, numbers(sampler.logps(response, T)))
+                expected = of_sampled(response, numbers(sampler.sampled_logps(response, T, versions, reference)))
                 assert expected == pytest.approx(of_sampled(response, response.logps), abs=1e-4)
 
         # Log-probs at the rollout weights.

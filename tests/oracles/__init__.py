@@ -79,6 +79,16 @@ class Reference:
         """Whether the method's settings, each within its range, go together."""
         return True
 
+    # The sampler
+
+    def version(self, t: int) -> int:
+        """Which weights sample token t of a response: 0 for those that it began with, 1 for the next, and so on."""
+        return 0
+
+    def keeps_cache(self) -> bool:
+        """Whether later weights go on from the keys and values of earlier ones."""
+        return True
+
     # From what was sampled to the rows of the batch
 
     def batch(self, rounds: list[list[list[Response]]]) -> list[list[Response]]:
