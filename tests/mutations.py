@@ -26,6 +26,7 @@ from common.scripts import parents, script_path
 STEPS = "tests/test_steps.py"
 OBJECTIVES = "tests/test_objectives.py"
 DISTRIBUTED = "tests/test_distributed.py"
+EXERCISES = "tests/test_exercises.py"
 
 
 @dataclass
@@ -150,6 +151,10 @@ MUTATIONS = [
     Mutation("every process the same prompts", "some = prompt_ids[mine]", "some = prompt_ids[: len(prompt_ids[mine])]", "common/engines.py", DISTRIBUTED),
     Mutation("log-probs of one's own rows only", "return sum_over_processes(results)", "return results", "common/logprobs.py", DISTRIBUTED),
     Mutation("one random number for all rows", "generator=torch.Generator().manual_seed(seed)", "generator=torch.Generator().manual_seed(seeds[0])", "common/engines.py", "tests/test_engine.py"),
+    # The exercises
+    Mutation("a submission may open files", '"brk": 12,', '"brk": 12, "openat": 257,', "notebooks/exercises/sandbox.py", EXERCISES),
+    Mutation("a submission may use the network", '"brk": 12,', '"brk": 12, "socket": 41,', "notebooks/exercises/sandbox.py", EXERCISES),
+    Mutation("hidden cases vary no setting", 'plain["args"] = known | setting', 'plain["args"] = dict(known)', "notebooks/exercises/cases.py", EXERCISES),
 ]  # fmt: skip
 
 
