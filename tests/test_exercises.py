@@ -489,7 +489,7 @@ attempts = dict(
 done = []
 for name, attempt in attempts.items():
     try: attempt()
-    except (OSError, RuntimeError, ValueError): continue
+    except (OSError, RuntimeError, ValueError, ImportError): continue
     done.append(name)
 raise ValueError(f"{{len(attempts)}} tried, done: {{done}}")"""
 
