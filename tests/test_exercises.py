@@ -474,7 +474,7 @@ def test_files_that_are_no_files(sandbox, tmp_path):
 FORBIDDEN = """import ctypes, os, signal, socket, subprocess, threading, resource
 libc = ctypes.CDLL(None, use_errno=True)
 def call(name, *args):
-    if getattr(libc, name)(*args) < 0: raise OSError(ctypes.get_errno(), name)
+    if getattr(libc, name)(*args) != 0: raise OSError(ctypes.get_errno(), name)
 attempts = dict(
     read=lambda: open({root!r} + "/grpo.py"), passwd=lambda: open("/etc/passwd"), write=lambda: open({here!r} + "/x", "w"),
     folder=lambda: os.listdir({root!r}), unlink=lambda: os.unlink({here!r} + "/victim"), link=lambda: os.symlink("a", {here!r} + "/b"),
@@ -543,9 +543,7 @@ def test_the_command(tmp_path):
 def test_the_runs_hide_what_they_are():
     """Three seeds each, of the run and of its healthy twin; no name, script or setting beside them."""
     record = json.loads(silent_bugs.LOGS.read_text())
-    assert set(record) == {"date", "versions", "runs"} and list(record["runs"]) == list(make_bugs.RUNS) == list(
-        key.SHOWN
-    )
+    assert set(record) == {"date", "versions", "runs"} and set(record["runs"]) <= set(make_bugs.RUNS) == list(key.SHOWN)
     for run_ in record["runs"].values():
         assert set(run_) == {"healthy", "shown"} and [len(logs) for logs in run_.values()] == [3, 3]
         logs = run_["healthy"] + run_["shown"]
