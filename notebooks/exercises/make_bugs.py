@@ -1,4 +1,4 @@
-"""Run the silent bugs, the decoys and their healthy twins, and write bugs.json. About twelve minutes on two cores.
+"""Run the silent bugs, the decoys and their healthy twins, and write bugs.json.
 
     python -m notebooks.exercises.make_bugs          # two at a time; resumable: what has run is kept in runs/silent_bugs
 
