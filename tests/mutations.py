@@ -27,6 +27,7 @@ STEPS = "tests/test_steps.py"
 OBJECTIVES = "tests/test_objectives.py"
 DISTRIBUTED = "tests/test_distributed.py"
 RECIPES = "tests/test_recipes.py"
+EXERCISES = "tests/test_exercises.py"
 
 
 @dataclass
@@ -206,6 +207,10 @@ MUTATIONS = [
     Mutation("the untrained model is judged", "accuracy(run.checkpoint, pairs", 'accuracy("arithmetic", pairs', "notebooks/leaderboard.py", "tests/test_leaderboard.py"),
     Mutation("changed checkpoints are taken", "if changed or ", "if ", "notebooks/leaderboard.py", "tests/test_leaderboard.py"),
     Mutation("each entry has a place of its own", 'other["mean"] - other["half"] > e["mean"] + e["half"]', 'other["mean"] > e["mean"]', "notebooks/leaderboard.py", "tests/test_leaderboard.py"),
+    # The exercises
+    Mutation("a submission may open files", '"brk": 12,', '"brk": 12, "openat": 257,', "notebooks/exercises/sandbox.py", EXERCISES),
+    Mutation("a submission may use the network", '"brk": 12,', '"brk": 12, "socket": 41,', "notebooks/exercises/sandbox.py", EXERCISES),
+    Mutation("hidden cases vary no setting", 'plain["args"] = known | setting', 'plain["args"] = dict(known)', "notebooks/exercises/cases.py", EXERCISES),
 ]  # fmt: skip
 
 
