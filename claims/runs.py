@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from claims.court import REFUTED, REPRODUCED, VOID, judge
+from common.checkpoints import checkpoints
 from common.cli import fail
 from common.compare import code
 from common.plots import BLUE, GRAY, GREEN, ORANGE, PURPLE, RED, read_metrics
@@ -39,6 +40,7 @@ SETTINGS = (
 LAST = ""  # flags after all others: tests make runs tiny
 REUSE = "--num-minibatches 4 --update-epochs 4 --steps 25"  # 16 updates from every rollout batch
 STALE = "--staleness 8 --lr 1.5e-4 --num-minibatches 2 --steps 48"  # rollouts that are 8 batches old
+TIGHT = "--max-rounds 1 --max-response-tokens 40"  # dapo.py with a limit that cuts many right answers
 CLIPPED = 0.01  # a comparison in which no arm clips as much of the loss weight says nothing about clipping
 COLORS = (GRAY, BLUE, ORANGE, GREEN, RED, PURPLE)
 
@@ -57,6 +59,11 @@ class Trial:
     @cached_property
     def settings(self) -> dict[str, Any]:
         return json.loads((self.folder / "config.json").read_text())["args"]
+
+    @property
+    def weights(self) -> str:
+        """The folder with the model after the last step, from the repository's root."""
+        return str(checkpoints(self.folder)[-1].relative_to(ROOT))
 
     def last(self, metric: str = "eval/avg") -> float:
         """A metric of the last step, or 0 for a run that did not come so far."""
@@ -113,10 +120,8 @@ def trial(arm: str, seed: int) -> Trial:
             arguments, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True
         )
         if ran.returncode and "not finite" not in ran.stderr:
-            fail(
-                f"python {' '.join(arguments[1:])} failed: {(ran.stderr.strip() or 'no reason given').splitlines()[-1]}",
-                1,
-            )
+            reason = (ran.stderr.strip() or "no reason given").splitlines()[-1]
+            fail(f"python {' '.join(arguments[1:])} failed: {reason}", code=1)
         shutil.rmtree(folder / "best", ignore_errors=True)
         for path in (*folder.glob("*/state.pt"), folder / "curves.png"):
             path.unlink(missing_ok=True)
@@ -126,10 +131,10 @@ def trial(arm: str, seed: int) -> Trial:
 
 def trials(arms: dict[str, str], seeds: int) -> dict[str, list[Trial]]:
     """All runs of the arms, two at a time, seed by seed."""
-    jobs = [(name, seed) for seed in range(1, seeds + 1) for name in arms]
+    jobs = [(arm, seed) for seed in range(1, seeds + 1) for arm in dict.fromkeys(arms.values())]
     with ThreadPoolExecutor(JOBS) as pool:
-        done = list(pool.map(lambda job: trial(arms[job[0]], job[1]), jobs))
-    return {name: [t for job, t in zip(jobs, done, strict=True) if job[0] == name] for name in arms}
+        done = dict(zip(jobs, pool.map(lambda job: trial(*job), jobs), strict=True))
+    return {name: [done[arm, seed] for seed in range(1, seeds + 1)] for name, arm in arms.items()}
 
 
 def detectable(values: list[float], power: float = 0.8) -> float:
@@ -147,17 +152,19 @@ def compare(
     arms: dict[str, str],
     pairs: list[tuple[str, str]],
     seeds: int,
-    metric: Callable[[Trial], float] = accuracy,
+    metric: Callable[[Trial], float] | dict[str, Callable[[Trial], float]] = accuracy,
     curve: str = "accuracy",
     **others: Callable[[Trial], float],
 ) -> dict[str, Any]:
     """Run the arms; the metric of each seed, paired differences of the second arm from the first, and what was spent.
 
-    `curve` is the logged metric to draw, `others` are further ones to report without a verdict. A difference is (mean,
-    half of the 95 % interval, smallest difference that so many seeds would have shown).
+    `metric` is one for all arms, or one for each. `curve` is the logged metric to draw, `others` are further ones to
+    report without a verdict. A difference is (mean, half of the 95 % interval, smallest difference that so many seeds
+    would have shown).
     """
     done = trials(arms, seeds)
-    values = {name: [metric(t) for t in of_arm] for name, of_arm in done.items()}
+    of_arms = metric if isinstance(metric, dict) else dict.fromkeys(arms, metric)
+    values = {name: [of_arms[name](t) for t in of_arm] for name, of_arm in done.items()}
     result = {"seeds": seeds, "arms": {}, "differences": {}}
     for name, of_arm in done.items():
         budgets = [t.budget for t in of_arm]
