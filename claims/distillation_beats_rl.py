@@ -4,8 +4,8 @@ Said by: DeepSeek-R1, 2501.12948, Sec. 4.1 (distillation against RL on a 32B mod
 Machines (2025).
 
 Tested: methods/opd.py, on-policy distillation by the KL to a teacher at each token, and grpo.py, for 40 steps of 64
-responses of the student with four updates each. The teacher is the same base model after 100 steps of grpo.py with 256
-responses, seed 1: no larger than the student, so that only the kind of signal differs. Its own training is not counted.
+responses of the student with four updates each. The teacher is the same base model after 80 steps of grpo.py with seed
+1: no larger than the student, so that only the kind of signal differs. Its own training is not counted.
 
 Rule: by held-out accuracy, 95 % interval of the paired difference. Reproduced if the student gains 0.05 or more over RL
 and the interval excludes 0; refuted if the interval excludes such a gain.
@@ -14,7 +14,7 @@ and the interval excludes 0; refuted if the interval excludes such a gain.
 from claims.runs import compare, drawn, judged, told, trial
 
 KIND = "runs"
-TEACHER = "grpo --steps 100 --prompts-per-step 32"
+TEACHER = "grpo --steps 80"
 
 
 def compute(seeds):

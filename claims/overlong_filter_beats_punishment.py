@@ -4,8 +4,7 @@ Said by: DAPO, 2503.14476, Sec. 3.4 and Table 1 (overlong filtering stabilizes t
 response as wrong for its length alone is noise in the reward, it says.
 
 Tested: dapo.py without dynamic sampling (one round of prompts) for 40 steps with a limit of 40 tokens, which cuts many
-right answers: truncated responses count as wrong; they are left out of the loss. Without a limit to speak of (96
-tokens) for comparison. Held-out accuracy is measured under each arm's own limit.
+right answers: truncated responses count as wrong; they are left out of the loss. Held-out accuracy has the same limit.
 
 Rule: 95 % interval of the paired difference in held-out accuracy. Reproduced if the filter gains 0.03 or more and the
 interval excludes 0; refuted if the interval excludes a gain of 0.03. The share truncated in the last 5 steps is
@@ -18,7 +17,6 @@ KIND = "runs"
 ARMS = {
     "wrong": f"dapo {TIGHT} --overlong-cache 0",
     "left out": f"dapo {TIGHT} --overlong-cache 0 --overlong-filter",
-    "limit of 96": f"dapo {TIGHT} --overlong-cache 0 --max-response-tokens 96",
 }
 
 
