@@ -39,6 +39,7 @@ def main(args: Args) -> None:
         fail("--redraw needs the names of claims or their --kind: python -m claims lists them.")
     if args.page:
         court.PAGE.write_text(court.page())
+        print(f"For the README: {court.counts()}")
     elif not claims:
         width = max(map(len, court.names()))
         for name in court.names():

@@ -31,7 +31,7 @@ from torch import Tensor
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 PAGE = ROOT / "docs" / "claims.md"
-REPRODUCED, REFUTED, WITHIN_NOISE, VOID = "reproduced", "refuted", "within noise", "void"
+VERDICTS = REPRODUCED, REFUTED, WITHIN_NOISE, VOID = "reproduced", "refuted", "within noise", "void"
 PARTS = ("Said by:", "Tested:", "Rule:")  # what the paragraphs of a claim's docstring begin with, after the claim
 KINDS = {
     "exact": "By enumeration: every expectation is exact",
@@ -147,6 +147,13 @@ def page() -> str:
             )
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def counts() -> str:
+    """How many verdicts there are of each kind, as the README says it."""
+    verdicts = [stored["verdict"] for name in names() if (stored := record(name))]
+    *parts, last = (f"{verdicts.count(word)} {word}" for word in VERDICTS if word in verdicts)
+    return f"[{len(verdicts)} verdicts](docs/claims.md), {', '.join(parts)} and {last}"
 
 
 def axes(title: str, xlabel: str, ylabel: str, **more: Any) -> Axes:
