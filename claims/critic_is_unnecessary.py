@@ -3,7 +3,7 @@
 Said by: GRPO, 2402.03300, drops PPO's critic to save memory; RLOO, 2402.14740, finds PPO's machinery unnecessary for
 language models. VAPO, 2504.05118, holds against it that a well-trained critic is better.
 
-Tested: grpo.py and ppo.py for 40 steps of 64 responses, four updates each. PPO has its default critic's learning rate,
+Tested: grpo.py and ppo.py for 30 steps of 64 responses, four updates each. PPO has its default critic's learning rate,
 3e-4, and 1e-3; the better mean of the two is compared, which favors PPO.
 
 Rule: the claim is that nothing is lost. Refuted if PPO is better by 0.03 of held-out accuracy or more and the 95 %

@@ -3,7 +3,7 @@
 Said by: DeepSeek-R1, 2501.12948, Sec. 4.1 (distillation against RL on a 32B model); on-policy distillation, Thinking
 Machines (2025).
 
-Tested: methods/opd.py, on-policy distillation by the KL to a teacher at each token, and grpo.py, for 40 steps of 64
+Tested: methods/opd.py, on-policy distillation by the KL to a teacher at each token, and grpo.py, for 30 steps of 64
 responses of the student with four updates each. The teacher is the same base model after 80 steps of grpo.py with seed
 1: no larger than the student, so that only the kind of signal differs. Its own training is not counted.
 

@@ -3,9 +3,9 @@
 Said by: DAPO, 2503.14476, Fig. 6 and Sec. 3.2 (the same accuracy in fewer steps; the extra generation costs little).
 ScaleRL, 2510.13786, drops groups without signal and draws no others in their place.
 
-Tested: DAPO's loss without its length penalty: all groups kept (recipes/olmo3.py without its tricks, 60 steps); groups
-without signal refilled (dapo.py, 40 steps). Held-out accuracy is measured every 5 steps, and averaged over the
-responses generated, those thrown away included, up to the 3840 of the first arm.
+Tested: DAPO's loss without its length penalty: all groups kept (recipes/olmo3.py without its tricks, 50 steps); groups
+without signal refilled (dapo.py, 30 steps). Held-out accuracy is measured every 5 steps, and averaged over the
+responses generated, those thrown away included, up to the 3200 of the first arm.
 
 Rule: 95 % interval of the paired difference of that average. Reproduced if refilling gains 0.02 or more and the
 interval excludes 0; refuted if the interval excludes a gain of 0.02. The same at equal steps is reported.
@@ -18,11 +18,11 @@ import numpy as np
 KIND = "runs"
 OFTEN = "--eval-every 5 --eval-samples 16"  # during the run a quarter of these samples
 ARMS = {
-    "all groups": f"olmo3 {OFTEN} --steps 60 --no-filter-groups --max-rounds 1 --std group --clip-eps-high 0.28",
+    "all groups": f"olmo3 {OFTEN} --steps 50 --no-filter-groups --max-rounds 1 --std group --clip-eps-high 0.28",
     "refilled": f"dapo {OFTEN} --overlong-cache 0",
 }
-RESPONSES = 3840  # 60 rounds of 8 prompts
-STEPS = 40
+RESPONSES = 3200  # 50 rounds of 8 prompts
+STEPS = 30
 
 
 def average(t, most, per_step):

@@ -2,7 +2,7 @@
 
 Said by: Kimi k1.5, 2501.12599, Sec. 2.1 (questions that are easily guessed are excluded), Open-Reasoner-Zero.
 
-Tested: grpo.py for 40 steps where the reward of a wrong answer is 1 with chance q = 0, 0.2 and 0.5, by coin. Held-out
+Tested: grpo.py for 30 steps where the reward of a wrong answer is 1 with chance q = 0, 0.2 and 0.5, by coin. Held-out
 accuracy is measured by the true verifier.
 
 Rule: 95 % intervals of the paired differences from q = 0. Reproduced if q = 0.2 loses 0.05 or more and the interval

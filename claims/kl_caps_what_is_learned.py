@@ -3,7 +3,7 @@
 Said by: DAPO, 2503.14476, Sec. 2.3, Dr. GRPO, 2503.20783, and Olmo 3, 2512.13961, leave the KL out, since a model that
 reasons has to move far from where it began. GRPO, 2402.03300, has β = 0.04.
 
-Tested: grpo.py for 40 steps with the k3 estimate in the loss and β = 0 (1e-9, so that the KL is measured), 0.04 and
+Tested: grpo.py for 30 steps with the k3 estimate in the loss and β = 0 (1e-9, so that the KL is measured), 0.04 and
 0.5.
 
 Rule: by held-out accuracy, 95 % intervals of the paired differences from β = 0. Reproduced if β = 0.5 loses 0.05 or

@@ -3,7 +3,7 @@
 Said by: DAPO, 2503.14476, Sec. 3.4 and Table 1 (overlong filtering stabilizes training and improves it); counting a
 response as wrong for its length alone is noise in the reward, it says.
 
-Tested: dapo.py without dynamic sampling (one round of prompts) for 40 steps with a limit of 40 tokens, which cuts many
+Tested: dapo.py without dynamic sampling (one round of prompts) for 30 steps with a limit of 40 tokens, which cuts many
 right answers: truncated responses count as wrong; they are left out of the loss. Held-out accuracy has the same limit.
 
 Rule: 95 % interval of the paired difference in held-out accuracy. Reproduced if the filter gains 0.03 or more and the

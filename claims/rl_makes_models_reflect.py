@@ -3,7 +3,7 @@
 Said by: DeepSeek-R1, 2501.12948, Sec. 2.2.4 (the "aha moment" of R1-Zero). Dr. GRPO, 2503.20783, Sec. 2.3, finds
 self-reflection in base models, and no higher accuracy where it appears.
 
-Tested: the share of 2048 responses in which the embedded model writes "wait" and corrects a line, before and after 40
+Tested: the share of 2048 responses in which the embedded model writes "wait" and corrects a line, before and after 30
 steps of grpo.py. The base model does it now and then, since its training text does. The accuracy of responses with and
 without it is reported.
 

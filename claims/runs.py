@@ -34,7 +34,7 @@ from scipy import stats
 RUNS = ROOT / "runs" / "claims"
 SEEDS, JOBS = 8, 2  # seeds 1 to 8 (a verdict needs 5), and runs at a time, with one thread each
 SETTINGS = (
-    "--engine transformers --prompts-per-step 8 --responses-per-prompt 8 --steps 40 --eval-every 0 --save-every 0 "
+    "--engine transformers --prompts-per-step 8 --responses-per-prompt 8 --steps 30 --eval-every 0 --save-every 0 "
     "--eval-problems 64 --eval-samples 8"
 )
 LAST = ""  # flags after all others: tests make runs tiny

@@ -3,7 +3,7 @@
 Said by: "It Takes Two", 2510.00977 (2-GRPO against GRPO with 16 responses). DeepSeekMath, 2402.03300, uses 64 responses
 per prompt, and write-ups ask for many to keep the gradient stable.
 
-Tested: grpo.py for 40 steps of 64 responses, as 32 prompts with 2, 8 with 8, and 2 with 32 responses; two updates each,
+Tested: grpo.py for 30 steps of 64 responses, as 32 prompts with 2, 8 with 8, and 2 with 32 responses; two updates each,
 since two prompts can be parted into two minibatches only.
 
 Rule: the claim is that nothing is lost. Refuted if groups of 2 lose 0.05 of held-out accuracy or more against the

@@ -2,7 +2,7 @@
 
 Said by: DAPO, 2503.14476, Sec. 3.4 and Table 1 (soft overlong punishment on top of overlong filtering).
 
-Tested: dapo.py without dynamic sampling (one round of prompts) for 40 steps with a limit of 40 tokens: truncated
+Tested: dapo.py without dynamic sampling (one round of prompts) for 30 steps with a limit of 40 tokens: truncated
 responses count as wrong; the penalty over the last 8 tokens beside that, about the share of the limit that the paper
 has; the penalty with truncated responses left out of the loss.
 

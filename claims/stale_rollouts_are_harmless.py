@@ -15,7 +15,7 @@ from claims.runs import STALE, compare, drawn, harmless, told
 
 KIND = "runs"
 ARMS = {
-    "fresh": "grpo --lr 1.5e-4 --num-minibatches 2",
+    "fresh": "grpo --lr 1.5e-4 --num-minibatches 2 --steps 40",
     "8 batches old": f"grpo {STALE} --tis-cap 0",
 }
 
