@@ -1,6 +1,6 @@
 """Several passes over a rollout batch make better use of the responses, since a clip keeps them safe.
 
-Said by: PPO, 1707.06347, Sec. 3 (the clipped objective allows several epochs on the same data). Papers on reasoning
+Said by: PPO, 1707.06347 (the clipped objective allows several epochs on the same data). Papers on reasoning
 mostly make one pass.
 
 Tested: grpo.py for 25 steps of 64 responses with 1 and with 16 updates from each batch (four passes of four
