@@ -26,6 +26,7 @@ from common.scripts import parents, script_path
 STEPS = "tests/test_steps.py"
 OBJECTIVES = "tests/test_objectives.py"
 DISTRIBUTED = "tests/test_distributed.py"
+CLAIMS = "tests/test_claims.py"
 
 
 @dataclass
@@ -150,6 +151,12 @@ MUTATIONS = [
     Mutation("every process the same prompts", "some = prompt_ids[mine]", "some = prompt_ids[: len(prompt_ids[mine])]", "common/engines.py", DISTRIBUTED),
     Mutation("log-probs of one's own rows only", "return sum_over_processes(results)", "return results", "common/logprobs.py", DISTRIBUTED),
     Mutation("one random number for all rows", "generator=torch.Generator().manual_seed(seed)", "generator=torch.Generator().manual_seed(seeds[0])", "common/engines.py", "tests/test_engine.py"),
+    # Verdicts.
+    Mutation("differences between other seeds", "zip(values[a], values[b], strict=True)", "zip(values[a], values[b][::-1], strict=True)", "claims/runs.py", CLAIMS),
+    Mutation("a run without an end keeps its accuracy", """ if row["step"] == self.settings["steps"] else 0.0""", "", "claims/runs.py", CLAIMS),
+    Mutation("nothing is void", ">= CLIPPED else VOID", ">= 0 else VOID", "claims/runs.py", CLAIMS),
+    Mutation("kept runs are run again", """if not (folder / "done").exists():""", "if True:", "claims/runs.py", CLAIMS),
+    Mutation("the wrong half of the mask", """masked["clip_pos"] = torch.zeros_like(mask)""", """masked["clip_neg"] = torch.zeros_like(mask)""", "claims/variant.py", CLAIMS),
 ]  # fmt: skip
 
 
