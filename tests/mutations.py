@@ -151,7 +151,7 @@ MUTATIONS = [
     Mutation("every process the same prompts", "some = prompt_ids[mine]", "some = prompt_ids[: len(prompt_ids[mine])]", "common/engines.py", DISTRIBUTED),
     Mutation("log-probs of one's own rows only", "return sum_over_processes(results)", "return results", "common/logprobs.py", DISTRIBUTED),
     Mutation("one random number for all rows", "generator=torch.Generator().manual_seed(seed)", "generator=torch.Generator().manual_seed(seeds[0])", "common/engines.py", "tests/test_engine.py"),
-    # Verdicts.
+    # Verdicts
     Mutation("differences between other seeds", "zip(values[a], values[b], strict=True)", "zip(values[a], values[b][::-1], strict=True)", "claims/runs.py", CLAIMS),
     Mutation("a run without an end keeps its accuracy", """ if row["step"] == self.settings["steps"] else 0.0""", "", "claims/runs.py", CLAIMS),
     Mutation("nothing is void", ">= CLIPPED else VOID", ">= 0 else VOID", "claims/runs.py", CLAIMS),

@@ -2,8 +2,10 @@
 
 import json
 import math
+import random
 import subprocess
 import sys
+import zlib
 from types import SimpleNamespace
 
 import dppo
@@ -218,6 +220,34 @@ def test_differences_are_paired(tmp_path, monkeypatch):
     samples = seen + spread * torch.randn(4000, 5, generator=generator, dtype=torch.float64)
     found = (stats.ttest_1samp(samples.numpy(), 0, axis=1).pvalue < 0.05).mean()
     assert found == pytest.approx(0.8, abs=0.06)
+
+
+@pytest.mark.parametrize("name", OF_KIND["runs"])
+def test_every_claim_by_runs_can_be_judged_and_drawn(name, tmp_path, monkeypatch):
+    """On made-up runs, of which no two arms have the same."""
+    claim = court.load(name)
+    numbers = ("accuracy", "length", "length_correct", "length_wrong", "entropy", "kl", "truncated")
+
+    def trial(arm, seed):
+        folder = tmp_path / f"{zlib.crc32(arm.encode())}-{seed}"
+        if folder.exists():
+            return runs.Trial(folder)
+        rng = random.Random(folder.name)
+        ends = {key: rng.random() for key in (*numbers, "eval/avg", "eval/pass@32")}
+        return written(folder, 20, [{key: end * i / 20 for key, end in ends.items()} for i in range(1, 22)])
+
+    monkeypatch.setattr(runs, "trial", trial)
+    monkeypatch.setattr(runs.Trial, "weights", "models/arithmetic")
+    for probe, value in (("waits", [0.01, 0.5, 0.2]), ("entropy", 0.3)):  # what generates responses or scores them
+        if hasattr(claim, probe):
+            monkeypatch.setattr(claim, probe, lambda *_, value=value: value)
+    if hasattr(claim, "TEACHER"):
+        monkeypatch.setattr(claim, "trial", trial)
+    result = court.rounded(claim.compute(5))
+    assert claim.verdict(result) in court.VERDICTS
+    assert all(arm in claim.effect(result) for arm in result["arms"])
+    claim.draw(result).savefig(tmp_path / "picture.png", dpi=90)
+    assert 5_000 < (tmp_path / "picture.png").stat().st_size < 60_000
 
 
 @pytest.mark.parametrize("name", [name for name in OF_KIND["runs"] if name in JUDGED])
