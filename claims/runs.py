@@ -32,7 +32,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 RUNS = ROOT / "runs" / "claims"
-SEEDS, JOBS = 8, 2  # seeds 1 to 8 (a verdict needs 5), and runs at a time, with one thread each
+JOBS = 2  # runs at a time, with one thread each
 SETTINGS = (
     "--engine transformers --prompts-per-step 8 --responses-per-prompt 8 --steps 30 --eval-every 0 --save-every 0 "
     "--eval-problems 64 --eval-samples 8"
@@ -62,14 +62,18 @@ class Trial:
         return json.loads((self.folder / "config.json").read_text())["args"]
 
     @property
+    def ended(self) -> bool:
+        """Whether it came to its last evaluation; where it was stopped by hand it did not."""
+        return self.rows[-1]["step"] == self.settings["steps"] and "eval/avg" in self.rows[-1]
+
+    @property
     def weights(self) -> str:
         """The folder with the model after the last step, from the repository's root."""
         return str(checkpoints(self.folder)[-1].relative_to(ROOT))
 
     def last(self, metric: str = "eval/avg") -> float:
         """A metric of the last step, or 0 for a run that did not come so far."""
-        row = self.rows[-1]
-        return (row.get(metric) or 0.0) if row["step"] == self.settings["steps"] else 0.0
+        return (self.rows[-1].get(metric) or 0.0) if self.ended else 0.0
 
     def series(self, metric: str) -> list[float]:
         """A metric by step, from step 1 on; where it is missing it has not changed, and after an early end it is 0."""
@@ -109,9 +113,9 @@ def words(arm: str, seed: int) -> list[str]:
 
 def trial(arm: str, seed: int) -> Trial:
     """The run of an arm with a seed: the one that is kept, or else a new one."""
-    script = arm.split()[0].split("+")[0]
+    script, *changes = arm.split()[0].split("+")
     text = "\n".join([*words(arm, seed), *code(script)])
-    if "+" in arm:
+    if changes:
         text += (Path(__file__).parent / "variant.py").read_text()
     folder = RUNS / f"{script}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     if not (folder / "done").exists():
@@ -120,9 +124,9 @@ def trial(arm: str, seed: int) -> Trial:
         ran = subprocess.run(
             arguments, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True
         )
-        if ran.returncode and "not finite" not in ran.stderr:
+        if "not finite" not in ran.stderr and (ran.returncode or not Trial(folder).ended):
             reason = (ran.stderr.strip() or "no reason given").splitlines()[-1]
-            fail(f"python {' '.join(arguments[1:])} failed: {reason}", code=1)
+            fail(f"python {' '.join(arguments[1:])} did not come to its end: {reason}", code=1)
         shutil.rmtree(folder / "best", ignore_errors=True)
         for path in (*folder.glob("*/state.pt"), folder / "curves.png"):
             path.unlink(missing_ok=True)

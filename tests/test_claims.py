@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import zlib
+from pathlib import Path
 from types import SimpleNamespace
 
 import dppo
@@ -171,6 +172,20 @@ def test_a_run_that_fails_ends_the_claim_with_its_reason(tmp_path, monkeypatch, 
         runs.trial("grpo --num-minibatches 3", 1)
     assert "--num-minibatches 3 does not divide" in capsys.readouterr().err
     assert not list(tmp_path.glob("*/done"))
+
+
+def test_a_run_that_was_stopped_is_not_kept(tmp_path, monkeypatch, capsys):
+    """A script that is interrupted ends in peace, after the step under way."""
+    monkeypatch.setattr(runs, "RUNS", tmp_path)
+
+    def run(words, **more):
+        written(Path(words[-1]), 3, [{"eval/avg": 0.25}, {}, {}])
+        return subprocess.CompletedProcess(words, 0, "", "interrupted: finishing this step and saving")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    with pytest.raises(SystemExit):
+        runs.trial("grpo", 1)
+    assert "did not come to its end: interrupted" in capsys.readouterr().err and not list(tmp_path.glob("*/done"))
 
 
 def written(folder, steps, rows):
