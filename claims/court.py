@@ -146,6 +146,9 @@ def page() -> str:
                 f"`python -m claims {name}`",
             )
             lines.append(f"| {' | '.join(cells)} |")
+    if waiting := [name for name in names() if record(name) is None]:
+        lines += ["", "## Rules without a verdict yet", "", "Their runs are still to be made.", ""]
+        lines += [f"- [{statement(name)}](../claims/{name}.py) `python -m claims {name}`" for name in waiting]
     return "\n".join(lines) + "\n"
 
 
