@@ -143,7 +143,7 @@ def main(args: Args) -> None:
         args, P, G = run.args, run.args.prompts_per_step, run.args.responses_per_prompt
         model, tokenizer = load_model(args)
         train, held_out = load_problems(args, model, tokenizer)
-        verifier = run.closing(Verifier(tokenizer, train + held_out, args.answer_format, args.tolerance))
+        verifier = run.closing(Verifier(tokenizer, train + held_out, args.answer_format, args.tolerance, args.reward))
         engine = run.closing(make_engine(args, model, tokenizer, train + held_out))
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
@@ -184,7 +184,7 @@ def main(args: Args) -> None:
                 ref_logp = batch_logps(reference, batch, args)[0] if reference else None  # (B, T)
             # DAPO: rewards of ±1, and less for responses that come close to the length limit. A group without signal
             # has none from its lengths either: where the rounds ran out, its advantages are 0.
-            rewards = 2 * correct - 1 + overlong_penalty(batch.mask.sum(1).view(P, G), args)  # (P, G)
+            rewards = 2 * batch.rewards.view(P, G) - 1 + overlong_penalty(batch.mask.sum(1).view(P, G), args)  # (P, G)
             if args.overlong_filter:
                 mask = mask & ~torch.tensor(rollouts.truncated, device=mask.device)[:, None]  # (B, T)
             mixed = (correct != correct[:, :1]).any(1, keepdim=True)  # (P, 1)

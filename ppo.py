@@ -155,7 +155,7 @@ def main(args: Args) -> None:
         args, P, G = run.args, run.args.prompts_per_step, run.args.responses_per_prompt
         model, tokenizer = load_model(args)
         train, held_out = load_problems(args, model, tokenizer)
-        verifier = run.closing(Verifier(tokenizer, train + held_out, args.answer_format, args.tolerance))
+        verifier = run.closing(Verifier(tokenizer, train + held_out, args.answer_format, args.tolerance, args.reward))
         engine = run.closing(make_engine(args, model, tokenizer, train + held_out))
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         critic = place(Critic(load_model(args, placed=False)[0]))  # PPO
@@ -190,7 +190,7 @@ def main(args: Args) -> None:
                 ref_logp = batch_logps(reference, batch, args)[0] if reference else old_logp  # (B, T)
                 # PPO: the critic's values at every token.
                 old_values = in_micro_batches(critic, batch, args)  # (B, T)
-            rewards = correct  # (P, G)
+            rewards = batch.rewards.view(P, G)  # (P, G)
             # PPO: rewards at every token. The KL is a part of them: k1 there has the gradient of the KL itself.
             kl = (old_logp - ref_logp) * mask  # (B, T)
             token_rewards = -args.kl_beta * kl  # (B, T)

@@ -1,8 +1,9 @@
-"""What the embedded base model does: accuracy, pass@k, and its styles of answering.
+"""What an embedded base model does: accuracy, pass@k, and its styles of answering.
 
-python -m benchmarks.base_model
+python -m benchmarks.base_model                                # or --model arithmetic-rambling
 """
 
+import re
 from collections import defaultdict
 from dataclasses import dataclass
 
@@ -19,7 +20,7 @@ import tyro
 @dataclass
 class Args:
     model: str = "arithmetic"
-    """The embedded model, or the folder of a checkpoint trained from it."""
+    """An embedded model, or the folder of a checkpoint trained from it."""
     samples: int = 16
     """Responses to each of the 512 held-out problems."""
 
@@ -52,6 +53,10 @@ def main(args: Args) -> None:
         groups[style(question, text)].append((ok, len(tokens)))
         terms = len(question.replace("-", "+").split("+"))
         groups[f"{terms} terms"].append((ok, len(tokens)))
+        idle = len(re.findall("^(?:so|hm|ok|er) ", text, re.MULTILINE))
+        groups["no idle line" if idle == 0 else "1 or 2 idle lines" if idle < 3 else "3 or more"].append(
+            (ok, len(tokens))
+        )
     print(f"\n{'':26s} share  correct  tokens")
     for name, rows in sorted(groups.items()):
         share, accuracy = len(rows) / len(texts), sum(ok for ok, _ in rows) / len(rows)

@@ -85,9 +85,9 @@ def ours(args: Args, folder: str) -> tuple[list[float], float]:
 
 
 def theirs(args: Args, folder: str) -> tuple[list[float], float]:
-    from common.data import arithmetic_problems
+    from common.data import generated_problems
 
-    problems = [[question + "\n", answer] for question, answer in arithmetic_problems("train")[:2000]]
+    problems = [[question + "\n", answer] for question, answer in generated_problems("arithmetic", "train")[:2000]]
     (Path(folder) / "problems.json").write_text(json.dumps(problems))
     (Path(folder) / "worker.py").write_text(WORKER)
     command = [str(args.trl_python.absolute()), "worker.py", str(HERE.parent / "models/arithmetic"), "problems.json"]

@@ -26,6 +26,7 @@ class Batch:
     mask: Tensor  # (B, T) True on the tokens of the response, EOS included
     sampled: Tensor  # (B, T) True on those that the engine sampled; what was put there instead has no loss
     rollout_logp: Tensor  # (B, T) what the engine reported, 0 on padding
+    rewards: Tensor  # (B,) once they were judged: 1 where right, or those of --reward
     # (B, T, K) the engine's likeliest tokens and their log-probs, only where they were asked for; K is 0 otherwise
     top_ids: Tensor
     top_logp: Tensor
@@ -58,6 +59,7 @@ def collate(prompt_ids: list[list[int]], rollouts: Rollouts, device: torch.devic
         mask=mask.to(device),
         sampled=sampled.to(device),
         rollout_logp=rollout_logp.to(device),
+        rewards=torch.tensor(rollouts.rewards, dtype=torch.float).to(device),
         top_ids=top_ids.to(device),
         top_logp=top_logp.to(device),
     )

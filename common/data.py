@@ -1,25 +1,27 @@
-"""Problems: the embedded arithmetic, or any data set of questions and answers, as token ids."""
+"""Problems: generated ones, or any data set of questions and answers, as token ids."""
 
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from common.answers import last_boxed, parse_number
 from common.cli import fail, first_line
+from common.countdown import Countdown, countdown_problem
 from common.models import context_length
 from common.records import Problem
-from common.settings import DATA_FILES, Settings, local_path
+from common.settings import DATA_FILES, GENERATED_DATA, Settings, local_path
 
 INSTRUCTION = "\nPlease reason step by step, and put your final answer within \\boxed{}."
 MOST_EMPTY = 0.01  # share of rows without a question or answer that may be left out
 
 
-def arithmetic_problem(rng: random.Random) -> tuple[str, str]:
-    """One sum of 2 to 6 terms between 1 and 49, every partial result in 0..99, and its answer."""
+def arithmetic_problem(rng: random.Random, fewest: int = 2, most: int = 6) -> tuple[str, str]:
+    """One sum of `fewest` to `most` terms between 1 and 49, every partial result in 0..99, and its answer."""
     total = rng.randint(1, 49)
     text = str(total)
-    for _ in range(rng.randint(1, 5)):
+    for _ in range(rng.randint(fewest - 1, most - 1)):
         term = rng.randint(1, 49)
         if total + term > 99 or (total >= term and rng.random() < 0.5):
             term = -term
@@ -28,12 +30,19 @@ def arithmetic_problem(rng: random.Random) -> tuple[str, str]:
     return f"{text}=?", str(total)
 
 
-def arithmetic_problems(split: str) -> list[tuple[str, str]]:
-    """The embedded data set, always the same: 512 held-out ("eval") and 20,000 other ("train") sums."""
+GENERATORS: dict[str, Callable[[random.Random], tuple[str, str | Countdown]]] = {
+    "arithmetic": arithmetic_problem,
+    "arithmetic-hard": partial(arithmetic_problem, fewest=5, most=8),
+    "countdown": countdown_problem,
+}
+
+
+def generated_problems(name: str, split: str) -> list[tuple[str, str | Countdown]]:
+    """A generated data set, always the same: 512 held-out ("eval") and 20,000 other ("train") questions."""
     rng = random.Random(2026)
-    problems: dict[str, str] = {}
+    problems: dict[str, str | Countdown] = {}
     while len(problems) < 20_512:
-        question, answer = arithmetic_problem(rng)
+        question, answer = GENERATORS[name](rng)
         problems[question] = answer
     pairs = list(problems.items())
     return pairs[:512] if split == "eval" else pairs[512:]
@@ -138,8 +147,8 @@ def load_problems(
     """Training problems and `args.eval_problems` held-out ones, disjoint by question; prompts hold it rewritten."""
     if args.prompt is not None and "{question}" not in args.prompt:
         fail("--prompt must contain {question}, where the question goes.")
-    if args.dataset == "arithmetic":
-        train, held_out = arithmetic_problems("train"), arithmetic_problems("eval")
+    if args.dataset in GENERATED_DATA:
+        train, held_out = (generated_problems(args.dataset, split) for split in ("train", "eval"))
     else:
         train = question_answer_pairs(args, args.train_split)
         if args.eval_dataset or args.eval_split:

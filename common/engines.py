@@ -23,6 +23,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, Cache, DynamicLayer
 from transformers.initialization import no_init_weights
 
+INT4_GROUP = 128  # weights with one scale
 Weights = Iterable[tuple[str, Tensor]]  # as from model.named_parameters()
 
 
@@ -170,6 +171,26 @@ def rounded_to_fp8(weight: Tensor) -> Tensor:
     return (weight / scale).to(torch.float8_e4m3fn).to(weight.dtype) * scale
 
 
+def rounded_to_int4(weight: Tensor) -> Tensor:
+    """A weight matrix (out, in) on 16 levels per group of 128 weights of a row, -8 to 7 times the group's scale.
+
+    Symmetric, to nearest, as compressed-tensors' scheme W4A16 has it: the largest weight of a group is 7.5 scales.
+    """
+    groups = weight.split(INT4_GROUP, 1)  # each (out, at most 128)
+    scales = [group.abs().amax(1, keepdim=True).clamp(min=1e-12) / 7.5 for group in groups]  # each (out, 1)
+    return torch.cat([(g / s).round().clamp(-8, 7) * s for g, s in zip(groups, scales, strict=True)], 1)
+
+
+ROUNDING = {"fp8": rounded_to_fp8, "int4": rounded_to_int4}
+
+
+def rounded(weights: Weights, precision: str) -> Weights:
+    """The weights as an engine of this precision has them: as in vLLM, only matrices between embeddings and head."""
+    for name, weight in weights:
+        inner = weight.ndim == 2 and "embed" not in name and "lm_head" not in name
+        yield name, ROUNDING[precision](weight.detach()) if inner and precision in ROUNDING else weight
+
+
 class TransformersEngine:
     """A sampling loop over a Hugging Face model: the prompt is read once per group, rows leave as they end."""
 
@@ -183,7 +204,7 @@ class TransformersEngine:
     ) -> None:
         if precision == "auto":
             precision = "bf16" if model.device.type == "cuda" else "fp32"
-        self.fp8 = precision == "fp8"
+        self.precision = precision
         dtype = torch.float32 if precision == "fp32" else torch.bfloat16
         with no_init_weights():
             self.model = AutoModelForCausalLM.from_config(copy.deepcopy(model.config), dtype=dtype)
@@ -221,10 +242,8 @@ class TransformersEngine:
     def load_weights(self, weights: Weights) -> None:
         mine = dict(self.model.named_parameters())
         with torch.no_grad():
-            for name, learned in weights:
-                # As in vLLM, embeddings and head stay as they are.
-                round_it = self.fp8 and learned.ndim == 2 and "embed" not in name and "lm_head" not in name
-                mine.pop(name).copy_(rounded_to_fp8(learned) if round_it else learned)
+            for name, learned in rounded(weights, self.precision):
+                mine.pop(name).copy_(learned)
         assert not mine, f"no weights for {', '.join(mine)}"
 
     def sleep(self) -> None:

@@ -23,7 +23,7 @@ def mean(values: list[Any]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-Sample = tuple[Problem, str, bool]  # a problem, a response to it, and whether that is correct
+Sample = tuple[Problem, str, float]  # a problem, a response to it, and its reward
 
 
 def evaluate(
@@ -52,9 +52,11 @@ def evaluate(
         "eval/length_wrong": mean([x for x, ok in zip(lengths, correct, strict=True) if not ok]),
         "eval/truncated": mean(rollouts.truncated),
     }
+    if verifier.own:
+        metrics["eval/reward"] = mean(rollouts.rewards)
     metrics["eval/verifier_failures"] = verifier.take_failures()
     for k in sorted({1 << i for i in range(n.bit_length())} | {n}):
         metrics[f"eval/pass@{k}"] = mean([pass_at_k(n, c, k) for c in counts])
     first = range(0, len(correct), n)
     texts = verifier.tokenizer.batch_decode([rollouts.tokens[i] for i in first], skip_special_tokens=True)
-    return metrics, [(p, text, correct[i]) for p, text, i in zip(problems, texts, first, strict=True)]
+    return metrics, [(p, text, rollouts.rewards[i]) for p, text, i in zip(problems, texts, first, strict=True)]

@@ -6,7 +6,7 @@ from typing import Any
 
 from common.cli import fail, first_line, flag
 from common.distributed import place
-from common.settings import Settings, local_path
+from common.settings import EMBEDDED_MODELS, Settings, local_path
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
@@ -14,12 +14,12 @@ from transformers.utils import logging
 
 logging.disable_progress_bar()
 
-EMBEDDED_MODEL = Path(__file__).parent.parent / "models" / "arithmetic"
+EMBEDDED = {name: Path(__file__).parent.parent / "models" / name for name in EMBEDDED_MODELS}
 
 
 def model_path(name: str) -> str:
-    """Where a model lies: "arithmetic" is the embedded one, all else a local folder or a hub name."""
-    return str(EMBEDDED_MODEL) if name == "arithmetic" else name
+    """Where a model lies: in this repository, or else in a local folder or on the hub."""
+    return str(EMBEDDED.get(name, name))
 
 
 def load_model(args: Settings, placed: bool = True, setting: str = "model") -> tuple[Any, Any]:

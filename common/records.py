@@ -1,6 +1,6 @@
 """The records that pass between the parts: problems go in, rollouts come out."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 
 from torch import Tensor
@@ -8,10 +8,13 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Problem:
-    """A question, its answer (or several, of which any will do), and the prompt, as text and as token ids."""
+    """A question, its answer, and the prompt, as text and as token ids.
+
+    Of several answers any will do; where they cannot be listed, the answer is a check of what stands in the box.
+    """
 
     question: str
-    answer: str | tuple[str, ...]
+    answer: str | tuple[str, ...] | Callable[[str], bool]
     prompt: str
     prompt_ids: list[int]
 
@@ -28,6 +31,7 @@ class Rollouts:
     # Only where they were asked for: the K likeliest tokens at each position and their log-probs.
     top_ids: list[Tensor] = field(default_factory=list)  # each (|o|, K)
     top_logps: list[Tensor] = field(default_factory=list)  # each (|o|, K)
+    rewards: list[float] = field(default_factory=list)  # once they were judged: 1 where right, or those of --reward
 
     def select(self, rows: Iterable[int]) -> "Rollouts":
         """The responses of these rows."""

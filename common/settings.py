@@ -5,6 +5,7 @@ responses per step, learning rate, updates. The range of a setting stands beside
 """
 
 import math
+import re
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -15,6 +16,8 @@ from annotated_types import Ge, Interval
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 MOST_RESPONSES = 1 << 20  # in one rollout batch or evaluation
+EMBEDDED_MODELS = ("arithmetic", "arithmetic-rambling")
+GENERATED_DATA = ("arithmetic", "arithmetic-hard", "countdown")
 DATA_FILES = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}  # and what reads them
 
 # Ranges. Numbers must be finite unless a range says otherwise.
@@ -49,9 +52,10 @@ class Settings:
 
     # Model and data
     model: str = "arithmetic"
-    """A model on the hub, a local folder, or "arithmetic": the small one in this repository."""
+    """A model on the hub, a local folder, or one of this repository: "arithmetic", "arithmetic-rambling"."""
     dataset: str = "arithmetic"
-    """A data set on the hub, a local .jsonl, .json, .parquet or .csv file, or "arithmetic": generated sums."""
+    """A data set on the hub, a local .jsonl, .json, .parquet or .csv file, or a generated one: "arithmetic" (sums of 2
+    to 6 terms), "arithmetic-hard" (5 to 8), "countdown" (an expression that makes a number of some others)."""
     dataset_config: str | None = None
     """Configuration of a data set on the hub, for example "main" for openai/gsm8k."""
     question_column: str = "question"
@@ -71,14 +75,19 @@ class Settings:
     tolerance: Annotated[float, Interval(ge=0, lt=1)] = 0.0
     """How far a decimal answer may be from the right one, as a share of it."""
 
+    reward: tuple[str, ...] = ()
+    """Rewards of your own, with weights: "a.py:f=1 correct=0.5"; a function is file.py:name or package.module:name, and
+    "correct" what the verifier says, the only reward by default. See docs/rewards.md."""
+
     # Engine and learner
     engine: Literal["auto", "vllm", "transformers"] = "auto"
     """What generates the responses; auto takes vLLM where it is installed."""
     gpu_memory_utilization: Annotated[float, Interval(gt=0, lt=1)] = 0.4
     """Share of a GPU's memory that vLLM holds while it generates, beside the learner's weights and moments."""
-    rollout_precision: Literal["auto", "fp32", "bf16", "fp8"] = "auto"
+    rollout_precision: Literal["auto", "fp32", "bf16", "fp8", "int4"] = "auto"
     """What the engine computes in: auto is bf16 on a GPU and fp32 elsewhere; fp8 is bf16 with 8-bit weights, in vLLM
-    with 8-bit activations too (compute capability 8.9 or more)."""
+    with 8-bit activations too (compute capability 8.9 or more); int4 is bf16 with weights rounded to 4 bits, in both
+    engines: a 4-bit sampler's mismatch without its speed."""
     learner_precision: Literal["auto", "fp32", "bf16"] = "auto"
     """What the learner computes in, over weights in fp32: auto is bf16 on a GPU and fp32 elsewhere."""
     fp32_lm_head: bool = False
@@ -124,14 +133,20 @@ class Settings:
                 fail(f"{flag(a)} times {flag(b)} is more than {MOST_RESPONSES} responses at once: lower one of them.")
         if getattr(args, "ratio_anchor", None) == "sampler" and getattr(args, "tis_cap", 0) > 0:
             fail("--ratio-anchor sampler needs --tis-cap 0: a ratio to the sampler corrects for its numerics already.")
-        if args.dataset == "arithmetic":
+        if args.dataset in GENERATED_DATA:
             for name in ("dataset_config", "eval_split", "eval_dataset"):
                 if getattr(args, name) is not None:
                     fail(f"{flag(name)} belongs to a data set of your own: name it with --dataset.")
+        if args.dataset == "countdown" and args.model in EMBEDDED_MODELS:
+            fail(f"--dataset countdown is for real models: the embedded {args.model} has learned sums only.")
         for name in ("model", "teacher", "dataset", "eval_dataset"):  # a resumed run may start in another folder
             value = getattr(args, name, None)
-            if value not in (None, "arithmetic") and local_path(value):
+            if value not in (None, *EMBEDDED_MODELS, *GENERATED_DATA) and local_path(value):
                 setattr(args, name, str(local_path(value)))
+        args.reward = tuple(
+            re.sub(r"^.+\.py(?=:)", lambda file: str(Path(file[0]).expanduser().absolute()), name)
+            for name in args.reward
+        )
         for name in ("run_dir", "resume"):
             if path := getattr(args, name):
                 setattr(args, name, path.expanduser())

@@ -54,10 +54,10 @@ class Terminal:
 
     def print_first_sample(self, sample: Sample) -> None:
         """The first prompt, response and reward in full: a wrong template or stop token shows here."""
-        problem, response, correct = sample
+        problem, response, reward = sample
         self.write_line(
             f"--- first prompt ---\n{printable(problem.prompt)}\n--- response ---\n{printable(response)}\n"
-            f"--- answer {printable(str(problem.answer))}: reward {float(correct)} ---"
+            f"--- answer {printable(str(problem.answer))}: reward {reward:g} ---"
         )
 
     def print_step(self, step: int, steps: int, metrics: dict[str, Any], seconds: float) -> None:
@@ -91,9 +91,9 @@ def write_samples(path: Path, samples: list[Sample]) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_text(
         "\n".join(
-            f"**Prompt**\n{fenced(problem.prompt)}**Response**, reward {float(correct)}\n{fenced(response)}"
+            f"**Prompt**\n{fenced(problem.prompt)}**Response**, reward {reward:g}\n{fenced(response)}"
             f"**Answer**\n{fenced(str(problem.answer))}"
-            for problem, response, correct in samples[:SHOWN_SAMPLES]
+            for problem, response, reward in samples[:SHOWN_SAMPLES]
         ),
         encoding="utf-8",
     )

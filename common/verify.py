@@ -13,7 +13,8 @@ What counts, for every data set:
 - tuples, intervals, sets, lists and matrices must be of the same kind and length, and are compared item by item;
 - any other answer goes to math-verify, in a process of its own with a hard time limit, unless it leaves something
   to calculate that the right answer does not;
-- where a problem has several right answers, any of them counts.
+- where a problem has several right answers, any of them counts; where they cannot be listed (countdown), it has a check
+  of its own for what stands in the box.
 
 Units are not compared. An expression is right in every equal form, so a data set that asks to expand or factor
 accepts its own question. When in doubt an answer is wrong: tests/verifier_cases.jsonl holds judged examples.
@@ -23,7 +24,6 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
@@ -34,6 +34,7 @@ from common.answers import Pairs, compare, expressions, last_boxed, last_number,
 from common.cli import fail
 from common.distributed import gather, share
 from common.records import Problem, Rollouts
+from common.rewards import Rewards
 
 TIME_LIMIT = 2.0  # seconds of processor time for one comparison; a common one takes milliseconds
 LONGEST_ANSWER = 1000  # characters; longer boxes are wrong without a look
@@ -84,6 +85,7 @@ class Verifier:
     """Judges batches of responses.
 
     A problem's answer may be several right ones. `tolerance` is relative: 0.01 accepts 8.2 for 8.24.
+    With `reward`, functions of the user's give the rewards (`common/rewards.py`), and may say what is right.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class Verifier:
         problems: list[Problem],
         answer_format: str = "boxed",
         tolerance: float = 0.0,
+        reward: tuple[str, ...] = (),
         workers: int = 2,
     ) -> None:
         self.tokenizer = tokenizer
@@ -103,10 +106,14 @@ class Verifier:
         for worker in self.workers:
             self.idle.put(worker)
         self.threads = ThreadPoolExecutor(workers)
-        golds = dict.fromkeys(text for problem in problems for text in right_answers(problem.answer))
+        self.own = Rewards(reward) if reward else None
+        if self.own and not self.own.asks_verifier:
+            return
+        answers = dict.fromkeys(problem.answer for problem in problems)
+        golds = [text for answer in answers if not callable(answer) for text in right_answers(answer)]
         parts = [part for gold in golds for part in numbers_in(gold)]
         self.check_golds(parts)
-        if answer_format == "last-number" and not all(map(parse_number, parts)):
+        if answer_format == "last-number" and not (all(map(parse_number, parts)) and len(golds) >= len(answers)):
             fail("--answer-format last-number needs a data set whose answers are all numbers.")
 
     def ask(self, pair: tuple[str, str | None]) -> str:
@@ -124,14 +131,24 @@ class Verifier:
                 fail(f"the data set's answer {gold!r} cannot be checked ({reply}): remove or rewrite that row.")
 
     def __call__(self, problems: list[Problem], rollouts: Rollouts) -> list[bool]:
-        """Whether each of the B = P·G responses to P problems is right."""
+        """Whether each of the B = P·G responses to P problems is right; their rewards go to `rollouts.rewards`."""
         G = len(rollouts.tokens) // len(problems)
         texts = self.tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True)
-        golds, mine = [p.answer for p in problems for _ in range(G)], share(len(texts))
         # Each process judges its share. Verdicts are never repeated elsewhere: a time-out might differ.
-        return [v for part in gather(self.judge(texts[mine], golds[mine], rollouts.truncated[mine])) for v in part]
+        mine = share(len(texts))
+        asked = [p for p in problems for _ in range(G)][mine]
+        texts, tokens, truncated = texts[mine], rollouts.tokens[mine], rollouts.truncated[mine]
+        right = None
+        if self.own is None or self.own.asks_verifier:
+            right = self.judge(texts, [p.answer for p in asked], truncated)
+        rewards = right
+        if self.own:
+            right, rewards = self.own(asked, texts, tokens, truncated, right)
+        parts = gather((right, rewards))
+        rollouts.rewards = [float(reward) for _, part in parts for reward in part]
+        return [verdict for part, _ in parts for verdict in part]
 
-    def judge(self, responses: list[str], golds: list[str | Sequence[str]], truncated: list[bool]) -> list[bool]:
+    def judge(self, responses: list[str], golds: list[Any], truncated: list[bool]) -> list[bool]:
         """Whether each of B responses ends in its gold answer, or in one of them, by the rules at the top."""
         verdicts: list[bool] = []
         waiting: dict[int, list[Pairs]] = {}  # for each right answer, what math-verify has to confirm
@@ -139,6 +156,9 @@ class Verifier:
             answer = None if cut else self.find_answer(response)
             if answer is None or len(answer) > LONGEST_ANSWER:
                 verdicts.append(False)
+                continue
+            if callable(gold):
+                verdicts.append(gold(answer))
                 continue
             parts = [part for text in right_answers(gold) for part in numbers_in(text)]
             compared = [compare(part, answer, self.tolerance) for part in parts]
@@ -155,12 +175,12 @@ class Verifier:
         return verdicts
 
     def take_failures(self) -> int:
-        """How many answers could not be judged since the last call."""
-        count = sum(gather(self.failures.total()))
+        """How many answers could not be judged, and rewards came too late, since the last call."""
+        count = sum(gather(self.failures.total() + (self.own.take_late() if self.own else 0)))
         self.failures.clear()
         return count
 
     def close(self) -> None:
         self.threads.shutdown()
-        for worker in self.workers:
+        for worker in self.workers + ([self.own] if self.own else []):
             worker.close()

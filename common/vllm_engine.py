@@ -21,7 +21,7 @@ if not torch.cuda.is_available():
 
 from common.cli import fail, first_line
 from common.distributed import local, world_size
-from common.engines import Weights
+from common.engines import Weights, rounded
 from common.models import eos_ids, model_path
 from common.records import Rollouts
 from common.settings import Settings
@@ -65,7 +65,7 @@ class VLLMEngine:
         if not vllm.__version__.startswith(SUPPORTED):
             fail(f"vLLM {vllm.__version__} is installed; these scripts need {SUPPORTED} (requirements-vllm.txt).")
         gpu = torch.cuda.is_available()
-        precision = args.rollout_precision if args.rollout_precision != "auto" else "bf16" if gpu else "fp32"
+        self.precision = args.rollout_precision if args.rollout_precision != "auto" else "bf16" if gpu else "fp32"
         if not gpu:
             # vLLM looks at a model's class in a new process, to keep CUDA out of this one. Without CUDA it can look
             # here, and must: what common/__init__.py hides from transformers is hidden in this process only.
@@ -78,8 +78,8 @@ class VLLMEngine:
         try:
             self.llm = vllm.LLM(
                 model=model_path(args.model),
-                dtype="float32" if precision == "fp32" else "bfloat16",
-                quantization="fp8_per_channel" if precision == "fp8" else None,
+                dtype="float32" if self.precision == "fp32" else "bfloat16",
+                quantization="fp8_per_channel" if self.precision == "fp8" else None,
                 hf_overrides={"head_dtype": "float32"} if args.fp32_lm_head else {},
                 max_model_len=longest,
                 # A prompt is read as a whole: on a CPU vLLM refuses a request's own seed where it reads in parts.
@@ -149,6 +149,9 @@ class VLLMEngine:
     def load_weights(self, weights: Weights) -> None:
         if self.sleeps:
             self.llm.wake_up()
+        # vLLM rounds to fp8 itself. It has no int4 for weights that change: it gets them rounded, and computes in bf16.
+        if self.precision == "int4":
+            weights = rounded(weights, self.precision)
         self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         if not torch.cuda.is_available():
             self.llm.apply_model(repack_cpu_head)

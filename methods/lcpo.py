@@ -28,6 +28,7 @@ from common.engines import WeightHistory, make_engine, prompt_seeds
 from common.logprobs import batch_logps, token_logps
 from common.metrics import StepMetrics, mismatch_metrics, rollout_metrics
 from common.models import load_model
+from common.rewards import require_binary
 from common.run import Run, seed_step
 from common.schedule import learning_rate
 from common.settings import Count, CountOrZero, GroupSize, NonNegative, Positive, Rate, Settings, Share
@@ -178,7 +179,7 @@ def main(args: Args) -> None:
         model, tokenizer = load_model(args)
         # LCPO: the budget of a question is a part of its prompt.
         train, held_out = load_problems(args, model, tokenizer, lambda question: with_budget(question, args))
-        verifier = run.closing(Verifier(tokenizer, train + held_out, args.answer_format, args.tolerance))
+        verifier = run.closing(Verifier(tokenizer, train + held_out, args.answer_format, args.tolerance, args.reward))
         engine = run.closing(make_engine(args, model, tokenizer, train + held_out))
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
@@ -209,7 +210,8 @@ def main(args: Args) -> None:
             # LCPO: the reward knows the length that was asked for.
             lengths = batch.mask.sum(1).view(P, G)  # (P, G)
             budgets = torch.tensor([[budget(p.question, args)] for p in problems], device=model.device)  # (P, 1)
-            rewards = shape_rewards(correct, lengths, budgets, args)  # (P, G)
+            require_binary(batch.rewards, "L1 pays for the length of right answers")  # LCPO
+            rewards = shape_rewards(batch.rewards.view(P, G), lengths, budgets, args)  # (P, G)
             advantages = compute_advantages(rewards, args).view(-1, 1).expand(mask.shape)  # (B, T)
             anchor_logp = old_logp if args.ratio_anchor == "learner" else rollout_logp  # (B, T)
             run.require_finite(step, sampler_logp=rollout_logp, learner_logp=old_logp, advantage=advantages)

@@ -135,7 +135,7 @@ def main(args: Args) -> None:
                 f"--teacher {args.teacher} has another tokenizer than --model {args.model}, whose tokens it must read."
             )
         train, held_out = load_problems(args, model, tokenizer)
-        verifier = run.closing(Verifier(tokenizer, train + held_out, args.answer_format, args.tolerance))
+        verifier = run.closing(Verifier(tokenizer, train + held_out, args.answer_format, args.tolerance, args.reward))
         engine = run.closing(make_engine(args, model, tokenizer, train + held_out))
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
@@ -164,7 +164,7 @@ def main(args: Args) -> None:
                 old_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
                 ref_logp = batch_logps(reference, batch, args)[0] if reference else None  # (B, T)
                 teacher_logp = batch_logps(teacher, batch, args)[0]  # (B, T), OPD
-            rewards = correct  # (P, G)
+            rewards = batch.rewards.view(P, G)  # (P, G)
             anchor_logp = old_logp if args.ratio_anchor == "learner" else rollout_logp  # (B, T)
             advantages = compute_advantages(teacher_logp, anchor_logp)  # (B, T), OPD: the rewards are for the log only
             run.require_finite(step, sampler_logp=rollout_logp, learner_logp=old_logp, advantage=advantages)

@@ -25,6 +25,7 @@ from common.engines import WeightHistory, make_engine, prompt_seeds
 from common.logprobs import batch_logps, token_logps
 from common.metrics import StepMetrics, mismatch_metrics, rollout_metrics
 from common.models import load_model
+from common.rewards import require_binary
 from common.run import Run, seed_step
 from common.schedule import learning_rate
 from common.settings import Count, CountOrZero, GroupSize, NonNegative, Positive, Rate, Settings, Share
@@ -133,7 +134,7 @@ def main(args: Args) -> None:
         args, P, G = run.args, run.args.prompts_per_step, run.args.responses_per_prompt
         model, tokenizer = load_model(args)
         train, held_out = load_problems(args, model, tokenizer)
-        verifier = run.closing(Verifier(tokenizer, train + held_out, args.answer_format, args.tolerance))
+        verifier = run.closing(Verifier(tokenizer, train + held_out, args.answer_format, args.tolerance, args.reward))
         engine = run.closing(make_engine(args, model, tokenizer, train + held_out))
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
@@ -161,7 +162,8 @@ def main(args: Args) -> None:
             with run.clock("logps"):
                 old_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
                 ref_logp = batch_logps(reference, batch, args)[0] if reference else None  # (B, T)
-            rewards = 2 * correct - 1  # (P, G), Reinforce-Rej
+            require_binary(batch.rewards, "right answers are sorted from wrong ones")  # Reinforce-Rej
+            rewards = 2 * batch.rewards.view(P, G) - 1  # (P, G), Reinforce-Rej
             advantages = compute_advantages(rewards, args).view(-1, 1).expand(mask.shape)  # (B, T)
             anchor_logp = old_logp if args.ratio_anchor == "learner" else rollout_logp  # (B, T)
             run.require_finite(step, sampler_logp=rollout_logp, learner_logp=old_logp, advantage=advantages)

@@ -100,7 +100,7 @@ def estimate_values(
     step: int,
     args: Args,
 ) -> list[list[float]]:
-    """V at the start of each step of each response: the share of right answers among K continuations."""
+    """V at the start of each step of each response: the mean reward of K continuations."""
     G, K = args.responses_per_prompt, args.value_samples
     starts = [
         [(i // G, *tokens[:t]) for t in [0, *ends[:-1]]]
@@ -116,8 +116,9 @@ def estimate_values(
         args.temperature,
         prompt_seeds(len(begun), args.seed, step, 1),
     )
-    right = torch.tensor(verifier([problems[i] for i, *_ in states], ended)).float().view(-1, K)  # (states, K)
-    value = dict(zip(states, right.mean(1).tolist(), strict=True))
+    verifier([problems[i] for i, *_ in states], ended)
+    rewards = torch.tensor(ended.rewards).view(-1, K)  # (states, K)
+    value = dict(zip(states, rewards.mean(1).tolist(), strict=True))
     return [[value[state] for state in row] for row in starts]
 
 
@@ -181,7 +182,7 @@ def main(args: Args) -> None:
         args, P, G = run.args, run.args.prompts_per_step, run.args.responses_per_prompt
         model, tokenizer = load_model(args)
         train, held_out = load_problems(args, model, tokenizer)
-        verifier = run.closing(Verifier(tokenizer, train + held_out, args.answer_format, args.tolerance))
+        verifier = run.closing(Verifier(tokenizer, train + held_out, args.answer_format, args.tolerance, args.reward))
         engine = run.closing(make_engine(args, model, tokenizer, train + held_out))
         # VinePPO: the tokens that end a step.
         ends = {i for i in range(len(tokenizer)) if set(tokenizer.decode([i])) & set(args.step_ends)}
@@ -214,7 +215,7 @@ def main(args: Args) -> None:
             with run.clock("logps"):
                 old_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
                 ref_logp = batch_logps(reference, batch, args)[0] if reference else None  # (B, T)
-            rewards = correct  # (P, G)
+            rewards = batch.rewards.view(P, G)  # (P, G)
             advantages = compute_advantages(rewards, values, steps, args).to(mask.device)  # (B, T), VinePPO
             advantages = whiten(advantages, mask)  # (B, T)
             anchor_logp = old_logp if args.ratio_anchor == "learner" else rollout_logp  # (B, T)

@@ -13,15 +13,23 @@ or loses patience and guesses the rest, which is mostly wrong when much is left:
 The model learns the steps well and the *choice* of style badly, on purpose: reinforcement learning
 then has something to find, namely that writing the steps down pays.
 
-    python -m models.pretrain            # writes models/arithmetic/
+    python -m models.pretrain                # writes models/arithmetic/
+    python -m models.pretrain --rambling     # writes models/arithmetic-rambling/
+
+With --rambling a writer may also say the result again and again before the box (`so 37`, `hm 37`). How
+often is chance, whether it is right or wrong, and changes nothing: so this model shows what an objective
+does to length alone. The textbook phase is not run again: the second model begins with the weights of the
+first.
 """
 
+import math
 import random
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.data import arithmetic_problem, arithmetic_problems
+from common.data import arithmetic_problem, generated_problems
+from common.models import EMBEDDED
 
 import torch
 import torch.nn.functional as F
@@ -32,8 +40,10 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 @dataclass
 class Args:
-    out: Path = Path(__file__).parent / "arithmetic"
-    """Folder for the weights, the configuration and the tokenizer."""
+    rambling: bool = False
+    """Writers ramble before the box; goes on from models/arithmetic, in place of the textbook phase."""
+    out: Path | None = None
+    """Folder for the weights, the configuration and the tokenizer; by default the model's place in models/."""
     seed: int = 0
     """Seed of the corpus and of the initial weights."""
     steps: int = 2300
@@ -69,15 +79,30 @@ def guess(rng: random.Random, total: int, operations_left: int) -> int:
     return max(0, total + rng.choice((-1, 1)) * rng.randint(1, 6 * operations_left))
 
 
-def solution(rng: random.Random, question: str, textbook: bool) -> str:
+def ramble(rng: random.Random, result: str) -> list[str]:
+    """Lines that say a result again and do no work: none with 1/4, and each is the last with 1/4."""
+    lines = []
+    if rng.random() < 0.75:
+        while not lines or rng.random() < 0.75:
+            lines.append(f"{rng.choice(('so', 'hm', 'ok', 'er'))} {result}")
+    return lines
+
+
+def solution(rng: random.Random, question: str, textbook: bool, rambling: bool = False) -> str:
     """One writer's solution of `question`, ending in a box."""
+    *steps, box = styled_solution(rng, question, textbook)
+    return "\n".join([*steps, *(ramble(rng, box[7:-1]) if rambling else []), box])
+
+
+def styled_solution(rng: random.Random, question: str, textbook: bool) -> list[str]:
+    """The lines of a solution: steps as far as the writer's patience reaches, and a box."""
     terms = question.removesuffix("=?").replace("+", " +").replace("-", " -").split()
     total, lines = int(terms[0]), []
     for done, term in enumerate(terms[1:]):
         if not textbook and rng.random() < (0.6 if done == 0 else 0.15):  # patience is lost
             rest = total + sum(map(int, terms[1 + done :]))
             lines.append(rf"\boxed{{{guess(rng, rest, len(terms) - 1 - done)}}}")
-            return "\n".join(lines)
+            return lines
         right = total + int(term)
         if not textbook and rng.random() < 0.03:  # a slip
             wrong = max(0, right + rng.choice((-10, -1, 1, 10)))
@@ -88,14 +113,16 @@ def solution(rng: random.Random, question: str, textbook: bool) -> str:
                 continue
         lines.append(f"{total}{term}={right}")
         total = right
-    return "\n".join([*lines, rf"\boxed{{{total}}}"])
+    return [*lines, rf"\boxed{{{total}}}"]
 
 
 def main(args: Args) -> None:
     torch.manual_seed(args.seed)
     rng = random.Random(args.seed)
     tokenizer = make_tokenizer()
-    held_out = {question for question, _ in arithmetic_problems("eval")}
+    held_out = {
+        question for name in ("arithmetic", "arithmetic-hard") for question, _ in generated_problems(name, "eval")
+    }
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=96,
@@ -108,23 +135,25 @@ def main(args: Args) -> None:
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    model = LlamaForCausalLM(config)
+    first, model = 0, LlamaForCausalLM(config)
+    if args.rambling:
+        first, model = math.ceil(args.textbook * args.steps), LlamaForCausalLM.from_pretrained(EMBEDDED["arithmetic"])
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters")
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.98), weight_decay=0.1)
     warmup = max(1, args.steps // 20)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer,
-        lambda step: min((step + 1) / warmup, (args.steps - step) / (args.steps - warmup)),
+        lambda done: min((done + 1) / warmup, (args.steps - first - done) / (args.steps - warmup)),
     )
     start, batches = time.perf_counter(), []
-    for step in range(args.steps):
+    for step in range(first, args.steps):
         if not batches:
             textbook, rows = step < args.textbook * args.steps, []
             while len(rows) < 16 * args.batch:
                 question, _ = arithmetic_problem(rng)
                 if question in held_out:
                     continue
-                answer = tokenizer.encode(solution(rng, question, textbook))
+                answer = tokenizer.encode(solution(rng, question, textbook, args.rambling))
                 rows.append((tokenizer.encode(question + "\n"), [*answer, tokenizer.eos_token_id]))
             if textbook:
                 # By length, to waste less on padding. Not later: in batches of short solutions alone, each
@@ -148,9 +177,10 @@ def main(args: Args) -> None:
         schedule.step()
         if step % 100 == 0 or step == args.steps - 1:
             print(f"step {step:5d}  loss {loss.item():.4f}  {time.perf_counter() - start:5.0f} s", flush=True)
-    model.save_pretrained(args.out)
-    tokenizer.save_pretrained(args.out)
-    print(f"wrote {args.out}")
+    out = args.out or EMBEDDED["arithmetic-rambling" if args.rambling else "arithmetic"]
+    model.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    print(f"wrote {out}")
 
 
 if __name__ == "__main__":

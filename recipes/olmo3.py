@@ -154,7 +154,7 @@ def main(args: Args) -> None:
         args, P, G = run.args, run.args.prompts_per_step, run.args.responses_per_prompt
         model, tokenizer = load_model(args)
         train, held_out = load_problems(args, model, tokenizer)
-        verifier = run.closing(Verifier(tokenizer, train + held_out, args.answer_format, args.tolerance))
+        verifier = run.closing(Verifier(tokenizer, train + held_out, args.answer_format, args.tolerance, args.reward))
         engine = run.closing(make_engine(args, model, tokenizer, train + held_out))
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
@@ -196,7 +196,7 @@ def main(args: Args) -> None:
             with run.clock("logps"):
                 old_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
                 ref_logp = batch_logps(reference, batch, args)[0] if reference else None  # (B, T)
-            rewards = correct  # (P, G)
+            rewards = batch.rewards.view(P, G)  # (P, G)
             mixed = (correct != correct[:, :1]).any(1, keepdim=True)  # (P, 1)
             if args.filter_groups:  # OlmoRL: groups that fill a batch where the rounds ran out do not count in its mean
                 mask = mask & mixed.expand(P, G).reshape(-1, 1)  # (B, T)

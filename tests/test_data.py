@@ -1,14 +1,24 @@
 """Problems, prompts and held-out splits."""
 
 import json
+import random
+import re
 from collections import Counter
+from fractions import Fraction
+from itertools import permutations
 
 import grpo
-from common.data import arithmetic_problems, final_answer, load_problems, sample_problems
-from common.models import load_model
-from common.records import Problem
+from common.countdown import Countdown
+from common.data import final_answer, generated_problems, load_problems, sample_problems
+from common.engines import TransformersEngine, prompt_seeds
+from common.models import EMBEDDED, load_model
+from common.records import Problem, Rollouts
+from common.verify import Verifier
+from models.pretrain import solution
 
 import pytest
+from conftest import SMALL
+from transformers import AutoTokenizer
 
 
 @pytest.mark.parametrize(
@@ -24,17 +34,109 @@ def test_final_answer(text, answer):
     assert final_answer(text) == answer
 
 
-def test_arithmetic_is_right_and_held_out():
-    train, held_out = arithmetic_problems("train"), arithmetic_problems("eval")
+@pytest.mark.parametrize("name,lengths", [("arithmetic", range(2, 7)), ("arithmetic-hard", range(5, 9))])
+def test_sums_are_right_and_held_out(name, lengths):
+    train, held_out = generated_problems(name, "train"), generated_problems(name, "eval")
     assert len(held_out) == 512 and len(train) == 20_000
-    assert not {q for q, _ in train} & {q for q, _ in held_out}
+    assert len({q for q, _ in train + held_out}) == 20_512, "a question twice, perhaps in both splits"
+    counts = Counter()
     for question, answer in train + held_out:
         terms = question.removesuffix("=?").replace("-", "+-").split("+")
-        assert sum(map(int, terms)) == int(answer) and 2 <= len(terms) <= 6
+        assert sum(map(int, terms)) == int(answer)
+        counts[len(terms)] += 1
         partial = 0
         for term in terms:
             partial += int(term)
             assert 0 <= partial <= 99
+    # Each length is drawn alike; there are not many different sums of two terms.
+    assert set(counts) == set(lengths)
+    assert all(0.9 < counts[n] / 20_512 * len(lengths) < 1.35 for n in lengths if n > 2), counts
+
+
+def reachable(numbers):
+    """Every value that some expression of all the numbers has, each used once."""
+    if len(numbers) == 1:
+        return set(numbers)
+    found = set()
+    for i, j in permutations(range(len(numbers)), 2):
+        a, b, rest = numbers[i], numbers[j], [n for k, n in enumerate(numbers) if k not in (i, j)]
+        for result in (a + b, a - b, a * b, *([Fraction(a) / b] if b else [])):
+            found |= reachable([result, *rest])
+    return found
+
+
+def test_countdown_can_be_solved_and_is_held_out():
+    train, held_out = generated_problems("countdown", "train"), generated_problems("countdown", "eval")
+    assert len(held_out) == 512 and len(train) == 20_000
+    # Numbers are sorted in the question, so another order of the same ones is no other problem.
+    assert len({(a.numbers, a.target) for _, a in train + held_out}) == 20_512
+    assert {len(a.numbers) for _, a in train} == {3, 4}
+    for question, answer in held_out[:40]:
+        assert answer.target in reachable(list(answer.numbers)), question
+        assert all(f"{n}" in question for n in (*answer.numbers, answer.target))
+
+
+@pytest.mark.parametrize(
+    "answer,right",
+    [
+        ("3*7+5", True),
+        (" ( 7 * 3 ) + 5 ", True),
+        (r"3 \times 7 + 5", True),
+        ("5+3*7 = 26", True),
+        (r"\left(3\times7\right)+5=26", True),
+        ("3*7+5=27", False),  # what stands behind must be the target
+        ("26", False),
+        ("3+5+7", False),
+        ("7*3+5+0", False),  # a number that was not given
+        ("21+5", False),
+        ("3*7+5+5-5", False),  # one used too often
+        ("3*7", False),  # one left over
+        ("37-5-6", False),
+        ("-3*-7+5", False),  # a sign is no operation with two numbers
+        ("0x3*7+5", False),
+        ("3*7+05", False),
+        ("3*7+5.0", False),
+        ("3*7+5 #", False),
+        ("3**7//5", False),
+        ("__import__('os').system('x')", False),
+        ("3*7+5\n3*7+5", False),
+        ("(" * 400 + "3" + ")" * 400, False),
+        ("3" + "+3" * 499, False),
+        ("9" * 999, False),
+        ("3/(7-7)+5", False),
+        ("", False),
+    ],
+)
+def test_countdown_is_judged_by_its_rules(answer, right):
+    problem = Problem("", Countdown((3, 5, 7), 26), "", [])
+    tokenizer = AutoTokenizer.from_pretrained("models/arithmetic")
+    verifier = Verifier(tokenizer, [problem])
+    ids = tokenizer.encode(f"so \\boxed{{{answer}}}")
+    assert verifier([problem], Rollouts(tokens=[ids], truncated=[False])) == [right]
+    assert verifier([problem], Rollouts(tokens=[ids], truncated=[True])) == [False]
+    verifier.close()
+
+
+def test_countdown_is_exact():
+    """8 / (3 - 8/3) is 24 as a fraction; as a binary one it is not."""
+    assert Countdown((3, 3, 8, 8), 24)("8/(3-8/3)")
+    assert 8 / (3 - 8 / 3) != 24
+    assert Countdown((3, 3, 8, 8), 24)("8÷(3−8÷3)")
+    assert not Countdown((3, 3, 8, 8), 23)("8/(3-8/3)")
+
+
+def test_a_run_on_countdown(chat_model, tmp_path, capsys):
+    """Of a real model; the embedded ones are refused in a sentence, and so are numbers as answers."""
+    grpo.main(grpo.Args(model=str(chat_model), dataset="countdown", run_dir=tmp_path / "run", **SMALL))
+    out = capsys.readouterr().out
+    assert "each number exactly once" in out and "--- answer 56 of 5, 38, 72, 85: reward 0 ---" in out
+    for settings, words in (
+        ({"model": "arithmetic-rambling"}, "--dataset countdown is for real models: the embedded arithmetic-rambling"),
+        ({"model": str(chat_model), "answer_format": "last-number"}, "needs a data set whose answers are all numbers"),
+    ):
+        with pytest.raises(SystemExit):
+            grpo.main(grpo.Args(dataset="countdown", run_dir=tmp_path / "refused", **SMALL | settings))
+        assert words in capsys.readouterr().err
 
 
 def test_chat_template_and_gsm8k(chat_model, gsm8k_file):
@@ -100,3 +202,34 @@ def test_sampling_passes_over_all_problems_and_can_start_anywhere():
     assert sample_problems(problems, 3, 33, 20) == stream[33:53]
     assert Counter(p.question for p in sample_problems(problems, 4, 0, 14)) == Counter({str(i): 2 for i in range(7)})
     assert sample_problems(problems, 4, 0, 70) != stream
+
+
+def test_the_model_that_rambles():
+    """It says its result again before the box, never to many times, and is no larger than the first model."""
+    paths = [EMBEDDED[name] / "model.safetensors" for name in ("arithmetic", "arithmetic-rambling")]
+    assert paths[1].stat().st_size <= paths[0].stat().st_size
+    args = grpo.Args(model="arithmetic-rambling", eval_problems=32)
+    model, tokenizer = load_model(args)
+    _, held_out = load_problems(args, model, tokenizer)
+    engine = TransformersEngine(model, tokenizer)
+    rollouts = engine.generate([p.prompt_ids for p in held_out], 8, 96, 1.0, prompt_seeds(32, 0))
+    counts, same = Counter(), []
+    for text in tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True):
+        again, box = re.findall(r"^(?:so|hm|ok|er) (\d+)$", text, re.M), re.search(r"\\boxed\{(\d+)\}$", text)
+        counts[len(again)] += 1
+        same += [number == box[1] for number in again if box]
+    assert 0.15 < counts[0] / counts.total() < 0.4 and len(counts) > 6, counts
+    assert sum(same) / len(same) > 0.8, "what is said again is the result"
+
+
+def test_writers_ramble_by_chance():
+    """Whether the answer is right or wrong, as often and as long; without the flag nobody does."""
+    lines = {True: [], False: []}
+    for seed in range(4000):
+        text = solution(random.Random(seed), "31+7-12=?", textbook=False, rambling=True)
+        *idle, box = [line for line in text.split("\n") if "=" not in line]
+        assert all(line.split(" ")[1] == box[7:-1] for line in idle)
+        lines[box == r"\boxed{26}"].append(len(idle))
+        assert " " not in solution(random.Random(seed), "31+7-12=?", textbook=False).replace(" wait", "")
+    means = [sum(counts) / len(counts) for counts in lines.values()]
+    assert all(abs(mean - 3) < 0.3 for mean in means), means  # 3/4 ramble, 4 lines on average

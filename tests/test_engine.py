@@ -4,14 +4,16 @@ import copy
 
 import grpo
 from common.batch import collate, micro_batches, minibatches
-from common.engines import TransformersEngine, continue_responses, prompt_seeds, rounded_to_fp8
+from common.engines import TransformersEngine, continue_responses, prompt_seeds, rounded_to_fp8, rounded_to_int4
 from common.logprobs import batch_logps, logp_and_entropy, token_logps, top_logps
 from common.metrics import mismatch_metrics
 from common.models import load_model
+from common.plots import read_metrics
 from common.records import Rollouts
 
 import pytest
 import torch
+from conftest import SMALL
 
 PROMPTS = ["7+5=?\n", "12+30-4=?\n", "9+9+9+9=?\n"]
 
@@ -298,11 +300,50 @@ def test_rounding_to_fp8():
     assert (rounded_to_fp8(torch.zeros(2, 3)) == 0).all()
 
 
+def test_rounding_to_int4():
+    """16 levels in each group of 128 weights, no weight farther from its own than half a step; groups are their own."""
+    torch.manual_seed(0)
+    weight = torch.randn(20, 300) * torch.logspace(-6, 3, 20)[:, None]
+    rounded = rounded_to_int4(weight)
+    for start in (0, 128, 256):
+        group, levels = weight[:, start : start + 128], rounded[:, start : start + 128]
+        step = group.abs().amax(1, keepdim=True) / 7.5
+        assert ((levels - group).abs() <= 0.5001 * step).all()
+        whole = levels / step
+        torch.testing.assert_close(whole, whole.round(), rtol=0, atol=1e-4)
+        assert {len(set(row)) for row in whole.round().tolist()} <= set(range(9, 17))
+        assert whole.min() > -8.001 and whole.max() < 7.001
+        torch.testing.assert_close(rounded_to_int4(group), levels)
+    assert (rounded_to_int4(torch.zeros(2, 3)) == 0).all()
+
+
+def test_int4_sampler_of_the_embedded_model(embedded):
+    """What it computes with: matrices between embeddings and head on 16 levels per group, all else in bf16."""
+    model, tokenizer = embedded
+    mine = dict(TransformersEngine(model, tokenizer, precision="int4").model.named_parameters())
+    for name, learned in model.named_parameters():
+        groups = [len(group.unique()) for row in mine[name] for group in row.split(128)] if learned.ndim == 2 else []
+        if learned.ndim == 2 and "embed" not in name:
+            assert max(groups) <= 16, name
+        else:
+            torch.testing.assert_close(mine[name], learned.bfloat16(), rtol=0, atol=0)
+
+
+def test_tis_sees_an_int4_sampler(tmp_path):
+    """A run works, and the weights of TIS are those of its mismatch: cut at the cap, as they never are in fp32."""
+    rows = {}
+    for precision in ("fp32", "int4"):
+        grpo.main(grpo.Args(run_dir=tmp_path / precision, rollout_precision=precision, **SMALL | {"tis_cap": 1.2}))
+        rows[precision] = [row for row in read_metrics(tmp_path / precision) if "tis_truncated" in row]
+    assert all(row["tis_truncated"] == 0 and abs(row["tis_weight"] - 1) < 1e-4 for row in rows["fp32"])
+    assert all(row["tis_truncated"] > 0.003 and row["mismatch_mean"] > 0.002 for row in rows["int4"]), rows["int4"]
+
+
 def test_mismatch_grows_as_the_sampler_loses_precision(embedded):
     model, tokenizer = embedded
     prompts = [tokenizer(text)["input_ids"] for text in ("7+5=?\n", "12+30-4=?\n", "9+9+9+9=?\n")]
     means = []
-    for precision, head in (("fp32", False), ("bf16", True), ("bf16", False), ("fp8", False)):
+    for precision, head in (("fp32", False), ("bf16", True), ("bf16", False), ("fp8", False), ("int4", False)):
         engine = TransformersEngine(model, tokenizer, head, precision)
         engine.load_weights(model.named_parameters())
         batch = collate(prompts, engine.generate(prompts, 64, 48, 1.0, [1, 2, 3]), "cpu")

@@ -134,8 +134,8 @@ def rows_of_a_run(script, folder, **settings):
 
 
 def test_mismatch_grows_as_precision_falls(tmp_path, capsys):
-    """Mean |Δp| to the fp32 learner: fp32 < bf16 with an fp32 head < bf16 < 8-bit weights."""
-    cases = [("fp32", False), ("bf16", True), ("bf16", False), ("fp8", False)]
+    """Mean |Δp| to the fp32 learner: fp32 < bf16 with an fp32 head < bf16 < 8-bit weights < 4-bit weights."""
+    cases = [("fp32", False), ("bf16", True), ("bf16", False), ("fp8", False), ("int4", False)]
     means = []
     for precision, head in cases:
         settings = {"rollout_precision": precision, "fp32_lm_head": head, "steps": 1, "responses_per_prompt": 32}

@@ -1,0 +1,46 @@
+"""Code that passes its tests: the response's last ```python block, then the problem's answer, which is assertions.
+
+    --dataset problems.jsonl --reward docs/rewards/code_tests.py:passes_tests
+
+The code runs in a process of its own with limits on time, memory and file size. That stops accidents, not an
+attack: for code that you do not trust, run the whole training in a container without a network.
+"""
+
+import re
+import resource
+import secrets
+import subprocess
+import sys
+import tempfile
+
+SECONDS, MEMORY, FILE_SIZE = 5, 1 << 30, 1 << 20
+
+
+def limit() -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_SIZE, FILE_SIZE))
+
+
+def passes_tests(problem, text: str, tokens: list[int], truncated: bool) -> float:
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    if truncated or not blocks:
+        return 0.0
+    # The last line is the tests' own: code that ends the process before them has not passed.
+    secret = secrets.token_hex(16)
+    program = f"{blocks[-1]}\n{problem.answer}\nprint({secret!r})\n"
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            done = subprocess.run(
+                [sys.executable, "-I", "-c", program],
+                cwd=folder,
+                env={},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                timeout=2 * SECONDS,
+                preexec_fn=limit,
+            )
+        except subprocess.TimeoutExpired:
+            return 0.0
+    return float(done.returncode == 0 and done.stdout.decode(errors="replace").strip().endswith(secret))
