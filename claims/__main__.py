@@ -4,20 +4,28 @@ python -m claims                               # all claims with their verdicts
 python -m claims std_favors_extremes           # compute one anew, judge it, draw its picture
 python -m claims std_favors_extremes --redraw  # only the picture, from the stored result
 python -m claims --page                        # the table of verdicts, docs/claims.md
+python -m claims --kind runs --seeds 5         # all claims of a kind; those by runs take up to 45 minutes each
 """
 
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 from claims import court
 from common.cli import fail
+from common.settings import validated
 
 import tyro
+from annotated_types import Ge
 
 
 @dataclass
 class Args:
     claims: tyro.conf.Positional[tuple[str, ...]] = ()
     """Names of claims to compute; without any, all are listed."""
+    kind: Literal["exact", "model", "runs"] | None = None
+    """Compute all claims of a kind."""
+    seeds: Annotated[int, Ge(2)] = 8
+    """Seeds of a claim by runs, 1 to so many; the verdicts that are kept have at least 5."""
     redraw: bool = False
     """Only draw the pictures again."""
     page: bool = False
@@ -25,18 +33,21 @@ class Args:
 
 
 def main(args: Args) -> None:
-    if args.redraw and not args.claims:
-        fail("--redraw needs the names of claims: python -m claims lists them.")
+    args = validated(Args, vars(args))
+    claims = args.claims or tuple(name for name in court.names() if args.kind == court.load(name).KIND)
+    if args.redraw and not claims:
+        fail("--redraw needs the names of claims or their --kind: python -m claims lists them.")
     if args.page:
         court.PAGE.write_text(court.page())
-    elif not args.claims:
+        print(f"For the README: {court.counts()}")
+    elif not claims:
         width = max(map(len, court.names()))
         for name in court.names():
             stored = court.record(name) or {"verdict": "not run yet", "effect": court.statement(name)}
             print(f"{name:{width}}  {stored['verdict']:12}  {stored['effect']}")
-    for name in args.claims:
+    for name in claims:
         if not args.redraw:
-            court.run(name)
+            court.run(name, args.seeds)
         court.draw(name)
         stored = court.record(name)
         print(f"{court.statement(name)}\n{stored['verdict']}: {stored['effect']}")

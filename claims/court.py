@@ -31,7 +31,7 @@ from torch import Tensor
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 PAGE = ROOT / "docs" / "claims.md"
-REPRODUCED, REFUTED, WITHIN_NOISE = "reproduced", "refuted", "within noise"
+VERDICTS = REPRODUCED, REFUTED, WITHIN_NOISE, VOID = "reproduced", "refuted", "within noise", "void"
 PARTS = ("Said by:", "Tested:", "Rule:")  # what the paragraphs of a claim's docstring begin with, after the claim
 KINDS = {
     "exact": "By enumeration: every expectation is exact",
@@ -47,7 +47,13 @@ enumerated or on the embedded model; none of them says what is true at scale. It
 
 - **reproduced**: the effect goes the claimed way, and is large enough to be worth naming.
 - **refuted**: an effect of that size is excluded, here.
-- **within noise**: the data could not tell."""
+- **within noise**: the data could not tell.
+- **void**: a claim about clipping, tested where nothing to speak of is clipped.
+
+Claims by runs compare arms on the same seeds: the same problems, base model and seeds of the sampler. Each line gives
+the mean of every arm, the paired difference with its 95 % interval, the smallest difference that so many seeds would
+have shown four times out of five, and how much of the loss weight was clipped in each arm. Commands, values by seed and
+budgets in responses, tokens and updates are in `claims/results/`."""
 
 
 # Verdicts
@@ -104,10 +110,10 @@ def record(name: str) -> dict[str, Any] | None:
     return json.loads(path.read_text()) if path.exists() else None
 
 
-def run(name: str) -> dict[str, Any]:
-    """Compute a claim anew, judge and store it."""
+def run(name: str, seeds: int) -> dict[str, Any]:
+    """Compute a claim anew, judge and store it; `seeds` is for claims by runs."""
     claim = load(name)
-    result = rounded(claim.compute())
+    result = rounded(claim.compute(seeds) if claim.KIND == "runs" else claim.compute())
     judged = {"verdict": claim.verdict(result), "effect": claim.effect(result), "result": result}
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(judged, indent=1, ensure_ascii=False) + "\n")
@@ -140,7 +146,17 @@ def page() -> str:
                 f"`python -m claims {name}`",
             )
             lines.append(f"| {' | '.join(cells)} |")
+    if waiting := [name for name in names() if record(name) is None]:
+        lines += ["", "## Rules without a verdict yet", "", "Their runs are still to be made.", ""]
+        lines += [f"- [{statement(name)}](../claims/{name}.py) `python -m claims {name}`" for name in waiting]
     return "\n".join(lines) + "\n"
+
+
+def counts() -> str:
+    """How many verdicts there are of each kind, as the README says it."""
+    verdicts = [stored["verdict"] for name in names() if (stored := record(name))]
+    *parts, last = (f"{verdicts.count(word)} {word}" for word in VERDICTS if word in verdicts)
+    return f"[{len(verdicts)} verdicts](docs/claims.md), {', '.join(parts)} and {last}"
 
 
 def axes(title: str, xlabel: str, ylabel: str, **more: Any) -> Axes:

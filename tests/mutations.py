@@ -28,6 +28,7 @@ OBJECTIVES = "tests/test_objectives.py"
 DISTRIBUTED = "tests/test_distributed.py"
 RECIPES = "tests/test_recipes.py"
 EXERCISES = "tests/test_exercises.py"
+CLAIMS = "tests/test_claims.py"
 
 
 @dataclass
@@ -211,6 +212,12 @@ MUTATIONS = [
     Mutation("a submission may open files", '"brk": 12,', '"brk": 12, "openat": 257,', "notebooks/exercises/sandbox.py", EXERCISES),
     Mutation("a submission may use the network", '"brk": 12,', '"brk": 12, "socket": 41,', "notebooks/exercises/sandbox.py", EXERCISES),
     Mutation("hidden cases vary no setting", 'plain["args"] = known | setting', 'plain["args"] = dict(known)', "notebooks/exercises/cases.py", EXERCISES),
+    # Verdicts
+    Mutation("differences between other seeds", "zip(values[a], values[b], strict=True)", "zip(values[a], values[b][::-1], strict=True)", "claims/runs.py", CLAIMS),
+    Mutation("a run without an end keeps its accuracy", """ if self.ended else 0.0""", "", "claims/runs.py", CLAIMS),
+    Mutation("nothing is void", ">= CLIPPED else VOID", ">= 0 else VOID", "claims/runs.py", CLAIMS),
+    Mutation("kept runs are run again", """if not (folder / "done").exists():""", "if True:", "claims/runs.py", CLAIMS),
+    Mutation("the wrong half of the mask", """masked["clip_pos"] = torch.zeros_like(mask)""", """masked["clip_neg"] = torch.zeros_like(mask)""", "claims/variant.py", CLAIMS),
 ]  # fmt: skip
 
 

@@ -1,0 +1,35 @@
+"""Importance sampling makes stale rollouts usable.
+
+Said by: slides on asynchronous training ("applying importance sampling also helps"); DPPO, 2602.04879, takes the ratio
+to the sampler; AReaL, 2505.24298, keeps a recomputed ratio and weighs by its distance from the sampler.
+
+Tested: grpo.py with rollouts 8 batches old (two updates from each, learning rate 1.5e-4, 48 steps): uncorrected;
+recomputed log-probs and truncated importance sampling (TIS); the ratio and its clip anchored on the sampler.
+
+Rule: by held-out accuracy, 95 % intervals of the paired difference from the uncorrected arm. Reproduced if the anchored
+arm gains 0.05 or more and its interval excludes 0; refuted if the interval excludes a gain of 0.05. TIS is reported.
+"""
+
+from claims.runs import STALE, compare, drawn, judged, told
+
+KIND = "runs"
+ARMS = {
+    "uncorrected": f"grpo {STALE} --tis-cap 0",
+    "TIS": f"grpo {STALE}",
+    "anchored": f"grpo {STALE} --tis-cap 0 --ratio-anchor sampler",
+}
+
+
+def compute(seeds):
+    return compare(ARMS, [("uncorrected", "anchored"), ("uncorrected", "TIS")], seeds)
+
+
+def verdict(result):
+    return judged(result, "uncorrected → anchored", smallest=0.05)
+
+
+effect = told
+
+
+def draw(result):
+    return drawn(result, "Rollouts 8 batches old: what to divide by")

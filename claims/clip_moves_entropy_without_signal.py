@@ -1,0 +1,64 @@
+"""With rewards that say nothing, PPO's upper bound lowers the entropy and a higher one keeps it up.
+
+Said by: 2509.26114 (clipping above lowers entropy and clipping below raises it, shown with random rewards); DAPO,
+2503.14476, Sec. 3.1, raises the upper bound to 0.28 against the collapse of entropy.
+
+Tested: recipes/olmo3.py without its tricks, which is grpo.py with a bound for each side, for 25 steps of 64 responses
+with 16 updates each and a coin flip for every reward: bounds 0.2 and 0.2, 0.2 and 0.28, the upper alone, the lower
+alone. The entropy after training is measured on fixed text, 64 responses of the base model: on a model's own responses
+it would change with their length and style.
+
+Rule: 95 % intervals of the paired differences. Reproduced if the entropy with the upper bound alone is lower than with
+the lower alone, and 0.28 keeps more of it than 0.2, both intervals excluding 0; refuted if one of them is the other way
+round with an interval that excludes 0. Void where no arm clips 1 %.
+"""
+
+from functools import cache
+
+import grpo
+from claims.court import REFUTED, REPRODUCED, WITHIN_NOISE, embedded
+from claims.runs import REUSE, compare, drawn, judged_by_clip, told
+from common.logprobs import batch_logps
+from common.models import load_model
+
+KIND = "runs"
+ARM = f"olmo3+coin {REUSE} --no-filter-groups --max-rounds 1 --average response --std group"
+ARMS = {
+    "0.2 and 0.2": f"{ARM} --clip-eps-high 0.2",
+    "0.2 and 0.28": f"{ARM} --clip-eps-high 0.28",
+    "upper alone": f"{ARM} --clip-eps-low 1e6 --clip-eps-high 0.2",
+    "lower alone": f"{ARM} --clip-eps-high 1e6",
+}
+
+
+@cache
+def fixed_text():
+    """64 responses of the base model."""
+    return embedded(64, 1, grpo.Args())[1]
+
+
+def entropy(t):
+    """Of the trained model, in nats per token of the fixed text."""
+    args = grpo.Args(model=str(t.weights))
+    batch = fixed_text()
+    return batch_logps(load_model(args)[0], batch, args)[1][batch.mask].mean().item()
+
+
+def compute(seeds):
+    pairs = [("0.2 and 0.2", "0.2 and 0.28"), ("upper alone", "lower alone")]
+    return compare(ARMS, pairs, seeds, entropy, "entropy")
+
+
+def verdict(result):
+    signs = [(mean > 0) - (mean < 0) if abs(mean) > half else 0 for mean, half, _ in result["differences"].values()]
+    found = REFUTED if min(signs) < 0 else REPRODUCED if min(signs) > 0 else WITHIN_NOISE
+    return judged_by_clip(result, found)
+
+
+def effect(result):
+    return told(result, "entropy on fixed text")
+
+
+def draw(result):
+    title = "Rewards by coin: bounds of the clip and the entropy"
+    return drawn(result, title, "entropy of own responses", "entropy on fixed text (nats)")

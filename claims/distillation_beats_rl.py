@@ -1,0 +1,35 @@
+"""A small model learns more from a trained teacher than from reinforcement learning of its own.
+
+Said by: DeepSeek-R1, 2501.12948, Sec. 4.1 (distillation against RL on a 32B model); on-policy distillation, Thinking
+Machines (2025).
+
+Tested: methods/opd.py, on-policy distillation by the KL to a teacher at each token, and grpo.py, for 30 steps of 64
+responses of the student with four updates each. The teacher is the same base model after 80 steps of grpo.py with seed
+1: no larger than the student, so that only the kind of signal differs. Its own training is not counted.
+
+Rule: by held-out accuracy, 95 % interval of the paired difference. Reproduced if the student gains 0.05 or more over RL
+and the interval excludes 0; refuted if the interval excludes such a gain.
+"""
+
+from claims.runs import compare, drawn, judged, told, trial
+
+KIND = "runs"
+TEACHER = "grpo --steps 80"
+
+
+def compute(seeds):
+    teacher = trial(TEACHER, 1)
+    arms = {"RL": "grpo", "distilled": f"opd --teacher {teacher.weights}"}
+    return compare(arms, [("RL", "distilled")], seeds) | {"teacher": teacher.last()}
+
+
+def verdict(result):
+    return judged(result, "RL → distilled", smallest=0.05)
+
+
+def effect(result):
+    return f"{told(result)}; teacher {result['teacher']:.3f}"
+
+
+def draw(result):
+    return drawn(result, "On-policy distillation and RL at equal responses")

@@ -1,0 +1,57 @@
+"""Dynamic sampling is worth the responses that it throws away.
+
+Said by: DAPO, 2503.14476, Fig. 6 and Sec. 3.2 (the same accuracy in fewer steps; the extra generation costs little).
+ScaleRL, 2510.13786, drops groups without signal and draws no others in their place.
+
+Tested: DAPO's loss without its length penalty: all groups kept (recipes/olmo3.py without its tricks, 50 steps); groups
+without signal refilled (dapo.py, 30 steps). Held-out accuracy is measured every 5 steps, and averaged over the
+responses generated, those thrown away included, up to the 3200 of the first arm.
+
+Rule: 95 % interval of the paired difference of that average. Reproduced if refilling gains 0.02 or more and the
+interval excludes 0; refuted if the interval excludes a gain of 0.02. The same at equal steps is reported.
+"""
+
+from claims.runs import compare, drawn, judged, told
+
+import numpy as np
+
+KIND = "runs"
+OFTEN = "--eval-every 5 --eval-samples 16"  # during the run a quarter of these samples
+ARMS = {
+    "all groups": f"olmo3 {OFTEN} --steps 50 --no-filter-groups --max-rounds 1 --std group --clip-eps-high 0.28",
+    "refilled": f"dapo {OFTEN} --overlong-cache 0",
+}
+RESPONSES = 3200  # 50 rounds of 8 prompts
+STEPS = 30
+
+
+def average(t, most, per_step):
+    """Held-out accuracy averaged over a budget: responses generated or steps, along straight lines between points."""
+    spent, points = 0, []
+    for row in t.rows:
+        if row["step"] > 0:
+            spent += 1 if per_step else row.get("sampled_prompts", 8) * 8
+        if "eval/avg" in row:
+            points.append((spent, row["eval/avg"]))
+    grid = np.linspace(0, most, 200)
+    return float(np.interp(grid, *zip(*points, strict=True)).mean())
+
+
+def compute(seeds):
+    by_steps = {"by steps": lambda t: average(t, STEPS, per_step=True)}
+    by_responses = lambda t: average(t, RESPONSES, per_step=False)  # noqa: E731
+    return compare(ARMS, [("all groups", "refilled")], seeds, by_responses, **by_steps)
+
+
+def verdict(result):
+    return judged(result, "all groups → refilled", smallest=0.02)
+
+
+def effect(result):
+    steps = ", ".join(f"{arm['by steps']:.3f}" for arm in result["arms"].values())
+    return f"{told(result, 'mean accuracy over equal responses')}; over equal steps {steps}"
+
+
+def draw(result):
+    title = "All groups kept, and groups without signal refilled"
+    return drawn(result, title, "training accuracy", "mean accuracy over equal responses")

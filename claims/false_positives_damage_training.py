@@ -1,0 +1,35 @@
+"""A verifier that accepts wrong answers now and then, as easily guessed questions do, damages training.
+
+Said by: Kimi k1.5, 2501.12599, Sec. 2.1 (questions that are easily guessed are excluded), Open-Reasoner-Zero.
+
+Tested: grpo.py for 30 steps where the reward of a wrong answer is 1 with chance q = 0, 0.2 and 0.5, by coin. Held-out
+accuracy is measured by the true verifier.
+
+Rule: 95 % intervals of the paired differences from q = 0. Reproduced if q = 0.2 loses 0.05 or more and the interval
+excludes 0, and q = 0.5 has no higher mean than q = 0.2; refuted if the interval at q = 0.2 excludes a loss of 0.05.
+"""
+
+from statistics import mean
+
+from claims.court import REPRODUCED, WITHIN_NOISE
+from claims.runs import compare, drawn, judged, told
+
+KIND = "runs"
+ARMS = {"q = 0": "grpo", "q = 0.2": "grpo+lenient=0.2", "q = 0.5": "grpo+lenient=0.5"}
+
+
+def compute(seeds):
+    return compare(ARMS, [("q = 0", "q = 0.2"), ("q = 0", "q = 0.5")], seeds)
+
+
+def verdict(result):
+    word = judged(result, "q = 0 → q = 0.2", smallest=0.05, sign=-1)
+    rises = mean(result["arms"]["q = 0.5"]["values"]) > mean(result["arms"]["q = 0.2"]["values"])
+    return WITHIN_NOISE if word == REPRODUCED and rises else word
+
+
+effect = told
+
+
+def draw(result):
+    return drawn(result, "Wrong answers accepted with chance q")

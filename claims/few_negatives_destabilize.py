@@ -1,0 +1,44 @@
+"""Less than 1 % of the tokens, of negative advantage and pushed too far, make training unstable.
+
+Said by: DPPO, 2602.04879 (masking at most 0.5 % of the tokens, those of negative samples outside the trust
+region, is enough for stability).
+
+Tested: dppo.py (total variation, δ = 0.2) for 25 steps of 64 responses with 16 updates each: no mask, the mask on
+negative advantages alone, on positive ones alone, on both; and, as a control, on as many tokens of negative advantage
+drawn at random as the negative half masks.
+
+Rule: by held-out accuracy, 95 % intervals of the paired differences. Reproduced if the negative half gains 0.05 or more
+over the random control, the interval excludes 0, and it masks less than 1 % of the loss weight; refuted if the interval
+excludes a gain of 0.05, or if it takes more than 1 % to have it. The rule on void comparisons does not hold here: that
+little is masked is a part of the claim.
+"""
+
+from claims.court import REFUTED, REPRODUCED
+from claims.runs import REUSE, compare, drawn, judged, told
+
+KIND = "runs"
+ARMS = {
+    "no mask": f"dppo {REUSE} --delta 1e6",
+    "random": f"dppo+random {REUSE}",
+    "negative": f"dppo+negative {REUSE}",
+    "positive": f"dppo+positive {REUSE}",
+    "both": f"dppo {REUSE}",
+}
+
+
+def compute(seeds):
+    pairs = [("random", "negative"), ("no mask", "negative"), ("no mask", "positive"), ("no mask", "both")]
+    return compare(ARMS, pairs, seeds)
+
+
+def verdict(result):
+    gain = judged(result, "random → negative", smallest=0.05)
+    few = result["arms"]["negative"]["clipped"] < 0.01
+    return REFUTED if gain == REPRODUCED and not few else gain
+
+
+effect = told
+
+
+def draw(result):
+    return drawn(result, "16 updates from each batch: which tokens DPPO masks")

@@ -1,0 +1,40 @@
+"""A KL to the initial model caps what is learned, and without it nothing breaks.
+
+Said by: DAPO, 2503.14476, Sec. 2.3, Dr. GRPO, 2503.20783, and Olmo 3, 2512.13961, leave the KL out, since a model that
+reasons has to move far from where it began. GRPO, 2402.03300, has β = 0.04.
+
+Tested: grpo.py for 30 steps with the k3 estimate in the loss and β = 0 (1e-9, so that the KL is measured), 0.04 and
+0.5.
+
+Rule: by held-out accuracy, 95 % intervals of the paired differences from β = 0. Reproduced if β = 0.5 loses 0.05 or
+more and the interval excludes 0, and training without the KL does not end below the base model; refuted if the interval
+excludes a loss of 0.05 at β = 0.5. The KL reached in the last 5 steps (the k3 estimate) is reported.
+"""
+
+from claims.court import REFUTED, REPRODUCED
+from claims.runs import compare, drawn, judged, told
+
+KIND = "runs"
+ARMS = {"β = 0": "grpo --kl-beta 1e-9", "β = 0.04": "grpo --kl-beta 0.04", "β = 0.5": "grpo --kl-beta 0.5"}
+
+
+def compute(seeds):
+    pairs = [("β = 0", "β = 0.04"), ("β = 0", "β = 0.5")]
+    measured = {"kl": lambda t: t.mean("kl", 5), "base": lambda t: t.rows[0]["eval/avg"]}
+    return compare(ARMS, pairs, seeds, **measured)
+
+
+def verdict(result):
+    capped = judged(result, "β = 0 → β = 0.5", smallest=0.05, sign=-1)
+    free = result["arms"]["β = 0"]
+    breaks = sum(free["values"]) / len(free["values"]) < free["base"]
+    return REFUTED if capped == REPRODUCED and breaks else capped
+
+
+def effect(result):
+    kl = ", ".join(f"{arm['kl']:.3f}" for arm in result["arms"].values())
+    return f"{told(result)}; KL reached {kl}"
+
+
+def draw(result):
+    return drawn(result, "The k3 estimate of the KL in the loss")

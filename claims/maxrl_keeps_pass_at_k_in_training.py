@@ -1,0 +1,36 @@
+"""On hard problems, training with MaxRL ends with a higher pass@k than with GRPO, at no lower pass@1.
+
+Said by: MaxRL, 2602.02710 (it dominates GRPO in pass@1 and pass@k on mathematical reasoning).
+
+Tested: maxrl.py and grpo.py for 60 steps of 64 responses on sums of 5 to 8 terms, of which the base model solves few:
+on the default problems every method ends with a pass@k near 1. pass@32 of 64 held-out problems.
+
+Rule: 95 % intervals of the paired differences. Reproduced if MaxRL's pass@32 is higher by 0.03 or more and the interval
+excludes 0, and its mean pass@1 is not lower by 0.03; refuted if the interval excludes such a gain in pass@32.
+"""
+
+from claims.court import REPRODUCED, WITHIN_NOISE
+from claims.runs import HARD, compare, drawn, judged, told
+
+KIND = "runs"
+ARMS = {"GRPO": f"grpo {HARD}", "MaxRL": f"maxrl {HARD}"}
+
+
+def compute(seeds):
+    once = {"pass@1": lambda t: t.last()}
+    return compare(ARMS, [("GRPO", "MaxRL")], seeds, lambda t: t.last("eval/pass@32"), **once)
+
+
+def verdict(result):
+    word = judged(result, "GRPO → MaxRL", smallest=0.03)
+    loses = result["arms"]["MaxRL"]["pass@1"] < result["arms"]["GRPO"]["pass@1"] - 0.03
+    return WITHIN_NOISE if word == REPRODUCED and loses else word
+
+
+def effect(result):
+    once = ", ".join(f"{arm['pass@1']:.3f}" for arm in result["arms"].values())
+    return f"{told(result, 'pass@32')}; pass@1 {once}"
+
+
+def draw(result):
+    return drawn(result, "Sums of 5 to 8 terms: GRPO and MaxRL", metric="pass@32")

@@ -1,0 +1,44 @@
+"""GRPO's mean over each response makes wrong answers longer; dividing by a constant does not, at equal accuracy.
+
+Said by: Dr. GRPO, 2503.20783, Sec. 3.1 and 3.2 (wrong responses of GRPO grow; without both normalizations tokens are
+saved). There the mean and the std were taken away together.
+
+Tested: two by two, from a base model whose writers may ramble before the answer (on the default one, whether to guess
+or to work decides the length): the advantage with and without std, the loss of a response as its mean or over a
+constant. grpo.py and dr_grpo.py are two corners; the others exchange one function. Mean length of wrong responses over
+the last 10 of 30 steps.
+
+Rule: 95 % interval of the paired difference, with std. Reproduced if wrong responses are longer with the mean than with
+the constant by 2 tokens or more and the interval excludes 0; refuted if the interval excludes such a difference. The
+lengths of right responses and held-out accuracies are reported.
+"""
+
+from claims.runs import compare, drawn, judged, told
+
+KIND = "runs"
+BASE = "--model arithmetic-rambling"
+ARMS = {
+    "std, constant": f"grpo+dr_grpo.token_weights {BASE}",
+    "std, mean": f"grpo {BASE}",
+    "no std, constant": f"dr_grpo {BASE}",
+    "no std, mean": f"grpo+dr_grpo.compute_advantages {BASE}",
+}
+
+
+def compute(seeds):
+    pairs = [("std, constant", "std, mean"), ("no std, constant", "no std, mean")]
+    others = {"right": lambda t: t.mean("length_correct", 10), "accuracy": lambda t: t.last()}
+    return compare(ARMS, pairs, seeds, lambda t: t.mean("length_wrong", 10), "length_wrong", **others)
+
+
+def verdict(result):
+    return judged(result, "std, constant → std, mean", smallest=2)
+
+
+def effect(result):
+    right, accuracy = (", ".join(f"{arm[key]:.3g}" for arm in result["arms"].values()) for key in ("right", "accuracy"))
+    return f"{told(result, 'tokens of wrong responses', '.1f')}; of right ones {right}; accuracy {accuracy}"
+
+
+def draw(result):
+    return drawn(result, "Rambling base: length of wrong responses", "tokens", "tokens of wrong responses")

@@ -1,0 +1,53 @@
+"""Reinforcement learning makes a model reflect on its own steps more often.
+
+Said by: DeepSeek-R1, 2501.12948, Sec. 2.2.4 (the "aha moment" of R1-Zero). Dr. GRPO, 2503.20783, Sec. 2.3, finds
+self-reflection in base models, and no higher accuracy where it appears.
+
+Tested: the share of 2048 responses in which the embedded model writes "wait" and corrects a line, before and after 30
+steps of grpo.py. The base model does it now and then, since its training text does. The accuracy of responses with and
+without it is reported.
+
+Rule: reproduced if training raises the share by 0.01 or more and the 95 % interval over seeds excludes 0; refuted if
+the interval excludes a rise of 0.01.
+"""
+
+from functools import cache
+
+import grpo
+from claims.court import embedded
+from claims.runs import compare, drawn, judged, told
+from common.models import load_model
+
+KIND = "runs"
+ARMS = {"before": "grpo", "after": "grpo"}
+
+
+@cache
+def waits(model):
+    """Share of the responses with "wait", and the accuracy of those with it and without it."""
+    args = grpo.Args(model=model)
+    _, batch, correct = embedded(256, 8, args)
+    letter = load_model(args)[1].convert_tokens_to_ids("w")
+    with_it = ((batch.response == letter) & batch.mask).any(1)
+    correct = correct.flatten().bool()
+    return [x.float().mean().item() if len(x) else 0.0 for x in (with_it, correct[with_it], correct[~with_it])]
+
+
+def compute(seeds):
+    metrics = {"before": lambda t: waits("arithmetic")[0], "after": lambda t: waits(t.weights)[0]}
+    result = compare(ARMS, [("before", "after")], seeds, metrics)
+    return result | {"base": waits("arithmetic")}
+
+
+def verdict(result):
+    return judged(result, "before → after", smallest=0.01)
+
+
+def effect(result):
+    _, right, others = result["base"]
+    share = told(result, "share of responses with a wait", ".4f")
+    return f"{share}; right in the base {right:.1%} with it, {others:.1%} without"
+
+
+def draw(result):
+    return drawn(result, 'Responses with a "wait", before and after', metric="share of responses")

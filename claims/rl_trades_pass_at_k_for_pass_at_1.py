@@ -1,0 +1,38 @@
+"""Reinforcement learning raises pass@1 at the cost of pass@k.
+
+Said by: "Does Reinforcement Learning Really Incentivize Reasoning Capacity in LLMs Beyond the Base Model?", 2504.13837
+(with many samples base models solve more problems than their trained versions); MaxRL, 2602.02710, sets out from it.
+
+Tested: pass@32 of 64 held-out sums of 5 to 8 terms before and after 60 steps of grpo.py (the runs of
+maxrl_keeps_pass_at_k_in_training.py), both sampled at temperature 1.
+
+Rule: reproduced if pass@1 rises and pass@32 falls by 0.02 or more, with a 95 % interval over seeds that excludes 0;
+refuted if the interval excludes such a fall of pass@32.
+"""
+
+from claims.court import REFUTED, REPRODUCED
+from claims.runs import HARD, compare, drawn, judged, told
+
+KIND = "runs"
+ARMS = {"before": f"grpo {HARD}", "after": f"grpo {HARD}"}
+
+
+def compute(seeds):
+    metrics = {"before": lambda t: t.rows[0]["eval/pass@32"], "after": lambda t: t.last("eval/pass@32")}
+    once = {"pass@1 before": lambda t: t.rows[0]["eval/avg"], "pass@1 after": lambda t: t.last()}
+    return compare(ARMS, [("before", "after")], seeds, metrics, **once)
+
+
+def verdict(result):
+    word = judged(result, "before → after", smallest=0.02, sign=-1)
+    arm = result["arms"]["after"]
+    return REFUTED if word == REPRODUCED and arm["pass@1 after"] <= arm["pass@1 before"] else word
+
+
+def effect(result):
+    arm = result["arms"]["after"]
+    return f"{told(result, 'pass@32')}; pass@1 {arm['pass@1 before']:.3f} before, {arm['pass@1 after']:.3f} after"
+
+
+def draw(result):
+    return drawn(result, "Sums of 5 to 8 terms, before and after 60 steps of GRPO", metric="pass@32")

@@ -1,0 +1,237 @@
+"""What the claims by training runs share: arms with paired seeds, and what may be said of their differences.
+
+An arm is a script's name, with changes of claims/variant.py, and flags on top of SETTINGS: "grpo --clip-eps 0.1",
+"grpo+coin". Seed s of every arm has the same problems, the same base model and the same seeds of the sampler. A run
+stays in runs/claims/ under a name made of its command and its script's code: an interrupted claim goes on, and arms
+that several claims share are run once. A run that ends because its numbers are not finite has a final accuracy of 0.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from claims.court import REFUTED, REPRODUCED, VOID, judge
+from common.checkpoints import checkpoints
+from common.cli import fail
+from common.compare import code
+from common.plots import BLUE, GRAY, GREEN, ORANGE, PURPLE, RED, read_metrics
+from common.scripts import ROOT, command, script_path
+from common.stats import interval
+
+from matplotlib.figure import Figure
+from scipy import stats
+
+RUNS = ROOT / "runs" / "claims"
+JOBS = 2  # runs at a time, with one thread each
+SETTINGS = (
+    "--engine transformers --prompts-per-step 8 --responses-per-prompt 8 --steps 30 --eval-every 0 --save-every 0 "
+    "--eval-problems 64 --eval-samples 8"
+)
+LAST = ""  # flags after all others: tests make runs tiny
+REUSE = "--num-minibatches 4 --update-epochs 4 --steps 25"  # 16 updates from every rollout batch
+STALE = "--staleness 8 --lr 1.5e-4 --num-minibatches 2 --steps 48"  # rollouts that are 8 batches old
+TIGHT = "--max-rounds 1 --max-response-tokens 40"  # dapo.py with a limit that cuts many right answers
+HARD = "--dataset arithmetic-hard --steps 60 --eval-samples 32"  # sums of 5 to 8 terms
+CLIPPED = 0.01  # a comparison in which no arm clips as much of the loss weight says nothing about clipping
+COLORS = (GRAY, BLUE, ORANGE, GREEN, RED, PURPLE)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run, as its folder tells it."""
+
+    folder: Path
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """What it logged, a row for each step, step 0 being the base model."""
+        return read_metrics(self.folder)
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        return json.loads((self.folder / "config.json").read_text())["args"]
+
+    @property
+    def ended(self) -> bool:
+        """Whether it came to its last evaluation; where it was stopped by hand it did not."""
+        return self.rows[-1]["step"] == self.settings["steps"] and "eval/avg" in self.rows[-1]
+
+    @property
+    def weights(self) -> str:
+        """The folder with the model after the last step, from the repository's root."""
+        return str(checkpoints(self.folder)[-1].relative_to(ROOT))
+
+    def last(self, metric: str = "eval/avg") -> float:
+        """A metric of the last step, or 0 for a run that did not come so far."""
+        return (self.rows[-1].get(metric) or 0.0) if self.ended else 0.0
+
+    def series(self, metric: str) -> list[float]:
+        """A metric by step, from step 1 on; where it is missing it has not changed, and after an early end it is 0."""
+        values, rows = [], {row["step"]: row for row in self.rows}
+        for step in range(1, self.settings["steps"] + 1):
+            value = rows[step].get(metric) if step in rows else 0.0
+            values.append(value if value is not None else values[-1] if values else 0.0)
+        return values
+
+    def mean(self, metric: str, steps: int = 0) -> float:
+        """The mean of a metric over all steps, or over the last so many."""
+        return statistics.mean(self.series(metric)[-steps:])
+
+    @property
+    def clipped(self) -> float:
+        """Share of the loss weight whose gradient was clipped or masked, over all updates."""
+        return self.mean("clip_pos") + self.mean("clip_neg")
+
+    @property
+    def budget(self) -> dict[str, float]:
+        """Responses generated, tokens trained on, and updates."""
+        own = self.settings
+        prompts = sum(row.get("sampled_prompts", own["prompts_per_step"]) for row in self.rows if row["step"] > 0)
+        return {
+            "responses": prompts * own["responses_per_prompt"],
+            "tokens": sum(row.get("response_tokens", 0) for row in self.rows),
+            "updates": own["steps"] * own["num_minibatches"] * own["update_epochs"],
+        }
+
+
+def words(arm: str, seed: int) -> list[str]:
+    """What follows `python` in the command of a run."""
+    first, *flags = arm.split()
+    script = ["-m", "claims.variant", first] if "+" in first else command(script_path(first))
+    return [*script, *SETTINGS.split(), *flags, *LAST.split(), "--seed", str(seed)]
+
+
+def trial(arm: str, seed: int) -> Trial:
+    """The run of an arm with a seed: the one that is kept, or else a new one."""
+    script, *changes = arm.split()[0].split("+")
+    text = "\n".join([*words(arm, seed), *code(script)])
+    if changes:
+        text += (Path(__file__).parent / "variant.py").read_text()
+    folder = RUNS / f"{script}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    if not (folder / "done").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        arguments = [sys.executable, *words(arm, seed), "--run-dir", str(folder)]
+        ran = subprocess.run(
+            arguments, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True
+        )
+        if "not finite" not in ran.stderr and (ran.returncode or not Trial(folder).ended):
+            reason = (ran.stderr.strip() or "no reason given").splitlines()[-1]
+            fail(f"python {' '.join(arguments[1:])} did not come to its end: {reason}", code=1)
+        shutil.rmtree(folder / "best", ignore_errors=True)
+        for path in (*folder.glob("*/state.pt"), folder / "curves.png"):
+            path.unlink(missing_ok=True)
+        (folder / "done").touch()
+    return Trial(folder)
+
+
+def trials(arms: dict[str, str], seeds: int) -> dict[str, list[Trial]]:
+    """All runs of the arms, two at a time, seed by seed."""
+    jobs = [(arm, seed) for seed in range(1, seeds + 1) for arm in dict.fromkeys(arms.values())]
+    with ThreadPoolExecutor(JOBS) as pool:
+        done = dict(zip(jobs, pool.map(lambda job: trial(*job), jobs), strict=True))
+    return {name: [done[arm, seed] for seed in range(1, seeds + 1)] for name, arm in arms.items()}
+
+
+def detectable(values: list[float], power: float = 0.8) -> float:
+    """The smallest true mean that a t-test at 5 % finds with this power, given the spread of these values."""
+    quantiles = stats.t.ppf([0.975, power], len(values) - 1)
+    return quantiles.sum() * statistics.stdev(values) / len(values) ** 0.5
+
+
+def accuracy(t: Trial) -> float:
+    """Held-out accuracy after the last step, avg@8."""
+    return t.last()
+
+
+def compare(
+    arms: dict[str, str],
+    pairs: list[tuple[str, str]],
+    seeds: int,
+    metric: Callable[[Trial], float] | dict[str, Callable[[Trial], float]] = accuracy,
+    curve: str = "accuracy",
+    **others: Callable[[Trial], float],
+) -> dict[str, Any]:
+    """Run the arms; the metric of each seed, paired differences of the second arm from the first, and what was spent.
+
+    `metric` is one for all arms, or one for each. `curve` is the logged metric to draw, `others` are further ones to
+    report without a verdict. A difference is (mean, half of the 95 % interval, smallest difference that so many seeds
+    would have shown).
+    """
+    done = trials(arms, seeds)
+    of_arms = metric if isinstance(metric, dict) else dict.fromkeys(arms, metric)
+    values = {name: [of_arms[name](t) for t in of_arm] for name, of_arm in done.items()}
+    result = {"seeds": seeds, "arms": {}, "differences": {}}
+    for name, of_arm in done.items():
+        budgets = [t.budget for t in of_arm]
+        result["arms"][name] = {
+            "command": "python " + " ".join(words(arms[name], 1)[:-2]),
+            "values": values[name],
+            "clipped": statistics.mean(t.clipped for t in of_arm),
+            **{key: statistics.mean(budget[key] for budget in budgets) for key in budgets[0]},
+            **{key: statistics.mean(map(other, of_arm)) for key, other in others.items()},
+            "curve": [round(statistics.mean(step), 4) for step in zip(*(t.series(curve) for t in of_arm), strict=True)],
+        }
+    for a, b in pairs:
+        changes = [y - x for x, y in zip(values[a], values[b], strict=True)]
+        result["differences"][f"{a} → {b}"] = [*interval(changes), detectable(changes)]
+    return result
+
+
+def judged(result: dict[str, Any], pair: str, smallest: float, sign: int = 1) -> str:
+    """The verdict on one difference, claimed to be positive (or, with `sign` -1, negative)."""
+    mean, half, _ = result["differences"][pair]
+    return judge(sign * mean, half, smallest)
+
+
+def harmless(result: dict[str, Any], pair: str, smallest: float, sign: int = 1) -> str:
+    """The verdict on a claim that nothing is lost from the first arm to the second: that on a loss, reversed."""
+    loss = judged(result, pair, smallest, -sign)
+    return {REPRODUCED: REFUTED, REFUTED: REPRODUCED}.get(loss, loss)
+
+
+def judged_by_clip(result: dict[str, Any], verdict: str) -> str:
+    """The verdict of a claim about clipping, or void where no arm clips 1 % of the loss weight."""
+    return verdict if max(arm["clipped"] for arm in result["arms"].values()) >= CLIPPED else VOID
+
+
+def told(result: dict[str, Any], what: str = "accuracy", form: str = ".3f") -> str:
+    """Means of the arms, the differences with their intervals, and how much was clipped, in one line."""
+    arms = result["arms"]
+    means = ", ".join(f"{name} {statistics.mean(arm['values']):{form}}" for name, arm in arms.items())
+    differences = "; ".join(
+        f"{pair} {mean:+{form}} ± {half:{form}} (smallest to be seen {seen:{form}})"
+        for pair, (mean, half, seen) in result["differences"].items()
+    )
+    clipped = ", ".join(f"{arm['clipped']:.1%}" for arm in arms.values())
+    return f"{what}: {means}; {differences}; clipped {clipped}; {result['seeds']} seeds"
+
+
+def drawn(
+    result: dict[str, Any], title: str, curve: str = "training accuracy", metric: str = "held-out accuracy"
+) -> Figure:
+    """The mean curve of each arm, and beside it the metric of each seed with the interval of its mean."""
+    figure = Figure(figsize=(7.2, 3.3), layout="constrained")
+    figure.suptitle(title, fontsize="medium")
+    left, right = figure.subplots(1, 2)
+    for row, (arm, color) in enumerate(zip(result["arms"].values(), COLORS, strict=False)):
+        steps = range(1, len(arm["curve"]) + 1)
+        left.plot(steps, arm["curve"], color=color)
+        right.plot(arm["values"], [row] * len(arm["values"]), "o", color=color, alpha=0.35, markersize=4)
+        mean, half = interval(arm["values"])
+        right.errorbar(mean, row, xerr=half, fmt="o", color=color, capsize=4)
+    left.set(xlabel="step", ylabel=f"{curve}, mean of {result['seeds']} seeds")
+    count = len(result["arms"])
+    right.set(xlabel=metric, yticks=range(count), yticklabels=result["arms"], ylim=(count - 0.5, -0.5))
+    for panel in (left, right):
+        panel.grid(alpha=0.3)
+    return figure

@@ -1,0 +1,35 @@
+"""Rollouts of weights that are up to 8 rollout batches old do not hurt.
+
+Said by: slides and posts on asynchronous training ("in practice, this doesn't hurt until > 8 steps"); ScaleRL,
+2510.13786, settles on PipelineRL with 8 steps.
+
+Tested: grpo.py with fresh rollouts and with rollouts 8 batches old (two updates from each, learning rate 1.5e-4), with
+nothing done about it: the ratio is to the learner's recomputed log-probs, without TIS. The stale arm has 8 steps more,
+so that the delay at the start is not counted as harm.
+
+Rule: the claim is that nothing is lost. Refuted if the stale arm loses 0.05 of held-out accuracy or more and the 95 %
+interval of the paired difference excludes 0; reproduced if the interval excludes a loss of 0.05; else within noise.
+"""
+
+from claims.runs import STALE, compare, drawn, harmless, told
+
+KIND = "runs"
+ARMS = {
+    "fresh": "grpo --lr 1.5e-4 --num-minibatches 2 --steps 40",
+    "8 batches old": f"grpo {STALE} --tis-cap 0",
+}
+
+
+def compute(seeds):
+    return compare(ARMS, [("fresh", "8 batches old")], seeds)
+
+
+def verdict(result):
+    return harmless(result, "fresh → 8 batches old", smallest=0.05)
+
+
+effect = told
+
+
+def draw(result):
+    return drawn(result, "Rollouts 8 batches old, uncorrected, beside fresh ones")

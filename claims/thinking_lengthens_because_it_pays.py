@@ -1,0 +1,32 @@
+"""Responses grow longer in training because thinking pays.
+
+Said by: DeepSeek-R1, 2501.12948, Fig. 3 (R1-Zero learns by itself to think longer). Dr. GRPO, 2503.20783, puts part of
+the growth down to the optimizer's bias towards long wrong answers, which would not need a reward for thinking.
+
+Tested: grpo.py for 30 steps with its rewards, and with each group's rewards in a random order: as many responses are
+rewarded, in the same groups, but which ones has nothing to do with what they say. Mean length over the last 5 steps.
+
+Rule: 95 % interval of the paired difference. Reproduced if true rewards make responses longer than shuffled ones do by
+5 tokens or more, with the interval above 0; refuted if the interval excludes 5 tokens.
+"""
+
+from claims.runs import compare, drawn, judged, told
+
+KIND = "runs"
+ARMS = {"true rewards": "grpo", "shuffled": "grpo+shuffled"}
+
+
+def compute(seeds):
+    return compare(ARMS, [("shuffled", "true rewards")], seeds, lambda t: t.mean("length", 5), "length")
+
+
+def verdict(result):
+    return judged(result, "shuffled → true rewards", smallest=5)
+
+
+def effect(result):
+    return told(result, "tokens per response", ".1f")
+
+
+def draw(result):
+    return drawn(result, "Response length, with true and with shuffled rewards", "tokens", "tokens per response")

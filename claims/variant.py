@@ -1,0 +1,88 @@
+"""A script with a part exchanged, for claims about what no flag changes.
+
+    python -m claims.variant grpo+coin --steps 20                # every reward is a coin flip
+    python -m claims.variant grpo+shuffled                       # each group's rewards in a random order
+    python -m claims.variant grpo+lenient=0.2                    # a wrong answer is accepted with chance 0.2
+    python -m claims.variant grpo+k1 --kl-beta 0.5               # the k1 estimate of the KL in the loss, not k3
+    python -m claims.variant dppo+negative                       # the mask on negative advantages alone (or positive)
+    python -m claims.variant dppo+random                         # on as many tokens of negative advantage, at random
+    python -m claims.variant grpo+dr_grpo.token_weights          # a function of another script
+
+What is random here is drawn after the script has seeded the step: the same in every arm that has the same seed.
+"""
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from common.cli import fail
+from common.scripts import load
+
+import torch
+import tyro
+from torch import Tensor
+
+REWARDS: dict[str, Callable[[Tensor, float], Tensor]] = {  # (P, G) rewards in, (P, G) rewards out
+    "coin": lambda rewards, _: torch.randint_like(rewards, 2),
+    "shuffled": lambda rewards, _: rewards.gather(1, torch.rand_like(rewards).argsort(1)),
+    "lenient": lambda rewards, q: torch.maximum(rewards, (torch.rand_like(rewards) < q).float()),
+}
+MASKS = ("negative", "positive", "random")
+
+
+def with_mask(script: ModuleType, kind: str) -> Callable[..., tuple[Tensor, dict[str, Tensor]]]:
+    """DPPO's policy loss, masked only where the advantage is negative, only where it is positive, or at random."""
+    original, generator = script.policy_loss, torch.Generator().manual_seed(0)
+
+    def policy_loss(logp, old_logp, rollout_logp, advantages, mask, args, *more):  # (B, T) tensors, as in the script
+        inputs = (logp, old_logp, rollout_logp, advantages, mask)
+        _, values = original(*inputs, args, *more)
+        free, _ = original(*inputs, dataclasses.replace(args, delta=1e6), *more)  # (B, T), nothing masked
+        masked = {side: values[side].bool() & mask for side in ("clip_pos", "clip_neg")}  # (B, T)
+        if kind == "negative":
+            masked["clip_pos"] = torch.zeros_like(mask)
+        if kind == "positive":
+            masked["clip_neg"] = torch.zeros_like(mask)
+        if kind == "random":
+            candidates = (advantages < 0) & mask  # (B, T)
+            draws = torch.rand(mask.shape, generator=generator).to(mask.device) * candidates  # (B, T)
+            order = draws.flatten().argsort(descending=True)  # (B T,)
+            chosen = torch.zeros_like(mask).flatten()  # (B T,)
+            chosen[order[: int(masked["clip_neg"].sum())]] = True
+            masked = {"clip_pos": torch.zeros_like(mask), "clip_neg": chosen.view(mask.shape)}
+        keep = ~(masked["clip_pos"] | masked["clip_neg"])  # (B, T)
+        return keep * free, values | {side: where.float() for side, where in masked.items()}
+
+    return policy_loss
+
+
+def change(script: ModuleType, name: str) -> None:
+    """Exchange one part of a script."""
+    kind, _, number = name.partition("=")
+    other, _, function = name.rpartition(".")
+    if kind in REWARDS:
+        original, q = script.compute_advantages, float(number or 0)
+        script.compute_advantages = lambda rewards, args: original(REWARDS[kind](rewards, q), args)
+    elif kind == "k1":
+        script.kl_penalty = lambda logp, ref_logp: logp - ref_logp
+    elif kind in MASKS:
+        script.policy_loss = with_mask(script, kind)
+    elif other and "=" not in name:
+        setattr(script, function, getattr(load(other), function))
+    else:
+        fail(f"{name} is no change of a script: {', '.join([*REWARDS, 'k1', *MASKS])} or SCRIPT.FUNCTION.")
+
+
+def main(arguments: list[str]) -> Any:
+    first, *flags = arguments or fail("name a script and its changes: python -m claims.variant grpo+coin")
+    name, *changes = first.split("+")
+    script = load(name)
+    for one in changes:
+        change(script, one)
+    script.main(tyro.cli(script.Args, args=flags, description=__doc__))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
