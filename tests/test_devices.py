@@ -31,7 +31,7 @@ def test_nothing_is_left_on_the_cpu(name, tiny_model, tmp_path):
     Args = load(name).Args
     flags = [*FLAGS, "--model", str(tiny_model), "--dataset", str(tiny_model / "problems.jsonl")]
     flags += ["--kl-beta", "0.1"] if hasattr(Args, "kl_beta") else []
-    flags += ["--staleness", "1"] if hasattr(Args, "staleness") else []
+    flags += ["--staleness", "1", *(("--overlong-cache", "4") if hasattr(Args, "overlong_cache") else ())]
     for setting, value in needed(load(name), tiny_model).items():
         flags += [f"--{setting}", str(value)]
     runs = {"cpu": command(script_path(name)), "device": ["-m", "tests.fake_device", name]}

@@ -262,8 +262,7 @@ def replay(recorder, args, folder, reference):
 
         # The sampler has the learner's weights of k steps ago, here shifted, at the same temperature.
         at_start[step] = current
-        _, _, _, loaded, _, _ = recorder.rounds[step][-1]
-        for number, weights in enumerate(loaded, max(1, step - args.staleness)):
+        for number, weights in enumerate(recorder.rounds[step][-1][3], max(1, step - args.staleness)):
             assert all(map(torch.equal, weights, at_start[number])), "the sampler's weights"
         sampler = Model(folder)
         for response in [r for r in responses if r.step][::5]:  # some of an earlier step perhaps, some of none
