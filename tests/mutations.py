@@ -3,12 +3,14 @@
     python tests/mutations.py                  # all, two at a time; about half an hour on two cores
     python tests/mutations.py --only grpo      # those of some scripts
     python tests/mutations.py --quick          # each mutation in one script only
+    python tests/mutations.py --kept FILE      # goes on where an interrupted one ended
 
 Not a part of the test suite: run it by hand when loops, oracles or `test_steps.py` change. The table goes to
 docs/mutations.md.
 """
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
@@ -243,7 +245,7 @@ def survives(mutation: Mutation, file: str) -> bool:
         assert mutation.old in text, f"{file} has no {mutation.old!r}"
         (copy / file).write_text(text.replace(mutation.old, mutation.new))
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", mutation.tests]
-        if not file.startswith("common/"):
+        if Path(file).stem in parents():
             command += ["-k", Path(file).stem]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         result = subprocess.run(command, cwd=copy, capture_output=True, text=True, env=environment)
@@ -255,10 +257,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--kept", type=Path, help="file of outcomes; what it has is not tried again")
     args = parser.parse_args()
     jobs = [(mutation, file) for mutation in MUTATIONS for file in places(mutation, args.only, args.quick)]
+    kept = json.loads(args.kept.read_text()) if args.kept and args.kept.exists() else {}
+
+    def outcome(job: tuple[Mutation, str]) -> bool:
+        mutation, file = job
+        key = f"{file}: {mutation.old} -> {mutation.new}"
+        if key not in kept:
+            kept[key] = survives(mutation, file)
+            print(f"{'SURVIVED' if kept[key] else 'noticed'}: {mutation.what}, {file}", file=sys.stderr, flush=True)
+            if args.kept:
+                args.kept.write_text(json.dumps(kept, indent=1))
+        return kept[key]
+
     with ThreadPoolExecutor(2) as pool:
-        outcomes = list(pool.map(lambda job: survives(*job), jobs))
+        outcomes = list(pool.map(outcome, jobs))
     lines = ["| mutation | in | noticed by |", "|---|---|---|"]
     for mutation in MUTATIONS:
         mine = [(Path(file).stem, alive) for (m, file), alive in zip(jobs, outcomes, strict=True) if m is mutation]
