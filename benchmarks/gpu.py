@@ -44,7 +44,7 @@ SHAPES = {
     "1.5B": (1536, 28, 8960, 12, 2, 8192),
     "3B": (2048, 36, 11008, 16, 2, 4096),
 }
-TINY_SHAPES = {"tiny": (64, 2, 128, 4, 2, 2048)}
+TINY_SHAPES = {"tiny": (128, 2, 256, 4, 2, 2048)}
 PRECISIONS = {
     "bf16": ["--rollout-precision", "bf16"],
     "fp8": ["--rollout-precision", "fp8"],

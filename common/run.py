@@ -21,8 +21,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from common import distributed
-from common.checkpoints import checkpoints, drop_old, lacks_memory, load_newest, save_checkpoint
-from common.cli import fail, first_line, flag
+from common.checkpoints import checkpoints, drop_old, load_newest, save_checkpoint
+from common.cli import fail, first_line, flag, lacks_memory
 from common.distributed import any_process, gather, local, local_world_size, rank, whole, whole_weights, world_size
 from common.engines import Engine
 from common.evaluate import evaluate
