@@ -74,12 +74,11 @@ CASES = {
 
 @pytest.mark.parametrize("script", ["grpo", *(pytest.param(s, marks=pytest.mark.slow) for s in ("dapo", "ppo"))])
 def test_processes_agree(script, tmp_path):
-    """1, 2 and 3 processes end with the same weights, moments and metrics within rounding."""
-    for processes in (1, 2, 3):
+    """One process and three end with the same weights, moments and metrics within rounding."""
+    for processes in (1, 3):
         output = finish(start(processes, f"{script}.py", tmp_path / str(processes), f"{SMALL} {CASES[script]}"))
         assert output.count("held-out accuracy") == 1, "more than one process prints"
-    for processes in (2, 3):
-        assert_same(tmp_path / "1", tmp_path / str(processes), 1e-5)
+    assert_same(tmp_path / "1", tmp_path / "3", 1e-5)
 
 
 @pytest.mark.slow
@@ -102,16 +101,14 @@ def test_more_processes_than_rows(tmp_path):
 
 def test_resume_with_another_number(tmp_path):
     """A run goes on with another number of processes as if it had not; with the same number, to the bit."""
-    flags = SMALL + " --staleness 1 --kl-beta 0.05"
-    for processes in (1, 2):
-        finish(start(processes, "grpo.py", tmp_path / f"{processes}", flags))
-    for before, after in ((2, 1), (1, 2), (2, 3), (2, 2)):
-        folder = tmp_path / f"{before}-{after}"
-        shutil.copytree(tmp_path / f"{before}", folder)
+    finish(start(2, "grpo.py", tmp_path / "whole", SMALL + " --staleness 1 --kl-beta 0.05"))
+    for processes in (1, 2, 3):
+        folder = tmp_path / f"{processes}"
+        shutil.copytree(tmp_path / "whole", folder)
         shutil.rmtree(folder / "checkpoint-000003")
-        output = finish(start(after, "grpo.py", folder, resume=True))
+        output = finish(start(processes, "grpo.py", folder, resume=True))
         assert "after step 2" in output
-        assert_same(tmp_path / f"{before}", folder, 0 if before == after else 1e-5)
+        assert_same(tmp_path / "whole", folder, 0 if processes == 2 else 1e-5)
 
 
 def test_sharded_checkpoints(tmp_path):
@@ -122,7 +119,7 @@ def test_sharded_checkpoints(tmp_path):
     assert not (last / "model.safetensors").exists()
     checkpoints.main([str(last), str(tmp_path / "model")])
     shutil.rmtree(last)
-    assert "after step 2" in finish(start(3, "grpo.py", tmp_path / "parts", resume=True))
+    assert "after step 2" in finish(start(1, "grpo.py", tmp_path / "parts", resume=True))
     checkpoints.main([str(last), str(tmp_path / "model-resumed")])
     expected = dict(AutoModelForCausalLM.from_pretrained(tmp_path / "one" / last.name).named_parameters())
     for folder in (tmp_path / "model", tmp_path / "model-resumed"):

@@ -575,6 +575,7 @@ def test_learning_rate_schedules_are_those_of_transformers():
     assert learning_rate(1, grpo.Args(warmup_steps=0)) == grpo.Args().lr
 
 
+@pytest.mark.slow  # .ci/run does it with the README's own command
 def test_it_learns(tmp_path, capsys):
     """Fifteen steps of GRPO: held-out accuracy rises by at least 0.3 and responses become longer."""
     _, rows = run(

@@ -49,7 +49,7 @@ def test_killed_runs_end_as_the_uninterrupted_one(tmp_path):
         while snapshot(folder) == before and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.002)
         try:
-            process.wait(rng.uniform(0, 0.3) if kills < 8 else None)
+            process.wait(rng.uniform(0, 0.3) if kills < 5 else None)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
             process.wait()
