@@ -15,11 +15,13 @@ then has something to find, namely that writing the steps down pays.
 
     python -m models.pretrain                # writes models/arithmetic/
     python -m models.pretrain --rambling     # writes models/arithmetic-rambling/
+    python -m models.pretrain --experts 4 --batch 64 --steps 1390 --out runs/experts
 
 With --rambling a writer may also say the result again and again before the box (`so 37`, `hm 37`). How
 often is chance, whether it is right or wrong, and changes nothing: so this model shows what an objective
 does to length alone. The textbook phase is not run again: the second model begins with the weights of the
-first.
+first. So does a mixture of experts, whose experts all begin as the first model's MLP (sparse upcycling,
+2212.05055).
 """
 
 import math
@@ -35,13 +37,21 @@ import torch
 import torch.nn.functional as F
 import tyro
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+    PreTrainedTokenizerFast,
+)
 
 
 @dataclass
 class Args:
     rambling: bool = False
     """Writers ramble before the box; goes on from models/arithmetic, in place of the textbook phase."""
+    experts: int = 0
+    """Experts in place of each MLP, two of them used at each token; goes on from models/arithmetic."""
     out: Path | None = None
     """Folder for the weights, the configuration and the tokenizer; by default the model's place in models/."""
     seed: int = 0
@@ -116,6 +126,18 @@ def styled_solution(rng: random.Random, question: str, textbook: bool) -> list[s
     return [*lines, rf"\boxed{{{total}}}"]
 
 
+def with_experts(dense: LlamaForCausalLM, experts: int) -> MixtralForCausalLM:
+    """A mixture of so many experts, each of them the MLP of the dense model; the routers are at random."""
+    config = {key: value for key, value in dense.config.to_dict().items() if key not in ("model_type", "architectures")}
+    model = MixtralForCausalLM(MixtralConfig(**config, num_local_experts=experts, num_experts_per_tok=2))
+    model.load_state_dict(dense.state_dict(), strict=False)
+    for layer, source in zip(model.model.layers, dense.model.layers, strict=True):
+        both = torch.cat([source.mlp.gate_proj.weight, source.mlp.up_proj.weight])
+        layer.mlp.experts.gate_up_proj.data.copy_(both)
+        layer.mlp.experts.down_proj.data.copy_(source.mlp.down_proj.weight)
+    return model
+
+
 def main(args: Args) -> None:
     torch.manual_seed(args.seed)
     rng = random.Random(args.seed)
@@ -136,8 +158,10 @@ def main(args: Args) -> None:
         pad_token_id=tokenizer.pad_token_id,
     )
     first, model = 0, LlamaForCausalLM(config)
-    if args.rambling:
+    if args.rambling or args.experts:
         first, model = math.ceil(args.textbook * args.steps), LlamaForCausalLM.from_pretrained(EMBEDDED["arithmetic"])
+    if args.experts:
+        model = with_experts(model, args.experts)
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters")
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.98), weight_decay=0.1)
     warmup = max(1, args.steps // 20)

@@ -51,11 +51,13 @@ def refused(capsys, **changes):
     return capsys.readouterr().err
 
 
-def test_table(runs, tmp_path):
+def test_table(runs, tmp_path, monkeypatch):
     """The mean of the runs' accuracies with its interval; a better entry comes first, the same name replaces."""
-    table = tmp_path / "board.md"
+    table, accuracy, judged = tmp_path / "board.md", leaderboard.accuracy, []
+    monkeypatch.setattr(leaderboard, "accuracy", lambda model, *more: judged.append(model) or accuracy(model, *more))
     leaderboard.main(replace(ARGS, runs=runs, table=table))
     board = json.loads(table.with_suffix(".json").read_text())
+    assert judged == [run / "checkpoint-000002" for run in runs]
     (entry,) = board["entries"]
     mean, half = interval(entry["accuracies"])
     assert entry == entry | {"name": "mine", "script": "grpo", "seeds": 3, "responses": 32, "mean": mean, "half": half}
