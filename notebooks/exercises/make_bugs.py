@@ -48,7 +48,7 @@ RUNS = {
            "(kept if (2 * row - 1 + overlong_penalty(torch.tensor([len(t) for t in group.tokens]), args)).std() > 0 "
            "else spare)")),
     "B": ("grpo", (), None),
-    "C": ("grpo", ("--kl-beta", "0.5"),
+    "C": ("grpo", ("--kl-beta", "0.5", "--num-minibatches", "1"),
           ("grpo.py", "return torch.exp(ref_logp - logp) - (ref_logp - logp) - 1", "return logp - ref_logp")),
     "D": ("grpo", ("--lr", "2e-5"),
           ("common/models.py", "dtype=torch.float32", "dtype=torch.bfloat16")),
