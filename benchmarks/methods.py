@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.plots import BLUE, GRAY, read_metrics
+from common.plots import BLUE, GRAY, draw_seeds, read_metrics
 from common.scripts import ROOT, command, parents, script_path
 from common.stats import interval
 
@@ -113,18 +113,7 @@ def draw(runs: list[dict]) -> None:
         for axes, method in zip(of_row, others, strict=True):
             for name, color in (("grpo", GRAY), (method, BLUE)):
                 logs = [r["log"] for r in runs if r["method"] == name]
-                steps = [row["step"] for row in logs[0] if key in row]
-                values = list(zip(*([row[key] for row in log if key in row] for log in logs), strict=True))
-                mean, low, high = ([f(v) for v in values] for f in (statistics.mean, min, max))
-                if key == "eval/avg":  # few and far between: no line through what nobody measured
-                    errors = [
-                        [m - x for m, x in zip(mean, low, strict=True)],
-                        [x - m for m, x in zip(mean, high, strict=True)],
-                    ]
-                    axes.errorbar(steps, mean, errors, color=color, fmt="o", markersize=4)
-                else:
-                    axes.plot(steps, mean, color=color)
-                    axes.fill_between(steps, low, high, color=color, alpha=0.2)
+                draw_seeds(axes, logs, key, color)
             axes.grid(alpha=0.3)
         of_row[0].set_ylabel(label)
     for axes, method in zip(panels[0], others, strict=True):
