@@ -90,7 +90,7 @@ def test_an_interrupted_evaluation_ends_with_the_same_figures(trained, tiny_mode
     generate, calls = TransformersEngine.generate, []
 
     def third_time(*args, **kwargs):
-        calls.append(0)
+        calls.append(len(args[1]))
         if len(calls) == 3:
             raise KeyboardInterrupt
         return generate(*args, **kwargs)
@@ -104,11 +104,11 @@ def test_an_interrupted_evaluation_ends_with_the_same_figures(trained, tiny_mode
     with (cut / "samples.jsonl").open("a") as file:
         file.write(whole[4] + "\n" + whole[5][:30])
     evaluate.main(evaluate.Args(resume=cut))
+    assert calls[3:] == [2, 1, 7], "the chunks are not the same, or what is done was sampled again"
     for name in ("samples.jsonl", "greedy.jsonl", "results.json"):
         assert (cut / name).read_text() == (tmp_path / "whole" / name).read_text()
-    calls.clear()
-    evaluate.main(evaluate.Args(resume=cut))
-    assert not calls, "what is done was sampled again"
+    found, logged = json.loads((cut / "results.json").read_text())["all"], plots.read_metrics(trained)[-1]
+    assert all(found[name] == logged[f"eval/{name}"] for name in ("avg", "pass@8", "greedy", "length_wrong"))
     assert "leave out --max-response-tokens" in ended(
         capsys, lambda: evaluate.main(evaluate.Args(resume=cut, max_response_tokens=9))
     )
@@ -250,9 +250,10 @@ def test_a_chat_asks_as_training_does(monkeypatch, capsys):
 
 def test_a_conversation_keeps_what_was_said(chat_model, monkeypatch, capsys):
     """Shown without control characters, cut short by Ctrl-C, and put before the next question as it was said."""
-    prompts, real = [], chat.continue_responses
+    prompts, seeds, real = [], [], chat.continue_responses
 
     def scripted(engine, prompt_ids, begun, *rest):
+        seeds.extend(rest[-1])
         prompts.append(tokenizer.decode(prompt_ids[0]))
         if len(prompts) == 3:
             raise KeyboardInterrupt
@@ -266,6 +267,7 @@ def test_a_conversation_keeps_what_was_said(chat_model, monkeypatch, capsys):
     talk(monkeypatch, "one\ntwo\n", **settings)
     out = capsys.readouterr().out
     assert "a\\x1b[31mb" in out and "\x1b" not in out and "[stopped]" in out
+    assert len(set(seeds)) == len(seeds) > 3, "the same random numbers again"
     assert prompts[0].count("<|im_start|>") == 3 and "step by step" not in prompts[0]
     assert prompts[-1].startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\none<|im_end|>\n")
     assert "<|im_start|>assistant\na\x1b[31mbccc" in prompts[2] and "user\ntwo<|im_end|>" in prompts[2]
