@@ -24,6 +24,7 @@ from common.terminal import printable
 import tyro
 
 PIECE = 16  # tokens that are generated before they are shown
+LONGEST = 8192  # tokens of prompt and response, or twice the longest response: what vLLM reserves memory for
 
 
 @dataclass(kw_only=True)
@@ -67,8 +68,10 @@ def chat(args: Args, read: Callable[[str], str] = input) -> None:
         if args.conversation and tokenizer.chat_template is None:
             fail("--conversation is for chat models, and this model's tokenizer has no chat template: leave it out.")
         make_prompt("", args.prompt, tokenizer, args.system_prompt)  # mistakes show before the first question
-        context, vocabulary = context_length(model), model.get_input_embeddings().num_embeddings
-        longest = Problem("", "", "", [0] * max(1, context - args.max_response_tokens))
+        context = min(context_length(model), max(LONGEST, 2 * args.max_response_tokens))
+        args.max_response_tokens = min(args.max_response_tokens, context - 1)
+        vocabulary = model.get_input_embeddings().num_embeddings
+        longest = Problem("", "", "", [0] * (context - args.max_response_tokens))
         engine = make_engine(args, model, tokenizer, [longest])
         stack.callback(engine.close)
         print("Ctrl-C stops a response, Ctrl-D ends.", flush=True)
