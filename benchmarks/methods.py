@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.checkpoints import checkpoints
-from common.plots import BLUE, GRAY, read_metrics
+from common.plots import BLUE, GRAY, draw_seeds, read_metrics
 from common.scripts import ROOT, command, load, parents, script_path
 from common.stats import interval
 
@@ -128,13 +128,7 @@ def draw(runs: list[dict]) -> None:
             axes.axis("off")
             continue
         for name, color in (("grpo", GRAY), (method, BLUE)):
-            logs = [r["log"] for r in runs if r["method"] == name]
-            steps = [row["step"] for row in logs[0] if "eval/avg" in row]
-            values = list(zip(*([row["eval/avg"] for row in log if "eval/avg" in row] for log in logs), strict=True))
-            means = [statistics.mean(v) for v in values]
-            errors = [[m - min(v) for m, v in zip(means, values, strict=True)]]
-            errors += [[max(v) - m for m, v in zip(means, values, strict=True)]]
-            axes.errorbar(steps, means, errors, color=color, fmt="o", markersize=4)
+            draw_seeds(axes, [r["log"] for r in runs if r["method"] == name], "eval/avg", color)
         axes.set_title(method, color=BLUE, fontsize="medium")
         axes.grid(alpha=0.3)
     figure.supxlabel("step (a rollout batch of 256 responses)")

@@ -15,8 +15,8 @@ import time
 from datetime import date
 from pathlib import Path
 
+from common.folders import package_versions
 from common.plots import read_metrics
-from common.run import package_versions
 
 import numpy as np
 

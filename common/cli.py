@@ -30,6 +30,12 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+def on_command_line() -> set[str]:
+    """The settings whose flags stand on the command line."""
+    words = [word.removeprefix("--").split("=")[0] for word in sys.argv[1:] if word.startswith("--")]
+    return {word.removeprefix("no-").replace("-", "_") for word in words}
+
+
 def lacks_memory(error: BaseException) -> bool:
     """Whether memory has run out, of the machine or of a GPU."""
     return isinstance(error, MemoryError) or any(words in str(error).lower() for words in NO_MEMORY)

@@ -1,9 +1,8 @@
 """Problems: generated ones, or any data set of questions and answers, as token ids."""
 
 import random
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -12,7 +11,7 @@ from common.cli import fail, first_line, flag
 from common.countdown import Countdown, countdown_problem
 from common.models import context_length
 from common.records import Problem
-from common.settings import DATA_FILES, GENERATED_DATA, Settings, local_path
+from common.settings import DATA_FILES, GENERATED_DATA, DataSettings, Settings, local_path
 
 INSTRUCTION = "\nPlease reason step by step, and put your final answer within \\boxed{}."
 MOST_EMPTY = 0.01  # share of rows without a question or answer that may be left out
@@ -35,6 +34,26 @@ GENERATORS: dict[str, Callable[[random.Random], tuple[str, str | Countdown]]] = 
     "arithmetic": arithmetic_problem,
     "arithmetic-hard": partial(arithmetic_problem, fewest=5, most=8),
     "countdown": countdown_problem,
+}
+
+
+@dataclass(frozen=True)
+class Standard:
+    """A data set on the hub that has a short name here. Without a training split it is for evaluation alone."""
+
+    hub: str
+    config: str | None
+    train_split: str | None
+    eval_split: str
+    question_column: str
+    answer_column: str
+    difficulty_column: str | None = None
+
+
+STANDARD = {
+    "gsm8k": Standard("openai/gsm8k", "main", "train", "test", "question", "answer"),
+    "math500": Standard("HuggingFaceH4/MATH-500", None, None, "test", "problem", "answer", "level"),
+    "aime24": Standard("HuggingFaceH4/aime_2024", None, None, "train", "problem", "answer"),
 }
 
 
@@ -76,6 +95,8 @@ def read_dataset(name: str, config: str | None, split: str, setting: str = "data
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # the reason is in the sentence below
     path, given = local_path(name), f"{flag(setting)} {name}"
+    if name in STANDARD:
+        path, name, config = None, STANDARD[name].hub, STANDARD[name].config
     if path and not path.exists():
         fail(f"{given}: no such file or folder.")
     if path and path.is_file():
@@ -91,7 +112,7 @@ def read_dataset(name: str, config: str | None, split: str, setting: str = "data
         fail(f"{given} (split {split}) cannot be read: {first_line(error.__cause__ or error)}")
 
 
-def question_answer_pairs(args: Settings, split: str) -> list[tuple[Any, str | tuple[str, ...]]]:
+def question_answer_pairs(args: DataSettings, split: str) -> list[tuple[Any, str | tuple[str, ...]]]:
     """(question, final answer) of every row; a question may be text or a list of chat messages."""
     rows = read_dataset(args.dataset, args.dataset_config, split).flatten()
     for kind, column in (("question", args.question_column), ("answer", args.answer_column)):
@@ -115,6 +136,22 @@ def question_answer_pairs(args: Settings, split: str) -> list[tuple[Any, str | t
         print(f"note: {what}; they are left out.", flush=True)
     left_out = set(empty)
     return [(question, right_answer(answer)) for i, (question, answer) in enumerate(pairs) if i not in left_out]
+
+
+def pairs_of(name: str, part: str, args: DataSettings) -> list[tuple[Any, Any]]:
+    """(question, answer) of the part "train" or "eval" of a data set, where it has parts or `args` names them."""
+    if name in GENERATED_DATA:
+        return generated_problems(name, part)
+    args, split = replace(args, dataset=name), args.train_split
+    if name in STANDARD:
+        known = STANDARD[name]
+        args.question_column, args.answer_column = known.question_column, known.answer_column
+        split = known.train_split if part == "train" else known.eval_split
+        if split is None:
+            fail(f"--dataset {name} is for evaluation alone: name it with --eval-dataset.")
+    elif part == "eval":
+        split = args.eval_split or args.train_split
+    return question_answer_pairs(args, split)
 
 
 def make_prompt(
@@ -150,46 +187,24 @@ def make_prompt(
     return text, tokenizer(text, add_special_tokens=not chat)["input_ids"]
 
 
-def load_problems(
-    args: Settings, model: Any, tokenizer: Any, rewrite: Callable[[Any], Any] = lambda question: question
-) -> tuple[list[Problem], list[Problem]]:
-    """Training problems and `args.eval_problems` held-out ones, disjoint by question; prompts hold it rewritten."""
-    if args.prompt is not None and "{question}" not in args.prompt:
-        fail("--prompt must contain {question}, where the question goes.")
-    if args.dataset in GENERATED_DATA:
-        train, held_out = (generated_problems(args.dataset, split) for split in ("train", "eval"))
-    else:
-        train = question_answer_pairs(args, args.train_split)
-        if args.eval_dataset or args.eval_split:
-            elsewhere = replace(args, dataset=args.eval_dataset or args.dataset)
-            held_out = question_answer_pairs(elsewhere, args.eval_split or args.train_split)
-        else:  # hold some rows out; the shuffle is the same for every seed, so that runs compare
-            random.Random(2026).shuffle(train)
-            count = min(args.eval_problems, len(train) // 5)
-            train, held_out = train[count:], train[:count]
-            if not held_out:
-                fail(
-                    f"--dataset {args.dataset} has {len(train)} rows, too few to hold any out: "
-                    "name held-out problems with --eval-split or --eval-dataset."
-                )
-    if len(held_out) < args.eval_problems:
-        print(f"note: {len(held_out)} held-out problems, not {args.eval_problems}: there are no more.", flush=True)
-    held_out = held_out[: args.eval_problems]
-    asked = {str(question) for question, _ in held_out}
-    train = [pair for pair in train if str(pair[0]) not in asked]
-    if not train:
-        fail(f"--dataset {args.dataset}: every training question is also a held-out one.")
-
+def make_problems(
+    pairs: list[tuple[Any, Any]],
+    args: DataSettings,
+    model: Any,
+    tokenizer: Any,
+    rewrite: Callable[[Any], Any] = lambda question: question,
+) -> list[Problem | None]:
+    """The problem of each (question, answer), None where the prompt is longer than `args.max_prompt_tokens`."""
     context, vocabulary = context_length(model), model.get_input_embeddings().num_embeddings
-    problems, too_long = [], Counter()  # of each question, whether it is held out
-    for i, (question, answer) in enumerate(held_out + train):
+    problems: list[Problem | None] = []
+    for question, answer in pairs:
         prompt, prompt_ids = make_prompt(rewrite(question), args.prompt, tokenizer, args.system_prompt)
         if not prompt_ids:
             fail("a prompt has no tokens: check --prompt and the question column.")
         if max(prompt_ids) >= vocabulary:
             fail(f"the tokenizer writes token {max(prompt_ids)}, but the model has {vocabulary}: {prompt[:80]!r}")
         if args.max_prompt_tokens and len(prompt_ids) > args.max_prompt_tokens:
-            too_long[i < len(held_out)] += 1
+            problems.append(None)
             continue
         if len(prompt_ids) + args.max_response_tokens > context:
             fail(
@@ -198,16 +213,45 @@ def load_problems(
                 "--max-prompt-tokens are left out."
             )
         problems.append(Problem(str(question), answer, prompt, list(prompt_ids)))
-    kept = len(held_out) - too_long[True]
-    if too_long:
+    return problems
+
+
+def load_problems(
+    args: Settings, model: Any, tokenizer: Any, rewrite: Callable[[Any], Any] = lambda question: question
+) -> tuple[list[Problem], list[Problem]]:
+    """Training problems and `args.eval_problems` held-out ones, disjoint by question; prompts hold it rewritten."""
+    train = pairs_of(args.dataset, "train", args)
+    if args.eval_dataset or args.eval_split or args.dataset in (*GENERATED_DATA, *STANDARD):
+        held_out = pairs_of(args.eval_dataset or args.dataset, "eval", args)
+    else:  # hold some rows out; the shuffle is the same for every seed, so that runs compare
+        random.Random(2026).shuffle(train)
+        count = min(args.eval_problems, len(train) // 5)
+        train, held_out = train[count:], train[:count]
+        if not held_out:
+            fail(
+                f"--dataset {args.dataset} has {len(train)} rows, too few to hold any out: "
+                "name held-out problems with --eval-split or --eval-dataset."
+            )
+    if len(held_out) < args.eval_problems:
+        print(f"note: {len(held_out)} held-out problems, not {args.eval_problems}: there are no more.", flush=True)
+    held_out = held_out[: args.eval_problems]
+    asked = {str(question) for question, _ in held_out}
+    train = [pair for pair in train if str(pair[0]) not in asked]
+    if not train:
+        fail(f"--dataset {args.dataset}: every training question is also a held-out one.")
+
+    problems = make_problems(held_out + train, args, model, tokenizer, rewrite)
+    parts = problems[len(held_out) :], problems[: len(held_out)]
+    kept = tuple([problem for problem in part if problem] for part in parts)
+    if None in problems:
         what = (
-            f"{too_long[False]} of {len(train)} training problems and {too_long[True]} of {len(held_out)} held-out ones"
+            f"{parts[0].count(None)} of {len(train)} training problems and {parts[1].count(None)} of {len(held_out)} "
+            f"held-out ones have prompts of more than {args.max_prompt_tokens} tokens"
         )
-        what += f" have prompts of more than {args.max_prompt_tokens} tokens"
-        if not 0 < kept < len(problems):
+        if not all(kept):
             fail(f"{what}: raise --max-prompt-tokens.")
         print(f"note: {what}; they are left out.", flush=True)
-    return problems[kept:], problems[:kept]
+    return kept
 
 
 def sample_problems(problems: list[Problem], seed: int, start: int, count: int) -> list[Problem]:

@@ -16,7 +16,7 @@ from common.distributed import gather, like, share, whole, whole_weights
 from common.logprobs import distribution
 from common.models import eos_ids
 from common.records import Problem, Rollouts
-from common.settings import Settings
+from common.settings import ModelSettings
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from transformers import AutoModelForCausalLM, Cache, DynamicLayer
 from transformers.initialization import no_init_weights
 
 INT4_GROUP = 128  # weights with one scale
+MAX_ROWS = 1024  # that the engine here computes at a time: bounds the memory of keys and values
 Weights = Iterable[tuple[str, Tensor]]  # as from model.named_parameters()
 
 
@@ -67,7 +68,7 @@ class Engine(Protocol):
         """Give back memory and processes."""
 
 
-def make_engine(args: Settings, model: Any, tokenizer: Any, problems: list[Problem]) -> Engine:
+def make_engine(args: ModelSettings, model: Any, tokenizer: Any, problems: list[Problem]) -> Engine:
     """The engine that `args.engine` names; "auto" is vLLM where it is installed. `problems` are all it will see."""
     installed = importlib.util.find_spec("vllm") is not None
     if args.engine == "vllm" and not installed:
@@ -228,7 +229,7 @@ class TransformersEngine:
         tokenizer: Any,
         fp32_lm_head: bool = False,
         precision: str = "auto",
-        max_rows: int = 1024,
+        max_rows: int = MAX_ROWS,
     ) -> None:
         if precision == "auto":
             precision = "bf16" if model.device.type == "cuda" else "fp32"
@@ -240,7 +241,7 @@ class TransformersEngine:
         self.model.to(model.device).requires_grad_(False).eval()
         self.eos = torch.tensor(eos_ids(model, tokenizer), device=model.device)
         self.fp32_lm_head = fp32_lm_head
-        self.max_rows = max_rows  # at a time: bounds the memory of keys and values
+        self.max_rows = max_rows
         self.load_weights(whole_weights(model))
         self.check_cache()
 

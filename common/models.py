@@ -6,7 +6,7 @@ from typing import Any
 
 from common.cli import fail, first_line, flag, lacks_memory
 from common.distributed import place
-from common.settings import EMBEDDED_MODELS, Settings, local_path
+from common.settings import EMBEDDED_MODELS, ModelSettings, local_path
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
@@ -22,7 +22,7 @@ def model_path(name: str) -> str:
     return str(EMBEDDED.get(name, name))
 
 
-def load_model(args: Settings, placed: bool = True, setting: str = "model") -> tuple[Any, Any]:
+def load_model(args: ModelSettings, placed: bool = True, setting: str = "model") -> tuple[Any, Any]:
     """The model that a setting names, with fp32 master weights, and its tokenizer.
 
     It is on the accelerator if there is one, and of several processes each holds a part of the weights; a module that
@@ -60,7 +60,7 @@ def load_model(args: Settings, placed: bool = True, setting: str = "model") -> t
     if not all(parameter.isfinite().all() for parameter in model.parameters()):
         fail(f"{given} holds weights that are not finite: take an earlier checkpoint.")
     check_log_probs(given, model)
-    if args.gradient_checkpointing:
+    if getattr(args, "gradient_checkpointing", False):  # where there is a learner
         model.gradient_checkpointing_enable()
         model.train()  # transformers checkpoints in this mode only
     return place(model) if placed else model, tokenizer

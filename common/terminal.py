@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from common.distributed import rank
-from common.evaluate import Sample
+from common.records import Sample
 
 from tqdm import tqdm
 
@@ -18,6 +18,13 @@ SHOWN_SAMPLES = 4  # in each file
 def printable(text: str) -> str:
     """Text with its control characters written out: what a model wrote must not steer a terminal."""
     return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
+
+
+def aligned(rows: list[list[str]]) -> str:
+    """Rows of cells as columns, the first one to the left."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    padded = [[cell.rjust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
+    return "\n".join("  ".join([row[0].ljust(widths[0]), *cells[1:]]) for row, cells in zip(rows, padded, strict=True))
 
 
 def silence() -> None:

@@ -25,7 +25,7 @@ from common.distributed import local, world_size
 from common.engines import InFlight, Weights, rounded
 from common.models import eos_ids, model_path
 from common.records import Rollouts
-from common.settings import Settings
+from common.settings import ModelSettings
 
 import pydantic
 import vllm
@@ -43,7 +43,7 @@ def repack_cpu_head(model: Any) -> None:
         head.quant_method.process_weights_after_loading(head)
 
 
-def check_memory(args: Settings, model: Any, total: int) -> None:
+def check_memory(args: ModelSettings, model: Any, total: int) -> None:
     """End the program where the engine's share of a GPU of `total` bytes leaves too little to the learner.
 
     The engine starts beside weights alone; it wakes beside moments too, those of PPO's critic, and the reference model.
@@ -61,7 +61,7 @@ def check_memory(args: Settings, model: Any, total: int) -> None:
 class VLLMEngine:
     """vLLM with the learner's weights: what it reports is the distribution that it sampled from."""
 
-    def __init__(self, args: Settings, model: Any, tokenizer: Any, longest: int) -> None:
+    def __init__(self, args: ModelSettings, model: Any, tokenizer: Any, longest: int) -> None:
         """`longest` is the length of the longest prompt plus response, in tokens."""
         if not vllm.__version__.startswith(SUPPORTED):
             fail(f"vLLM {vllm.__version__} is installed; these scripts need {SUPPORTED[0]} (requirements-vllm.txt).")

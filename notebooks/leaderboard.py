@@ -23,10 +23,10 @@ from common.cli import fail, flag
 from common.data import GENERATORS, generated_problems, make_prompt
 from common.engines import make_engine
 from common.evaluate import evaluate
+from common.folders import write_whole
 from common.models import load_model
 from common.plots import read_metrics
 from common.records import Problem
-from common.run import write_whole
 from common.settings import Count, validated
 from common.stats import interval
 from common.verify import Verifier

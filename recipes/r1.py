@@ -40,12 +40,13 @@ from common.cli import fail
 from common.data import generated_problems, load_problems, make_prompt, read_dataset, sample_problems
 from common.distributed import gather, rank
 from common.engines import WeightHistory, make_engine, prompt_seeds
+from common.folders import write_whole
 from common.logprobs import batch_logps, token_logps
 from common.metrics import StepMetrics, mismatch_metrics, rollout_metrics
 from common.models import context_length, load_model
 from common.plots import read_metrics
 from common.records import Problem, Rollouts
-from common.run import Run, seed_step, write_whole
+from common.run import Run, seed_step
 from common.schedule import learning_rate
 from common.settings import Count, CountOrZero, GroupSize, NonNegative, Positive, Rate, Settings, Share
 from common.verify import Verifier
@@ -320,6 +321,8 @@ def outcome(folder: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
 
 class Stages(Run):
     """The folder of all stages, with a run folder of each in it."""
+
+    MAY_CHANGE = ()  # each stage began with what the one before had come to
 
     def summarize(self) -> None:
         """Print and write one table of the stages that are done."""

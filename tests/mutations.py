@@ -31,6 +31,8 @@ DISTRIBUTED = "tests/test_distributed.py"
 RECIPES = "tests/test_recipes.py"
 EXERCISES = "tests/test_exercises.py"
 CLAIMS = "tests/test_claims.py"
+LOOKING = "tests/test_looking.py"
+EXTENSION = "tests/test_extension.py"
 
 
 @dataclass
@@ -181,6 +183,15 @@ MUTATIONS = [
     Mutation("log-probs one token late", "batch.prompt_lengths[rows][row] + t - 1", "batch.prompt_lengths[rows][row] + t", "common/logprobs.py"),
     Mutation("a micro-batch loses its last row", "yield rows[start:]", "yield rows[start : max(start + 1, len(rows) - 1)]", "common/batch.py"),
     Mutation("groups are torn apart", "(groups[:, None] * G + torch.arange(G)).flatten()", "torch.randperm(P * G)[: len(groups) * G]", "common/batch.py", "tests/test_engine.py"),
+    Mutation("an extended run forgets its length", "if rank() == 0 and self.changed:", "if False:", "common/run.py", EXTENSION),
+    Mutation("a run that is cut short keeps its small evaluation", 'self.evaluations.get(step, {"eval/n": 0})["eval/n"] >= n', "step in self.evaluations", "common/run.py", EXTENSION),
+    Mutation("a falling learning rate is extended", '("lr_schedule", "constant")', '("lr_schedule", args.lr_schedule)', "common/run.py", EXTENSION),
+    Mutation("every chunk has the seeds of the first", "seeds[part], args)", "seeds[: len(problems)], args)", "common/evaluate.py", LOOKING),
+    Mutation("half a chunk is kept", "lines = lines[: len(lines) // self.chunk * self.chunk]", "pass", "common/evaluate.py", LOOKING),
+    Mutation("as many values as problems", "len(values) * mean * (1 - mean) / variance", "len(values)", "common/stats.py", LOOKING),
+    Mutation("each piece of a response has the same random numbers", "prompt_seeds(1, *key, end)", "prompt_seeds(1, *key)", "common/chat.py", LOOKING),
+    Mutation("a response steers the terminal", "printable(text[shown:ready])", "text[shown:ready]", "common/chat.py", LOOKING),
+    Mutation("the band begins at the mean", "(statistics.mean, min, max)", "(statistics.mean, statistics.mean, max)", "common/plots.py", LOOKING),
     Mutation("the cosine is a line", "0.5 * (1.0 + math.cos(math.pi * progress))", "1.0 - progress", "common/schedule.py"),
     Mutation("gradients are means of processes", "divide_factor(1.0)", "divide_factor(float(world_size()))", "common/distributed.py", DISTRIBUTED),
     Mutation("every process has all rows", "parts(rows[i::N], batch", "parts(rows, batch", "common/batch.py", DISTRIBUTED),

@@ -32,7 +32,7 @@ def cases(name):
     """The settings under which a script is compared with its oracle, those that only matter in a run left out."""
     kept = []
     for case in load_oracle_class(name).CASES:
-        case = {key: value for key, value in case.items() if key not in vars(Settings)["__annotations__"]}
+        case = {key: value for key, value in case.items() if key not in {f.name for f in fields(Settings)}}
         case = {key: value for key, value in case.items() if not str(value).startswith(("topk", "full"))}
         if case not in kept:
             kept.append(case)

