@@ -1,20 +1,32 @@
 """Problems: generated ones, or any data set of questions and answers, as token ids."""
 
 import random
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from common.answers import last_boxed, parse_number
 from common.cli import fail, first_line, flag
 from common.countdown import Countdown, countdown_problem
+from common.gym import GymAnswer, gym_problems
 from common.models import context_length
 from common.records import Problem
-from common.settings import DATA_FILES, GENERATED_DATA, Settings, local_path
+from common.settings import (
+    DATA_FILES,
+    GENERATED_DATA,
+    OF_EACH_DATASET,
+    REASONING_GYM,
+    Settings,
+    dataset_names,
+    local_path,
+)
+
+import numpy as np
 
 INSTRUCTION = "\nPlease reason step by step, and put your final answer within \\boxed{}."
+Pair = tuple[Any, str | tuple[str, ...] | Countdown | GymAnswer]  # a question, as text or chat messages, and its answer
 MOST_EMPTY = 0.01  # share of rows without a question or answer that may be left out
 
 
@@ -91,7 +103,7 @@ def read_dataset(name: str, config: str | None, split: str, setting: str = "data
         fail(f"{given} (split {split}) cannot be read: {first_line(error.__cause__ or error)}")
 
 
-def question_answer_pairs(args: Settings, split: str) -> list[tuple[Any, str | tuple[str, ...]]]:
+def question_answer_pairs(args: Settings, split: str) -> list[Pair]:
     """(question, final answer) of every row; a question may be text or a list of chat messages."""
     rows = read_dataset(args.dataset, args.dataset_config, split).flatten()
     for kind, column in (("question", args.question_column), ("answer", args.answer_column)):
@@ -117,15 +129,34 @@ def question_answer_pairs(args: Settings, split: str) -> list[tuple[Any, str | t
     return [(question, right_answer(answer)) for i, (question, answer) in enumerate(pairs) if i not in left_out]
 
 
+def few_shot_examples(args: Settings) -> list[tuple[str, str]]:
+    """The questions and answers of the file that `--few-shot` names."""
+    if args.few_shot is None:
+        return []
+    rows = read_dataset(args.few_shot, None, "train", "few_shot")
+    if absent := {"question", "answer"} - set(rows.column_names):
+        fail(f"--few-shot {args.few_shot} has no column '{min(absent)}'.")
+    examples = [(str(question), str(answer)) for question, answer in zip(rows["question"], rows["answer"], strict=True)]
+    if args.answer_format == "boxed" and not args.reward and not any(last_boxed(answer) for _, answer in examples):
+        print("note: no answer in --few-shot has a \\boxed{}, where the verifier looks for it.", flush=True)
+    return examples
+
+
 def make_prompt(
-    question: Any, template: str | None, tokenizer: Any, system: str | None = None
+    question: Any,
+    template: str | None,
+    tokenizer: Any,
+    system: str | None = None,
+    examples: list[tuple[str, str]] | tuple[()] = (),
 ) -> tuple[str, list[int]]:
     """The prompt as text and token ids: the chat template is applied where the tokenizer has one.
 
     Without `--prompt`, a chat model is asked to reason and to box its answer; a model without a
-    template, such as the embedded one, reads the bare question and a line break.
+    template, such as the embedded one, reads the bare question and a line break. Examples are earlier turns of a chat,
+    or text with an empty line behind each, as lm-evaluation-harness has them.
     """
     chat = tokenizer.chat_template is not None
+    template = template or ("{question}" + INSTRUCTION if chat else "{question}\n")
     if system is not None and not chat:
         fail("--system-prompt is for chat models, and this model's tokenizer has no chat template: use --prompt.")
     if isinstance(question, list):
@@ -133,21 +164,82 @@ def make_prompt(
             fail("the questions are chat messages, but this model's tokenizer has no chat template.")
         messages = question
     else:
-        text = (template or ("{question}" + INSTRUCTION if chat else "{question}\n")).replace(
-            "{question}", str(question)
-        )
-        messages = [{"role": "user", "content": text}]
+        messages = [{"role": "user", "content": template.replace("{question}", str(question))}]
+    first = [message for message in messages[:1] if message.get("role") == "system"]
     if system is not None:
-        if messages and messages[0].get("role") == "system":
-            fail(f"--system-prompt: the data set's questions bring their own: {messages[0].get('content')!r:.80}")
+        if first:
+            fail(f"--system-prompt: the data set's questions bring their own: {first[0].get('content')!r:.80}")
         messages = [{"role": "system", "content": system}, *messages]
+        first = messages[:1]
+    shown = [(template.replace("{question}", asked), answer) for asked, answer in examples]
     if chat:
+        roles = ("user", "assistant")
+        turns = [{"role": role, "content": text} for pair in shown for role, text in zip(roles, pair, strict=True)]
+        messages = [*first, *turns, *messages[len(first) :]]
         try:
             text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         except Exception as error:  # a template may raise what it likes
             fail(f"the model's chat template refuses a question ({first_line(error)}): {str(messages)[:80]}")
+    else:
+        shown = [f"{q}{'' if q[-1:].isspace() else ' '}{a}\n\n" for q, a in shown]
+        text = "".join(shown) + messages[0]["content"]
     # A chat template writes the special tokens itself; adding them again would double the BOS.
     return text, tokenizer(text, add_special_tokens=not chat)["input_ids"]
+
+
+def settings_of_each(args: Settings) -> list[Settings]:
+    """The settings of each data set as if it were the only one, with its part of the held-out problems."""
+    names = dataset_names(args)
+    count = len(names)
+    parts = [(args.eval_problems + count - 1 - i) // count for i in range(count)]
+    return [
+        replace(
+            args,
+            dataset=name,
+            eval_problems=part,
+            **{key: v[i] if isinstance(v := getattr(args, key), tuple) else v for key in OF_EACH_DATASET},
+        )
+        for i, (name, part) in enumerate(zip(names, parts, strict=True))
+    ]
+
+
+def short_names(names: tuple[str, ...]) -> list[str]:
+    """The last parts of each name, as many as it takes to tell them apart; of one name, nothing."""
+    parts = [name.split("/") if local_path(name) is None else Path(name).with_suffix("").parts for name in names]
+    for length in range(1, max(map(len, parts)) + 1):
+        short = ["/".join(part[-length:]) for part in parts]
+        if len(set(short)) == len(names):
+            return short if len(names) > 1 else [""]
+    return list(names)
+
+
+def read_pairs(args: Settings, shown: set[str]) -> tuple[list[Pair], list[Pair]]:
+    """Training and held-out pairs of the only data set, without the questions that examples have shown."""
+
+    def others(pairs: list[Pair]) -> list[Pair]:
+        return [pair for pair in pairs if str(pair[0]) not in shown]
+
+    if args.dataset in GENERATED_DATA:
+        train, held_out = (others(generated_problems(args.dataset, split)) for split in ("train", "eval"))
+    elif args.dataset.startswith(REASONING_GYM):
+        train, held_out = map(others, gym_problems(args.dataset))
+    else:
+        train = others(question_answer_pairs(args, args.train_split))
+        if args.eval_dataset or args.eval_split:
+            elsewhere = replace(args, dataset=args.eval_dataset or args.dataset)
+            held_out = others(question_answer_pairs(elsewhere, args.eval_split or args.train_split))
+        else:  # hold some rows out; the shuffle is the same for every seed, so that runs compare
+            random.Random(2026).shuffle(train)
+            count = min(args.eval_problems, len(train) // 5)
+            train, held_out = train[count:], train[:count]
+    if not held_out:
+        fail(
+            f"--dataset {args.dataset} has {len(train)} rows, too few to hold any out: "
+            "name held-out problems with --eval-split or --eval-dataset."
+        )
+    if len(held_out) < args.eval_problems:
+        print(f"note: {len(held_out)} held-out problems, not {args.eval_problems}: there are no more.", flush=True)
+    return train, held_out[: args.eval_problems]
 
 
 def load_problems(
@@ -156,40 +248,51 @@ def load_problems(
     """Training problems and `args.eval_problems` held-out ones, disjoint by question; prompts hold it rewritten."""
     if args.prompt is not None and "{question}" not in args.prompt:
         fail("--prompt must contain {question}, where the question goes.")
-    if args.dataset in GENERATED_DATA:
-        train, held_out = (generated_problems(args.dataset, split) for split in ("train", "eval"))
-    else:
-        train = question_answer_pairs(args, args.train_split)
-        if args.eval_dataset or args.eval_split:
-            elsewhere = replace(args, dataset=args.eval_dataset or args.dataset)
-            held_out = question_answer_pairs(elsewhere, args.eval_split or args.train_split)
-        else:  # hold some rows out; the shuffle is the same for every seed, so that runs compare
-            random.Random(2026).shuffle(train)
-            count = min(args.eval_problems, len(train) // 5)
-            train, held_out = train[count:], train[:count]
-            if not held_out:
-                fail(
-                    f"--dataset {args.dataset} has {len(train)} rows, too few to hold any out: "
-                    "name held-out problems with --eval-split or --eval-dataset."
-                )
-    if len(held_out) < args.eval_problems:
-        print(f"note: {len(held_out)} held-out problems, not {args.eval_problems}: there are no more.", flush=True)
-    held_out = held_out[: args.eval_problems]
-    asked = {str(question) for question, _ in held_out}
-    train = [pair for pair in train if str(pair[0]) not in asked]
-    if not train:
-        fail(f"--dataset {args.dataset}: every training question is also a held-out one.")
+    examples = few_shot_examples(args)
+    sets, names = settings_of_each(args), short_names(dataset_names(args))
+    weights = args.mix or [1.0] * len(sets)
+    pairs = [read_pairs(one, {question for question, _ in examples}) for one in sets]
+    asked = {str(question) for _, held_out in pairs for question, _ in held_out}
+    problems: tuple[list[Problem], list[Problem]] = ([], [])
+    for one, name, weight, (train, held_out) in zip(sets, names, weights, pairs, strict=True):
+        train = [pair for pair in train if str(pair[0]) not in asked]
+        if not train:
+            fail(f"--dataset {one.dataset}: every training question is also a held-out one.")
+        limits = context_length(model), model.get_input_embeddings().num_embeddings
+        kept = []
+        for part in (train, held_out):
+            prompts = [make_prompt(rewrite(q), one.prompt, tokenizer, one.system_prompt, examples) for q, _ in part]
+            check_prompts(one, prompts, *limits)
+            kept.append(
+                [
+                    Problem(str(question), answer, text, list(ids), name, weight / sum(weights))
+                    for (question, answer), (text, ids) in zip(part, prompts, strict=True)
+                    if not one.max_prompt_tokens or len(ids) <= one.max_prompt_tokens
+                ]
+            )
+        left_out = len(train) - len(kept[0]), len(held_out) - len(kept[1])
+        if any(left_out):
+            what = (
+                f"{left_out[0]} of {len(train)} training problems and {left_out[1]} of {len(held_out)} held-out ones "
+                + (f"of {name} " if name else "")
+                + f"have prompts of more than {one.max_prompt_tokens} tokens"
+            )
+            if not all(kept):
+                fail(f"{what}: raise --max-prompt-tokens.")
+            print(f"note: {what}; they are left out.", flush=True)
+        problems[0].extend(kept[0])
+        problems[1].extend(kept[1])
+    return problems
 
-    context, vocabulary = context_length(model), model.get_input_embeddings().num_embeddings
-    problems, too_long = [], Counter()  # of each question, whether it is held out
-    for i, (question, answer) in enumerate(held_out + train):
-        prompt, prompt_ids = make_prompt(rewrite(question), args.prompt, tokenizer, args.system_prompt)
+
+def check_prompts(args: Settings, prompts: list[tuple[str, list[int]]], context: int, vocabulary: int) -> None:
+    """End the program at a prompt that the model cannot read, unless it is left out as too long."""
+    for prompt, prompt_ids in prompts:
         if not prompt_ids:
             fail("a prompt has no tokens: check --prompt and the question column.")
         if max(prompt_ids) >= vocabulary:
             fail(f"the tokenizer writes token {max(prompt_ids)}, but the model has {vocabulary}: {prompt[:80]!r}")
         if args.max_prompt_tokens and len(prompt_ids) > args.max_prompt_tokens:
-            too_long[i < len(held_out)] += 1
             continue
         if len(prompt_ids) + args.max_response_tokens > context:
             fail(
@@ -197,24 +300,25 @@ def load_problems(
                 f"exceed the model's context of {context} tokens: {prompt[:80]!r}. Longer prompts than "
                 "--max-prompt-tokens are left out."
             )
-        problems.append(Problem(str(question), answer, prompt, list(prompt_ids)))
-    kept = len(held_out) - too_long[True]
-    if too_long:
-        what = (
-            f"{too_long[False]} of {len(train)} training problems and {too_long[True]} of {len(held_out)} held-out ones"
-        )
-        what += f" have prompts of more than {args.max_prompt_tokens} tokens"
-        if not 0 < kept < len(problems):
-            fail(f"{what}: raise --max-prompt-tokens.")
-        print(f"note: {what}; they are left out.", flush=True)
-    return problems[kept:], problems[:kept]
 
 
 def sample_problems(problems: list[Problem], seed: int, start: int, count: int) -> list[Problem]:
     """Problems number `start` to `start + count` of an endless stream of reshuffled passes.
 
-    The stream depends on the seed alone, so a resumed run goes on where it was interrupted.
+    The stream depends on the seed alone, so a resumed run goes on where it was interrupted. Of several data sets each
+    has a stream of its own, and chance decides which of them is next, each with its share.
     """
+    parts: dict[str, list[Problem]] = {}
+    for problem in problems:
+        parts.setdefault(problem.dataset, []).append(problem)
+    if len(parts) > 1:
+        shares = [part[0].share for part in parts.values()]
+        chosen = np.random.default_rng(seed).choice(len(parts), start + count, p=shares)  # a longer one begins alike
+        streams = [
+            iter(sample_problems(part, seed, int((chosen[:start] == i).sum()), int((chosen[start:] == i).sum())))
+            for i, part in enumerate(parts.values())
+        ]
+        return [next(streams[i]) for i in chosen[start:]]
     sampled, size = [], len(problems)
     while len(sampled) < count:
         epoch, offset = divmod(start + len(sampled), size)

@@ -31,8 +31,8 @@ def evaluate(
 ) -> tuple[dict[str, float | None], list[Sample]]:
     """Metrics over n samples of every problem, and one sample of each.
 
-    The average over all samples, avg@n, comes with its standard error over problems. The seeds of
-    the samples are always the same, so that two evaluations differ by the weights alone.
+    The average over all samples, avg@n, comes with its standard error over problems; of several data sets also
+    that of each. The seeds of the samples are always the same, so that two evaluations differ by the weights alone.
     """
     prompts = [problem.prompt_ids for problem in problems]
     seeds = prompt_seeds(len(prompts), 0)
@@ -52,6 +52,9 @@ def evaluate(
         "eval/length_wrong": mean([x for x, ok in zip(lengths, correct, strict=True) if not ok]),
         "eval/truncated": mean(rollouts.truncated),
     }
+    names = [problem.dataset for problem in problems]
+    for name in dict.fromkeys(names) if len(set(names)) > 1 else []:
+        metrics[f"eval/avg/{name}"] = mean([c / n for c, own in zip(counts, names, strict=True) if own == name])
     if verifier.own:
         metrics["eval/reward"] = mean(rollouts.rewards)
     metrics["eval/verifier_failures"] = verifier.take_failures()

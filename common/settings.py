@@ -18,7 +18,10 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 MOST_RESPONSES = 1 << 20  # in one rollout batch or evaluation
 EMBEDDED_MODELS = ("arithmetic", "arithmetic-rambling")
 GENERATED_DATA = ("arithmetic", "arithmetic-hard", "countdown")
+REASONING_GYM = "reasoning-gym:"  # and the name of a task
 DATA_FILES = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}  # and what reads them
+
+OF_EACH_DATASET = ("dataset_config", "question_column", "answer_column", "train_split", "eval_split", "eval_dataset")
 
 # Ranges. Numbers must be finite unless a range says otherwise.
 Count = Annotated[int, Ge(1)]
@@ -28,6 +31,8 @@ Positive = Annotated[float, Interval(gt=0, le=1e6)]
 NonNegative = Annotated[float, Interval(ge=0, le=1e6)]
 Share = Annotated[float, Interval(ge=0, le=1)]
 Rate = Annotated[float, Interval(gt=0, le=1)]
+Names = str | tuple[str, ...]
+OrNone = str | tuple[str | None, ...] | None
 Cap = Annotated[float, Interval(gt=0, le=math.inf), Field(allow_inf_nan=True)]
 
 
@@ -53,25 +58,33 @@ class Settings:
     # Model and data
     model: str = "arithmetic"
     """A model on the hub, a local folder, or one of this repository: "arithmetic", "arithmetic-rambling"."""
-    dataset: str = "arithmetic"
+    dataset: Names = "arithmetic"
     """A data set on the hub, a local .jsonl, .json, .parquet or .csv file, or a generated one: "arithmetic" (sums of 2
-    to 6 terms), "arithmetic-hard" (5 to 8), "countdown" (an expression that makes a number of some others)."""
-    dataset_config: str | None = None
-    """Configuration of a data set on the hub, for example "main" for openai/gsm8k."""
-    question_column: str = "question"
+    to 6 terms), "arithmetic-hard" (5 to 8), "countdown" (an expression that makes a number of some others), or
+    "reasoning-gym:TASK" for a task of that package. Several are mixed; see docs/tasks.md."""
+    mix: tuple[Positive, ...] = ()
+    """Shares of several data sets in the prompts of a rollout batch, on average; without it all have the same."""
+    dataset_config: OrNone = None
+    """Configuration of a data set on the hub, for example "main" for openai/gsm8k. This and the settings down to
+    --eval-dataset take, of several data sets, one value for all or one for each."""
+    question_column: Names = "question"
     """Column with the question, as text or as chat messages; a dot reaches into a nested column."""
-    answer_column: str = "answer"
+    answer_column: Names = "answer"
     """Column with the right answer; GSM8K's `#### 42` and MATH's boxed solutions are understood."""
-    train_split: str = "train"
+    train_split: Names = "train"
     """Split to train on."""
-    eval_split: str | None = None
+    eval_split: OrNone = None
     """Split to evaluate on; without it, rows of the training split are held out."""
-    eval_dataset: str | None = None
+    eval_dataset: OrNone = None
     """Data set to evaluate on, if it is another one."""
     prompt: str | None = None
     """Template with {question} in it; by default a chat model is also asked to reason and to box its answer."""
     system_prompt: str | None = None
     """System message before each question, for chat models."""
+    few_shot: str | None = None
+    """File of examples (columns question and answer) to stand before each question, for base models above all."""
+    stop: tuple[str, ...] = ()
+    """Strings that end a response, and stay in it; for base models, which go on with a question of their own."""
     max_prompt_tokens: Count | None = None
     """Problems with longer prompts are left out, and counted; without it a prompt that is too long ends the run."""
     answer_format: Literal["boxed", "last-number"] = "boxed"
@@ -137,17 +150,11 @@ class Settings:
                 fail(f"{flag(a)} times {flag(b)} is more than {MOST_RESPONSES} responses at once: lower one of them.")
         if getattr(args, "ratio_anchor", None) == "sampler" and getattr(args, "tis_cap", 0) > 0:
             fail("--ratio-anchor sampler needs --tis-cap 0: a ratio to the sampler corrects for its numerics already.")
-        if args.dataset in GENERATED_DATA:
-            for name in ("dataset_config", "eval_split", "eval_dataset"):
-                if getattr(args, name) is not None:
-                    fail(f"{flag(name)} belongs to a data set of your own: name it with --dataset.")
-        if args.dataset == "countdown" and args.model in EMBEDDED_MODELS:
-            fail(f"--dataset countdown is for real models: the embedded {args.model} has learned sums only.")
-        named = ("model", "teacher", "student", "dataset", "eval_dataset", "cold_start")
+        check_datasets(args)
+        named = ("model", "teacher", "student", "dataset", "eval_dataset", "cold_start", "few_shot")
         for name in named:  # a resumed run may start in another folder
-            value = getattr(args, name, None)
-            if value not in (None, *EMBEDDED_MODELS, *GENERATED_DATA) and local_path(value):
-                setattr(args, name, str(local_path(value)))
+            if value := getattr(args, name, None):
+                setattr(args, name, tuple(map(absolute, value)) if isinstance(value, tuple) else absolute(value))
         args.reward = tuple(
             re.sub(r"^.+\.py(?=:)", lambda file: str(Path(file[0]).expanduser().absolute()), name)
             for name in args.reward
@@ -156,6 +163,44 @@ class Settings:
             if path := getattr(args, name):
                 setattr(args, name, path.expanduser())
         return args
+
+
+def is_generated(dataset: str) -> bool:
+    return dataset in GENERATED_DATA or dataset.startswith(REASONING_GYM)
+
+
+def dataset_names(args: Settings) -> tuple[str, ...]:
+    return args.dataset if isinstance(args.dataset, tuple) else (args.dataset,)
+
+
+def check_datasets(args: Settings) -> None:
+    """End the program where the settings of data do not fit together."""
+    names = dataset_names(args)
+    if not names:
+        fail("--dataset needs a name.")
+    if twice := [name for name in names if names.count(name) > 1]:
+        fail(f"--dataset names {twice[0]} twice: once, with a larger share in --mix, is the same.")
+    if args.mix and len(args.mix) != len(names):
+        fail(f"--mix has {len(args.mix)} shares, but --dataset names {len(names)}: give one for each.")
+    for name in OF_EACH_DATASET:
+        value = getattr(args, name)
+        if isinstance(value, tuple) and len(value) != len(names):
+            fail(f"{flag(name)} has {len(value)} values for {len(names)} data sets: give one for all, or one for each.")
+    if all(map(is_generated, names)):
+        for name in ("dataset_config", "eval_split", "eval_dataset"):
+            if getattr(args, name) is not None:
+                fail(f"{flag(name)} belongs to a data set of your own: name it with --dataset.")
+    for name in names:
+        if args.model in EMBEDDED_MODELS and (name == "countdown" or name.startswith(REASONING_GYM)):
+            fail(f"--dataset {name} is for real models: the embedded {args.model} has learned sums only.")
+    if "" in args.stop:
+        fail("--stop: an empty string would end every response at once.")
+
+
+def absolute(name: str | None) -> str | None:
+    """A local file or folder by its absolute path; any other name as it is."""
+    known = name is None or name in EMBEDDED_MODELS or is_generated(name)
+    return name if known or not (path := local_path(name)) else str(path)
 
 
 def local_path(name: str) -> Path | None:

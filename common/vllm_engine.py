@@ -71,7 +71,7 @@ class VLLMEngine:
             # vLLM looks at a model's class in a new process, to keep CUDA out of this one. Without CUDA it can look
             # here, and must: what common/__init__.py hides from transformers is hidden in this process only.
             registry._run_in_subprocess = lambda function: function()
-        self.eos = eos_ids(model, tokenizer)
+        self.eos, self.stop = eos_ids(model, tokenizer), list(args.stop)
         self.sleeps = gpu  # on a CPU vLLM cannot
         memory = {"gpu_memory_utilization": args.gpu_memory_utilization} if gpu else CPU_MEMORY
         if gpu and "sleep_mode_offload_cudagraph" in vllm.EngineArgs.__dataclass_fields__:  # not in 0.26
@@ -125,9 +125,11 @@ class VLLMEngine:
                 top_k=0,
                 seed=seed,  # of the first response; the others count up from it
                 stop_token_ids=self.eos,
+                stop=self.stop,
+                include_stop_str_in_output=True,
                 logprobs=top_k,  # 0: of the sampled token only
                 flat_logprobs=True,  # lists instead of an object per token
-                detokenize=False,
+                detokenize=bool(self.stop),
             )
             for limit, seed in zip(limits, seeds, strict=True)
         ]
