@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from common.cli import fail, first_line
-from common.distributed import gather, like, share, whole, whole_weights
+from common.distributed import gather, has_bf16, like, share, whole, whole_weights
 from common.logprobs import distribution
 from common.models import eos_ids
 from common.records import Problem, Rollouts
@@ -252,7 +252,7 @@ class TransformersEngine:
         stop: tuple[str, ...] = (),
     ) -> None:
         if precision == "auto":
-            precision = "bf16" if model.device.type == "cuda" else "fp32"
+            precision = "bf16" if has_bf16(model.device) else "fp32"
         self.precision = precision
         dtype = torch.float32 if precision == "fp32" else torch.bfloat16
         with no_init_weights():

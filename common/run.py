@@ -176,7 +176,7 @@ class Run:
             "command": " ".join(sys.argv),
             "versions": package_versions(),
             "commit": git_commit(),
-            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else distributed.device().type,
             "threads": torch.get_num_threads(),
         }
         write_whole(self.dir / "config.json", json.dumps(config, indent=2) + "\n")

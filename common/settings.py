@@ -102,11 +102,11 @@ class Settings:
     gpu_memory_utilization: Annotated[float, Interval(gt=0, lt=1)] = 0.4
     """Share of a GPU's memory that vLLM holds while it generates, beside the learner's weights and moments."""
     rollout_precision: Literal["auto", "fp32", "bf16", "fp8", "int4"] = "auto"
-    """What the engine computes in: auto is bf16 on a GPU and fp32 elsewhere; fp8 is bf16 with 8-bit weights, in vLLM
-    with 8-bit activations too (compute capability 8.9 or more); int4 is bf16 with weights rounded to 4 bits, in both
-    engines: a 4-bit sampler's mismatch without its speed."""
+    """What the engine computes in: auto is bf16 on a GPU made for it and fp32 elsewhere; fp8 is bf16 with 8-bit
+    weights, in vLLM with 8-bit activations too (compute capability 8.9 or more); int4 is bf16 with weights rounded to 4
+    bits, in both engines: a 4-bit sampler's mismatch without its speed."""
     learner_precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """What the learner computes in, over weights in fp32: auto is bf16 on a GPU and fp32 elsewhere."""
+    """What the learner computes in, over weights in fp32: auto is bf16 on a GPU made for it, else fp32."""
     fp32_lm_head: bool = False
     """Run the output layer in fp32 on both sides: less mismatch between sampler and learner under bf16."""
     micro_batch_tokens: Count = 4096

@@ -1,6 +1,7 @@
 """Several data sets, tasks of reasoning-gym, examples in the prompt, and strings that end a response."""
 
 import json
+import random
 import shutil
 from collections import Counter
 from dataclasses import replace
@@ -28,7 +29,8 @@ from reasoning_gym.factory import DATASETS
 def create_dataset(name, size, seed):
     words = [chr(97 + i % 26) * (i // 26 % 80 + 1) for i in range(size)]
     hashed = list({"x", "y", "z"})[0]
-    return [{"question": f"{hashed}{word}?", "answer": word[::-1], "metadata": {"pair": (word, seed)}} for word in words]
+    rows = [{"question": f"{hashed}{word}?", "answer": word[::-1]} for word in words]
+    return [row | {"metadata": {"pair": (row["answer"], seed)}} for row in rows]
 
 def get_score_answer_fn(name):
     def score(answer, entry):
@@ -37,7 +39,7 @@ def get_score_answer_fn(name):
             time.sleep(60)
         if answer == "raise":
             raise KeyError("raised")
-        return 1.0 if answer == entry["answer"] else 0.25 if entry["answer"] in answer else 0.0
+        return 1.0 if answer == entry["answer"] else 0.25 if entry["answer"][0] in answer else 0.0
     return score
 """
 
@@ -81,12 +83,17 @@ def test_a_mix_is_drawn_by_its_shares_from_anywhere():
     assert sample_problems(problems, 3, 33, 200) == stream[33:233]
     assert [p.dataset for p in sample_problems(problems, 4, 0, 99)] != [p.dataset for p in stream[:99]]
     # Of one data set: the stream that it has always had.
-    assert [p.question for p in sample_problems(parts["c"], 3, 5, 4)] == ["c3", "c4", "c6", "c0"]
+    passes = [random.Random(f"3-{epoch}").sample(range(7), 7) for epoch in (0, 1)]
+    assert [p.question for p in sample_problems(parts["c"], 3, 5, 4)] == [
+        f"c{i}" for i in passes[0][5:] + passes[1][:2]
+    ]
 
 
 def test_two_data_sets_are_held_out_from_each_other(two_sets, tiny_model):
     """What is held out of one is trained on in neither; each has its half of the held-out problems."""
-    args = grpo.Args(model=str(tiny_model), dataset=two_sets, mix=(3, 1), eval_problems=7, **COLUMNS)
+    args = grpo.Args(
+        model=str(tiny_model), dataset=two_sets, mix=(3, 1), eval_problems=7, max_response_tokens=8, **COLUMNS
+    )
     train, held_out = load_problems(args, *load_model(args))
     assert Counter(p.dataset for p in held_out) == {"sums": 4, "others": 3}
     assert {(p.dataset, p.share) for p in train} == {("sums", 0.75), ("others", 0.25)}
@@ -95,8 +102,10 @@ def test_two_data_sets_are_held_out_from_each_other(two_sets, tiny_model):
     # Of the 50 rows all others are trained on, but for the three that both have, where they are held out.
     twice = {f"{i}+{i}=?" for i in range(3)} & questions
     assert len(train) == 50 - 7 - len(twice) and len(twice) > 0
-    alone = [load_problems(grpo.Args(model=str(tiny_model), dataset=two_sets[0], eval_problems=4), *load_model(args))]
-    assert [p.question for p in alone[0][1]] == [p.question for p in held_out if p.dataset == "sums"]
+    one = grpo.Args(model=str(tiny_model), dataset=two_sets[0], eval_problems=4, max_response_tokens=8)
+    assert [p.question for p in load_problems(one, *load_model(one))[1]] == [
+        p.question for p in held_out if p.dataset == "sums"
+    ]
 
 
 def test_a_run_on_two_data_sets_reports_and_resumes(two_sets, tiny_model, tmp_path):
@@ -262,12 +271,12 @@ def test_the_scorer_of_a_task_gives_the_reward(stand_in, monkeypatch):
 
 def test_what_a_method_for_right_and_wrong_says(stand_in, chat_model, tmp_path, capsys, monkeypatch):
     """A score between 0 and 1 ends MaxRL with a sentence; GRPO takes it."""
-    monkeypatch.setattr(verify, "last_boxed", lambda text: "a" * 200)  # the answer, and more
-    settings = {"model": str(chat_model), "dataset": "reasoning-gym:mirror", "engine": "transformers"}
+    monkeypatch.setattr(verify, "last_boxed", lambda text: "abcdefghijklmnopqrstuvwxyz")  # all answers, and more
+    settings = {"model": str(chat_model), "dataset": "reasoning-gym:mirror", "stop": tuple("aeiou"), "steps": 1}
     assert "a reward of 0.25, but MaxRL" in refused(capsys, tmp_path, maxrl, **settings)
-    grpo.main(grpo.Args(run_dir=tmp_path / "run", **SMALL | settings | {"steps": 1}))
+    grpo.main(grpo.Args(run_dir=tmp_path / "run", **SMALL | settings))
     rows = read_metrics(tmp_path / "run")
-    assert 0 < rows[1]["reward"] < 0.25 and rows[1]["accuracy"] == 0
+    assert 0 < rows[1]["reward"] <= 0.25 and rows[1]["accuracy"] == 0
 
 
 def test_without_the_package(chat_model, tmp_path, capsys, monkeypatch):
