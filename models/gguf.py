@@ -18,6 +18,7 @@ import torch
 from gguf import GGUFReader
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import ByteLevel, Digits, PreTokenizer, Sequence, Split
+from tokenizers.processors import TemplateProcessing
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 from transformers.utils import logging
@@ -35,6 +36,7 @@ CUTS: dict[str, PreTokenizer] = {
         [Split(Regex(PRETOKENIZE_REGEX), "isolated"), ByteLevel(add_prefix_space=False, use_regex=False)],
     ),
 }
+PROBE = "He  buys 1234 (12.5 %)\n\n of 'them', doesn't he?"
 NORMAL = 1  # the type of a token that is neither special nor added
 
 
@@ -48,7 +50,7 @@ def metadata(file: Path) -> dict[str, Any]:
     try:
         fields = GGUFReader(file).fields
         wanted = re.compile(
-            r"general\.architecture|tokenizer\.(chat_template|ggml\.(model|pre|tokens|token_type|\w+_token_id))"
+            r"general\.architecture|tokenizer\.(chat_template|ggml\.(model|pre|tokens|token_type|add_bos_token|\w+_token_id))"
         )
         return {name: field.contents() for name, field in fields.items() if wanted.fullmatch(name)}
     except Exception as error:  # of a part of a file
@@ -98,6 +100,10 @@ def check_tokenizer(file: Path, given: dict[str, Any], tokenizer: Any) -> None:
         number = given.get(f"tokenizer.ggml.{kind}_token_id")
         if number is not None:
             setattr(tokenizer, name, own[number])
+    # Gemma and Llama read nonsense without it; files that say nothing mean SentencePiece's habit.
+    if given.get("tokenizer.ggml.add_bos_token", given["tokenizer.ggml.model"] == "llama"):
+        bos = (tokenizer.bos_token, tokenizer.bos_token_id)
+        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single=f"{bos[0]} $A", special_tokens=[bos])
 
 
 def must_be_new(folder: Path) -> None:
@@ -113,6 +119,9 @@ def convert(file: Path, folder: Path) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     model.save_pretrained(partial)
     tokenizer.save_pretrained(partial)
+    again = AutoTokenizer.from_pretrained(partial, local_files_only=True)
+    if again(PROBE)["input_ids"] != tokenizer(PROBE)["input_ids"]:
+        fail(f"{file}: transformers reads the tokenizer differently once it is saved, so it would be another model's.")
     partial.rename(folder)
 
 

@@ -62,6 +62,8 @@ def model_and_file(chat_model, tmp_path_factory):
     writer.add_token_merges([" ".join(pair) for pair in merges])
     writer.add_eos_token_id(tokenizer.eos_token_id)
     writer.add_pad_token_id(0)
+    writer.add_bos_token_id(0)
+    writer.add_add_bos_token(True)
     writer.add_chat_template(CHAT_TEMPLATE)
     for name, weight in model.state_dict().items():
         for mine, theirs in NAMES.items():
@@ -81,7 +83,9 @@ def test_the_folder_holds_what_the_file_holds(model_and_file, tmp_path):
     ids = torch.arange(len(tokenizer))[None, :200]
     torch.testing.assert_close(mine(ids).logits, model(ids).logits, rtol=0, atol=1e-6)
     for text in ("He buys 14 apples,  and  then 3.\n\nHow many?", "\\boxed{-1.5}", "<|im_start|>user\né<|im_end|>"):
-        assert own(text)["input_ids"] == tokenizer(text)["input_ids"] and own.decode(own(text)["input_ids"]) == text
+        ids = tokenizer(text)["input_ids"]
+        assert own(text)["input_ids"] == [0, *ids] and own.decode(ids) == text  # the file asks for a BOS
+        assert own(text, add_special_tokens=False)["input_ids"] == ids
     assert own.chat_template == CHAT_TEMPLATE
     assert (own.eos_token, own.pad_token_id) == ("<|im_end|>", 0) and eos_ids(mine, own) == [tokenizer.eos_token_id]
 

@@ -4,7 +4,6 @@ import json
 import random
 import shutil
 from collections import Counter
-from dataclasses import replace
 
 import grpo
 import maxrl
@@ -264,8 +263,8 @@ def test_the_scorer_of_a_task_gives_the_reward(stand_in, monkeypatch):
     verifier.close()
     # With `correct` among the user's rewards, what counts there is right or wrong.
     verifier = Verifier(tokenizer, [problem], reward=("correct=2",))
-    verifier([problem], replace(rollouts, truncated=[False] * 2, tokens=rollouts.tokens[:2]))
-    assert verifier.own is not None
+    some = Rollouts(tokens=rollouts.tokens[:2], truncated=[False] * 2)
+    assert verifier([problem], some) == [True, False] and some.rewards == [2, 0]
     verifier.close()
 
 
