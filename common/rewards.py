@@ -133,9 +133,10 @@ class Rewards:
         Right is what the verifier finds right or, where `correct` is not among the rewards, what has at least 1 from
         each function.
         """
+        answers = [p.answer if isinstance(p.answer, str | tuple) else str(p.answer) for p in problems]
         given = [
-            {"question": p.question, "answer": str(p.answer) if callable(p.answer) else p.answer, "prompt": p.prompt}
-            for p in problems
+            {"question": p.question, "answer": answer, "prompt": p.prompt}
+            for p, answer in zip(problems, answers, strict=True)
         ]
         rows = [list(row) for row in zip(given, texts, tokens, truncated, strict=True)]
         values = {name: self.values(name, rows) for name in self.workers}

@@ -180,6 +180,8 @@ def check_datasets(args: Settings) -> None:
         fail("--dataset needs a name.")
     if twice := [name for name in names if names.count(name) > 1]:
         fail(f"--dataset names {twice[0]} twice: once, with a larger share in --mix, is the same.")
+    if args.eval_problems < len(names):
+        fail(f"--eval-problems {args.eval_problems} leaves some of {len(names)} data sets without any: raise it.")
     if args.mix and len(args.mix) != len(names):
         fail(f"--mix has {len(args.mix)} shares, but --dataset names {len(names)}: give one for each.")
     for name in OF_EACH_DATASET:

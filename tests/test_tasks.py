@@ -130,6 +130,7 @@ def test_a_run_on_two_data_sets_reports_and_resumes(two_sets, tiny_model, tmp_pa
         ({"dataset": ("arithmetic", "x.jsonl"), "eval_split": ("test",)}, "--eval-split has 1 values for 2 data sets"),
         ({"dataset": ("arithmetic", "countdown")}, "--dataset countdown is for real models"),
         ({"dataset": "reasoning-gym:sudoku"}, "--dataset reasoning-gym:sudoku is for real models"),
+        ({"dataset": ("arithmetic", "arithmetic-hard"), "eval_problems": 1}, "--eval-problems 1 leaves some of 2"),
         ({"stop": ("a", "")}, "--stop: an empty string"),
         ({"few_shot": "no.jsonl"}, "--few-shot no.jsonl: no such file"),
     ],
@@ -242,7 +243,7 @@ def test_tasks_of_reasoning_gym_are_disjoint_and_always_the_same(stand_in, capsy
     assert "there is no task 'miror', but mirror." in capsys.readouterr().err
 
 
-def test_the_scorer_of_a_task_gives_the_reward(stand_in, monkeypatch):
+def test_the_scorer_of_a_task_gives_the_reward(stand_in, tmp_path, monkeypatch):
     """Right is a score of 1; a part is a reward; an exception and a time-out count 0 and are counted."""
     monkeypatch.setattr(verify, "SCORE_LIMIT", 2.0)
     (question, answer), *_ = gym_problems("reasoning-gym:mirror")[1]
@@ -261,10 +262,11 @@ def test_the_scorer_of_a_task_gives_the_reward(stand_in, monkeypatch):
     both = Rollouts(tokens=[tokenizer.encode(f"\\boxed{{{x}}}") for x in (answer.answer, "2")], truncated=[False] * 2)
     assert verifier([problem, other], both) == [True, True]
     verifier.close()
+    (tmp_path / "own.py").write_text("def same_length(problem, *rest): return len(problem.answer) / 8")
     # With `correct` among the user's rewards, what counts there is right or wrong.
-    verifier = Verifier(tokenizer, [problem], reward=("correct=2",))
+    verifier = Verifier(tokenizer, [problem], reward=("correct=2", f"{tmp_path}/own.py:same_length"))
     some = Rollouts(tokens=rollouts.tokens[:2], truncated=[False] * 2)
-    assert verifier([problem], some) == [True, False] and some.rewards == [2, 0]
+    assert verifier([problem], some) == [True, False] and some.rewards == [2.125, 0.125]
     verifier.close()
 
 
