@@ -200,7 +200,7 @@ MUTATIONS = [
     Mutation("what ends at a stop string counts as cut off", "(~finished).tolist(),", "[not bool(torch.isin(row[end - 1], self.eos)) for row, end in zip(sampled, ends, strict=True)],", "common/engines.py", TASKS),
     Mutation("a part of a score is right", "[score >= 1 for score in rewards]", "[score > 0 for score in rewards]", "common/verify.py", TASKS),
     Mutation("the order of sets in a task", """{"PYTHONHASHSEED": "0"}""", "{}", "common/gym.py", TASKS),
-    Mutation("the file's pad token is lost", """("padding", "pad_token"), """, "", "models/gguf.py", "tests/test_gguf.py"),
+    Mutation("the BOS that a file asks for is left out", "{bos[0]} $A", "$A", "models/gguf.py", "tests/test_gguf.py"),
     Mutation("own rewards never reach the loss", "for _, part in parts for reward in part]", "for part, _ in parts for reward in part]", "common/verify.py", "tests/test_rewards.py"),
     Mutation("MaxRL takes any reward", 'require_binary(rewards, "MaxRL raises the chance of a right answer")', "pass", "maxrl.py", "tests/test_rewards.py"),
     Mutation("numbers of a countdown may be left over", "sorted(numbers) == sorted(self.numbers)", "not set(numbers) - set(self.numbers)", "common/countdown.py", "tests/test_data.py"),

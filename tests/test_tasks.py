@@ -27,7 +27,7 @@ from reasoning_gym.factory import DATASETS
 
 def create_dataset(name, size, seed):
     words = [chr(97 + i % 26) * (i // 26 % 80 + 1) for i in range(size)]
-    hashed = list({"x", "y", "z"})[0]
+    hashed = hash("differs between processes")
     rows = [{"question": f"{hashed}{word}?", "answer": word[::-1]} for word in words]
     return [row | {"metadata": {"pair": (row["answer"], seed)}} for row in rows]
 
@@ -237,7 +237,7 @@ def test_tasks_of_reasoning_gym_are_disjoint_and_always_the_same(stand_in, capsy
     train, held_out = gym_problems("reasoning-gym:mirror")
     questions = [question for question, _ in held_out + train]
     assert len(held_out) == 256 and len(train) == 26 * 80 - 256 and len(set(questions)) == len(questions)
-    assert gym_problems("reasoning-gym:mirror") == (train, held_out)  # whatever the order of a set
+    assert gym_problems("reasoning-gym:mirror") == (train, held_out)  # whatever strings hash to
     with pytest.raises(SystemExit):
         gym_problems("reasoning-gym:miror")
     assert "there is no task 'miror', but mirror." in capsys.readouterr().err
