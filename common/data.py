@@ -4,16 +4,31 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from common.answers import last_boxed, parse_number
 from common.cli import fail, first_line, flag
 from common.countdown import Countdown, countdown_problem
+from common.gym import GymAnswer, gym_problems
 from common.models import context_length
 from common.records import Problem
-from common.settings import DATA_FILES, GENERATED_DATA, DataSettings, Settings, local_path
+from common.settings import (
+    DATA_FILES,
+    GENERATED_DATA,
+    OF_EACH_DATASET,
+    REASONING_GYM,
+    DataSettings,
+    Settings,
+    dataset_names,
+    is_generated,
+    local_path,
+)
+
+import numpy as np
 
 INSTRUCTION = "\nPlease reason step by step, and put your final answer within \\boxed{}."
+Pair = tuple[Any, str | tuple[str, ...] | Countdown | GymAnswer]  # a question, as text or chat messages, and its answer
 MOST_EMPTY = 0.01  # share of rows without a question or answer that may be left out
 
 
@@ -112,7 +127,7 @@ def read_dataset(name: str, config: str | None, split: str, setting: str = "data
         fail(f"{given} (split {split}) cannot be read: {first_line(error.__cause__ or error)}")
 
 
-def question_answer_pairs(args: DataSettings, split: str) -> list[tuple[Any, str | tuple[str, ...]]]:
+def question_answer_pairs(args: DataSettings, split: str) -> list[Pair]:
     """(question, final answer) of every row; a question may be text or a list of chat messages."""
     rows = read_dataset(args.dataset, args.dataset_config, split).flatten()
     for kind, column in (("question", args.question_column), ("answer", args.answer_column)):
@@ -138,10 +153,12 @@ def question_answer_pairs(args: DataSettings, split: str) -> list[tuple[Any, str
     return [(question, right_answer(answer)) for i, (question, answer) in enumerate(pairs) if i not in left_out]
 
 
-def pairs_of(name: str, part: str, args: DataSettings) -> list[tuple[Any, Any]]:
+def pairs_of(name: str, part: str, args: DataSettings) -> list[Pair]:
     """(question, answer) of the part "train" or "eval" of a data set, where it has parts or `args` names them."""
     if name in GENERATED_DATA:
         return generated_problems(name, part)
+    if name.startswith(REASONING_GYM):
+        return gym_problems(name)[part == "eval"]
     args, split = replace(args, dataset=name), args.train_split
     if name in STANDARD:
         known = STANDARD[name]
@@ -154,15 +171,34 @@ def pairs_of(name: str, part: str, args: DataSettings) -> list[tuple[Any, Any]]:
     return question_answer_pairs(args, split)
 
 
+def few_shot_examples(args: DataSettings) -> list[tuple[str, str]]:
+    """The questions and answers of the file that `--few-shot` names."""
+    if args.few_shot is None:
+        return []
+    rows = read_dataset(args.few_shot, None, "train", "few_shot")
+    if absent := {"question", "answer"} - set(rows.column_names):
+        fail(f"--few-shot {args.few_shot} has no column '{min(absent)}'.")
+    examples = [(str(question), str(answer)) for question, answer in zip(rows["question"], rows["answer"], strict=True)]
+    if args.answer_format == "boxed" and not args.reward and not any(last_boxed(answer) for _, answer in examples):
+        print("note: no answer in --few-shot has a \\boxed{}, where the verifier looks for it.", flush=True)
+    return examples
+
+
 def make_prompt(
-    question: Any, template: str | None, tokenizer: Any, system: str | None = None
+    question: Any,
+    template: str | None,
+    tokenizer: Any,
+    system: str | None = None,
+    examples: list[tuple[str, str]] | tuple[()] = (),
 ) -> tuple[str, list[int]]:
     """The prompt as text and token ids: the chat template is applied where the tokenizer has one.
 
     Without `--prompt`, a chat model is asked to reason and to box its answer; a model without a
-    template, such as the embedded one, reads the bare question and a line break.
+    template, such as the embedded one, reads the bare question and a line break. Examples are earlier turns of a chat,
+    or text with an empty line behind each, as lm-evaluation-harness has them.
     """
     chat = tokenizer.chat_template is not None
+    template = template or ("{question}" + INSTRUCTION if chat else "{question}\n")
     if system is not None and not chat:
         fail("--system-prompt is for chat models, and this model's tokenizer has no chat template: use --prompt.")
     if isinstance(question, list):
@@ -170,35 +206,91 @@ def make_prompt(
             fail("the questions are chat messages, but this model's tokenizer has no chat template.")
         messages = question
     else:
-        text = (template or ("{question}" + INSTRUCTION if chat else "{question}\n")).replace(
-            "{question}", str(question)
-        )
-        messages = [{"role": "user", "content": text}]
+        messages = [{"role": "user", "content": template.replace("{question}", str(question))}]
+    first = [message for message in messages[:1] if message.get("role") == "system"]
     if system is not None:
-        if messages and messages[0].get("role") == "system":
-            fail(f"--system-prompt: the data set's questions bring their own: {messages[0].get('content')!r:.80}")
+        if first:
+            fail(f"--system-prompt: the data set's questions bring their own: {first[0].get('content')!r:.80}")
         messages = [{"role": "system", "content": system}, *messages]
+        first = messages[:1]
+    shown = [(template.replace("{question}", asked), answer) for asked, answer in examples]
     if chat:
+        roles = ("user", "assistant")
+        turns = [{"role": role, "content": text} for pair in shown for role, text in zip(roles, pair, strict=True)]
+        messages = [*first, *turns, *messages[len(first) :]]
         try:
             text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         except Exception as error:  # a template may raise what it likes
             fail(f"the model's chat template refuses a question ({first_line(error)}): {str(messages)[:80]}")
+    else:
+        shown = [f"{q}{'' if q[-1:].isspace() else ' '}{a}\n\n" for q, a in shown]
+        text = "".join(shown) + messages[0]["content"]
     # A chat template writes the special tokens itself; adding them again would double the BOS.
     return text, tokenizer(text, add_special_tokens=not chat)["input_ids"]
 
 
+def settings_of_each(args: Settings) -> list[Settings]:
+    """The settings of each data set as if it were the only one, with its part of the held-out problems."""
+    names = dataset_names(args)
+    count = len(names)
+    parts = [(args.eval_problems + count - 1 - i) // count for i in range(count)]
+    return [
+        replace(
+            args,
+            dataset=name,
+            eval_problems=part,
+            **{key: v[i] if isinstance(v := getattr(args, key), tuple) else v for key in OF_EACH_DATASET},
+        )
+        for i, (name, part) in enumerate(zip(names, parts, strict=True))
+    ]
+
+
+def short_names(names: tuple[str, ...]) -> list[str]:
+    """The last parts of each name, as many as it takes to tell them apart; of one name, nothing."""
+    parts = [name.split("/") if local_path(name) is None else Path(name).with_suffix("").parts for name in names]
+    for length in range(1, max(map(len, parts)) + 1):
+        short = ["/".join(part[-length:]) for part in parts]
+        if len(set(short)) == len(names):
+            return short if len(names) > 1 else [""]
+    return list(names)
+
+
+def read_pairs(args: Settings, shown: set[str]) -> tuple[list[Pair], list[Pair]]:
+    """Training and held-out pairs of the only data set, without the questions that examples have shown."""
+
+    def others(pairs: list[Pair]) -> list[Pair]:
+        return [pair for pair in pairs if str(pair[0]) not in shown]
+
+    train = others(pairs_of(args.dataset, "train", args))
+    if args.eval_dataset or args.eval_split or is_generated(args.dataset) or args.dataset in STANDARD:
+        held_out = others(pairs_of(args.eval_dataset or args.dataset, "eval", args))
+    else:  # hold some rows out; the shuffle is the same for every seed, so that runs compare
+        random.Random(2026).shuffle(train)
+        count = min(args.eval_problems, len(train) // 5)
+        train, held_out = train[count:], train[:count]
+    if not held_out:
+        fail(
+            f"--dataset {args.dataset} has {len(train)} rows, too few to hold any out: "
+            "name held-out problems with --eval-split or --eval-dataset."
+        )
+    if len(held_out) < args.eval_problems:
+        print(f"note: {len(held_out)} held-out problems, not {args.eval_problems}: there are no more.", flush=True)
+    return train, held_out[: args.eval_problems]
+
+
 def make_problems(
-    pairs: list[tuple[Any, Any]],
+    pairs: list[Pair],
     args: DataSettings,
     model: Any,
     tokenizer: Any,
+    examples: list[tuple[str, str]],
     rewrite: Callable[[Any], Any] = lambda question: question,
 ) -> list[Problem | None]:
     """The problem of each (question, answer), None where the prompt is longer than `args.max_prompt_tokens`."""
     context, vocabulary = context_length(model), model.get_input_embeddings().num_embeddings
     problems: list[Problem | None] = []
     for question, answer in pairs:
-        prompt, prompt_ids = make_prompt(rewrite(question), args.prompt, tokenizer, args.system_prompt)
+        prompt, prompt_ids = make_prompt(rewrite(question), args.prompt, tokenizer, args.system_prompt, examples)
         if not prompt_ids:
             fail("a prompt has no tokens: check --prompt and the question column.")
         if max(prompt_ids) >= vocabulary:
@@ -220,45 +312,49 @@ def load_problems(
     args: Settings, model: Any, tokenizer: Any, rewrite: Callable[[Any], Any] = lambda question: question
 ) -> tuple[list[Problem], list[Problem]]:
     """Training problems and `args.eval_problems` held-out ones, disjoint by question; prompts hold it rewritten."""
-    train = pairs_of(args.dataset, "train", args)
-    if args.eval_dataset or args.eval_split or args.dataset in (*GENERATED_DATA, *STANDARD):
-        held_out = pairs_of(args.eval_dataset or args.dataset, "eval", args)
-    else:  # hold some rows out; the shuffle is the same for every seed, so that runs compare
-        random.Random(2026).shuffle(train)
-        count = min(args.eval_problems, len(train) // 5)
-        train, held_out = train[count:], train[:count]
-        if not held_out:
-            fail(
-                f"--dataset {args.dataset} has {len(train)} rows, too few to hold any out: "
-                "name held-out problems with --eval-split or --eval-dataset."
+    examples = few_shot_examples(args)
+    sets, names = settings_of_each(args), short_names(dataset_names(args))
+    weights = args.mix or [1.0] * len(sets)
+    pairs = [read_pairs(one, {question for question, _ in examples}) for one in sets]
+    asked = {str(question) for _, held_out in pairs for question, _ in held_out}
+    problems: tuple[list[Problem], list[Problem]] = ([], [])
+    for one, name, weight, (train, held_out) in zip(sets, names, weights, pairs, strict=True):
+        train = [pair for pair in train if str(pair[0]) not in asked]
+        if not train:
+            fail(f"--dataset {one.dataset}: every training question is also a held-out one.")
+        made = [make_problems(part, one, model, tokenizer, examples, rewrite) for part in (train, held_out)]
+        kept = [[problem for problem in part if problem] for part in made]
+        if None in made[0] + made[1]:
+            what = (
+                f"{made[0].count(None)} of {len(train)} training problems and {made[1].count(None)} of "
+                f"{len(held_out)} held-out ones {f'of {name} ' if name else ''}have prompts of more than "
+                f"{one.max_prompt_tokens} tokens"
             )
-    if len(held_out) < args.eval_problems:
-        print(f"note: {len(held_out)} held-out problems, not {args.eval_problems}: there are no more.", flush=True)
-    held_out = held_out[: args.eval_problems]
-    asked = {str(question) for question, _ in held_out}
-    train = [pair for pair in train if str(pair[0]) not in asked]
-    if not train:
-        fail(f"--dataset {args.dataset}: every training question is also a held-out one.")
-
-    problems = make_problems(held_out + train, args, model, tokenizer, rewrite)
-    parts = problems[len(held_out) :], problems[: len(held_out)]
-    kept = tuple([problem for problem in part if problem] for part in parts)
-    if None in problems:
-        what = (
-            f"{parts[0].count(None)} of {len(train)} training problems and {parts[1].count(None)} of {len(held_out)} "
-            f"held-out ones have prompts of more than {args.max_prompt_tokens} tokens"
-        )
-        if not all(kept):
-            fail(f"{what}: raise --max-prompt-tokens.")
-        print(f"note: {what}; they are left out.", flush=True)
-    return kept
+            if not all(kept):
+                fail(f"{what}: raise --max-prompt-tokens.")
+            print(f"note: {what}; they are left out.", flush=True)
+        for part, all_of_part in zip(kept, problems, strict=True):
+            all_of_part.extend(replace(problem, dataset=name, share=weight / sum(weights)) for problem in part)
+    return problems
 
 
 def sample_problems(problems: list[Problem], seed: int, start: int, count: int) -> list[Problem]:
     """Problems number `start` to `start + count` of an endless stream of reshuffled passes.
 
-    The stream depends on the seed alone, so a resumed run goes on where it was interrupted.
+    The stream depends on the seed alone, so a resumed run goes on where it was interrupted. Of several data sets each
+    has a stream of its own, and chance decides which of them is next, each with its share.
     """
+    parts: dict[str, list[Problem]] = {}
+    for problem in problems:
+        parts.setdefault(problem.dataset, []).append(problem)
+    if len(parts) > 1:
+        shares = [part[0].share for part in parts.values()]
+        chosen = np.random.default_rng(seed).choice(len(parts), start + count, p=shares)  # a longer one begins alike
+        streams = [
+            iter(sample_problems(part, seed, int((chosen[:start] == i).sum()), int((chosen[start:] == i).sum())))
+            for i, part in enumerate(parts.values())
+        ]
+        return [next(streams[i]) for i in chosen[start:]]
     sampled, size = [], len(problems)
     while len(sampled) < count:
         epoch, offset = divmod(start + len(sampled), size)

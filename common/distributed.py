@@ -115,6 +115,11 @@ def device() -> torch.device:
     return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
 
 
+def has_bf16(device: torch.device) -> bool:
+    """Whether a device is a GPU made for bf16: NVIDIA's from compute capability 8.0; a T4 (7.5) only imitates it."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
 def place(model: Any) -> Any:
     """Move a model to the device of this process, or of several processes each its part, layer by layer, in place."""
     if world_size() == 1:

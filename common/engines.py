@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from common.cli import fail, first_line
-from common.distributed import gather, like, share, whole, whole_weights
+from common.distributed import gather, has_bf16, like, share, whole, whole_weights
 from common.logprobs import distribution
 from common.models import eos_ids
 from common.records import Problem, Rollouts
@@ -20,6 +20,7 @@ from common.settings import ModelSettings
 
 import numpy as np
 import torch
+from tokenizers.decoders import DecodeStream
 from torch import Tensor
 from transformers import AutoModelForCausalLM, Cache, DynamicLayer
 from transformers.initialization import no_init_weights
@@ -56,6 +57,8 @@ class Engine(Protocol):
         Temperature 0 is greedy. Each prompt's own seed decides what is sampled; what else is in the batch does not.
         With `top_k` also the K likeliest tokens at each position: all are sampled from, these are reported.
         With `in_flight` the weights change on the way. A log-prob is that of the weights that sampled the token.
+        A response also ends with the token in which one of `args.stop` is complete. That token stays whole: what is
+        scored is what was sampled, so the text may go on behind the string for as long as the token does.
         """
 
     def sleep(self) -> None:
@@ -75,7 +78,7 @@ def make_engine(args: ModelSettings, model: Any, tokenizer: Any, problems: list[
         fail("--engine vllm: vLLM is not installed. On a GPU: pip install -r requirements-vllm.txt.")
     if args.engine == "transformers" or not installed:
         print("engine: transformers" + ("" if installed else " (vLLM is not installed)"), flush=True)
-        return shared(TransformersEngine(model, tokenizer, args.fp32_lm_head, args.rollout_precision))
+        return shared(TransformersEngine(model, tokenizer, args.fp32_lm_head, args.rollout_precision, stop=args.stop))
     from common.vllm_engine import VLLMEngine
 
     print("engine: vllm", flush=True)
@@ -220,6 +223,23 @@ def rounded(weights: Weights, precision: str) -> Weights:
         yield name, ROUNDING[precision](weight.detach()) if inner and precision in ROUNDING else weight
 
 
+class StopStrings:
+    """Whether a response has come to a stop string, token by token, decoded behind its prompt as vLLM does it."""
+
+    def __init__(self, stop: tuple[str, ...], tokenizer: Any, prompt_ids: list[int]) -> None:
+        self.stop, self.longest = stop, max(map(len, stop))
+        self.tokenizer = tokenizer.backend_tokenizer
+        self.stream = DecodeStream(ids=prompt_ids, skip_special_tokens=True)
+        self.end = ""  # of the text so far
+
+    def complete(self, token: int) -> bool:
+        """Take the next token: whether a stop string is complete with it."""
+        # Within a character of several tokens the stream gives nothing.
+        text = self.end + (self.stream.step(self.tokenizer, token) or "")
+        self.end = text[-self.longest :]
+        return any(string in text for string in self.stop)
+
+
 class TransformersEngine:
     """A sampling loop over a Hugging Face model: the prompt is read once per group, rows leave as they end."""
 
@@ -230,9 +250,10 @@ class TransformersEngine:
         fp32_lm_head: bool = False,
         precision: str = "auto",
         max_rows: int = MAX_ROWS,
+        stop: tuple[str, ...] = (),
     ) -> None:
         if precision == "auto":
-            precision = "bf16" if model.device.type == "cuda" else "fp32"
+            precision = "bf16" if has_bf16(model.device) else "fp32"
         self.precision = precision
         dtype = torch.float32 if precision == "fp32" else torch.bfloat16
         with no_init_weights():
@@ -242,6 +263,7 @@ class TransformersEngine:
         self.eos = torch.tensor(eos_ids(model, tokenizer), device=model.device)
         self.fp32_lm_head = fp32_lm_head
         self.max_rows = max_rows
+        self.stop, self.tokenizer = stop, tokenizer
         self.load_weights(whole_weights(model))
         self.check_cache()
 
@@ -330,7 +352,8 @@ class TransformersEngine:
         top_ids = torch.zeros(B, T, top_k, dtype=torch.long, device=device)  # (B, T, K)
         top_logps = torch.zeros(B, T, top_k, device=device)  # (B, T, K)
         lengths = limit.clone()  # (B,)
-        finished = torch.zeros(B, dtype=torch.bool, device=device)  # (B,) by EOS
+        finished = torch.zeros(B, dtype=torch.bool, device=device)  # (B,) by EOS or a stop string
+        stops = [StopStrings(self.stop, self.tokenizer, ids) for ids in prompt_ids for _ in range(n) if self.stop]
         for t in range(T):
             if in_flight and t % in_flight.every == 0 and t // in_flight.every < len(in_flight.versions):
                 self.load_weights(in_flight.versions[t // in_flight.every])
@@ -363,7 +386,11 @@ class TransformersEngine:
             if top_k:
                 top_logps[rows, t], top_ids[rows, t] = logp.topk(top_k)
 
-            ended = torch.isin(token, self.eos) & ~finished[rows] & (t < limit[rows])  # (b,)
+            ended = torch.isin(token, self.eos)  # (b,)
+            if stops:
+                pairs = zip(rows.tolist(), token.tolist(), strict=True)
+                ended |= torch.tensor([stops[row].complete(one) for row, one in pairs], device=device)  # (b,)
+            ended &= ~finished[rows] & (t < limit[rows])  # (b,)
             lengths[rows[ended]] = t + 1
             finished[rows[ended]] = True
             alive = ~finished[rows] & (t + 1 < limit[rows])  # (b,)

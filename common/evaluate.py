@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from common.cli import fail, lacks_memory
-from common.data import STANDARD, load_problems, make_problems, pairs_of, read_dataset
+from common.data import STANDARD, few_shot_examples, load_problems, make_problems, pairs_of, read_dataset
 from common.distributed import world_size
 from common.engines import MAX_ROWS, Engine, make_engine, prompt_seeds
 from common.folders import open_folder, saved_settings, write_config, write_whole
 from common.models import load_model
 from common.records import Problem, Rollouts, Sample
-from common.settings import GENERATED_DATA, Count, DataSettings, Positive, Seed, Settings
+from common.settings import GENERATED_DATA, Count, DataSettings, Positive, Seed, Settings, dataset_names
 from common.stats import share_interval
 from common.terminal import Terminal, aligned
 from common.verify import Verifier
@@ -99,12 +99,16 @@ def evaluate(
 ) -> tuple[dict[str, float | None], list[Sample]]:
     """Metrics over n samples of every problem, and one sample of each.
 
-    The seeds of the samples are always the same, so that two evaluations differ by the weights alone.
+    Of several data sets there is also the avg@n of each. The seeds of the samples are always the same, so that two
+    evaluations differ by the weights alone.
     """
     seeds = prompt_seeds(len(problems), 0)
     rollouts, sampled = respond(engine, verifier, problems, n, args.temperature, seeds, args)
     _, greedy = respond(engine, verifier, problems, 1, 0.0, seeds, args)
     found = figures(sampled, greedy, sorted({1 << i for i in range(n.bit_length())} | {n}))
+    names = [problem.dataset for problem in problems]
+    for name in dict.fromkeys(names) if len(set(names)) > 1 else []:
+        found[f"avg/{name}"] = mean([sum(o.correct) / n for o, own in zip(sampled, names, strict=True) if own == name])
     if verifier.own:
         found["reward"] = mean(rollouts.rewards)
     found["verifier_failures"] = verifier.take_failures()
@@ -141,6 +145,8 @@ class Args(DataSettings):
         args = super().checked()
         if not args.k or max(args.k) > (args.eval_samples or max(args.k)):
             fail(f"--k {' '.join(map(str, args.k))} needs numbers from 1 to --eval-samples {args.eval_samples or ''}.")
+        if len(dataset_names(args)) > 1:
+            fail("an evaluation is of one data set: name one with --dataset, and the others one after the other.")
         if args.held_out and args.eval_problems is None:
             fail("--held-out needs the --eval-problems of the training run: it decides which rows were held out.")
         if args.dataset in GENERATED_DATA and args.difficulty_column:
@@ -152,8 +158,11 @@ def load_evaluation(args: Args, model: Any, tokenizer: Any) -> list[Problem]:
     """The problems of an evaluation."""
     if args.held_out:
         return load_problems(args, model, tokenizer)[1]
-    pairs = pairs_of(args.eval_dataset or args.dataset, "eval", args)[: args.eval_problems]
-    problems = [problem for problem in make_problems(pairs, args, model, tokenizer) if problem]
+    examples = few_shot_examples(args)
+    shown = {question for question, _ in examples}
+    pairs = pairs_of(args.eval_dataset or args.dataset, "eval", args)
+    pairs = [pair for pair in pairs if str(pair[0]) not in shown][: args.eval_problems]
+    problems = [problem for problem in make_problems(pairs, args, model, tokenizer, examples) if problem]
     if len(problems) < len(pairs):
         what = f"{len(pairs) - len(problems)} of {len(pairs)} problems have prompts of more than"
         what += f" {args.max_prompt_tokens} tokens"

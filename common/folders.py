@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from common.cli import fail, flag, on_command_line
+from common.distributed import device
 from common.settings import validated
 
 import torch
@@ -92,7 +93,7 @@ def write_config(folder: Path, method: str, args: Any) -> None:
         "command": " ".join(sys.argv),
         "versions": package_versions(),
         "commit": git_commit(),
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else device().type,
         "threads": torch.get_num_threads(),
     }
     write_whole(folder / "config.json", json.dumps(config, indent=2) + "\n")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from common.batch import Batch, micro_batches
-from common.distributed import forward, sum_over_processes
+from common.distributed import forward, has_bf16, sum_over_processes
 from common.settings import Settings
 
 import torch
@@ -49,7 +49,7 @@ def autocast(device: torch.device, args: Settings, cache: bool) -> torch.autocas
 
     With a `cache`, the bf16 copies of all weights are kept until the end, for weights that are used more than once.
     """
-    bf16 = args.learner_precision == "bf16" or (args.learner_precision == "auto" and device.type == "cuda")
+    bf16 = args.learner_precision == "bf16" or (args.learner_precision == "auto" and has_bf16(device))
     return torch.autocast(device.type, torch.bfloat16, enabled=bf16, cache_enabled=cache)
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 
+from common.gym import GymAnswer
+
 from torch import Tensor
 
 
@@ -10,13 +12,16 @@ from torch import Tensor
 class Problem:
     """A question, its answer, and the prompt, as text and as token ids.
 
-    Of several answers any will do; where they cannot be listed, the answer is a check of what stands in the box.
+    Of several answers any will do; where they cannot be listed, the answer is a check of what stands in the box, or
+    names the scorer.
     """
 
     question: str
-    answer: str | tuple[str, ...] | Callable[[str], bool]
+    answer: str | tuple[str, ...] | Callable[[str], bool] | GymAnswer
     prompt: str
     prompt_ids: list[int]
+    dataset: str = ""  # of several, a short name of the one that it comes from
+    share: float = 1.0  # of that data set in a rollout batch, on average
 
 
 @dataclass

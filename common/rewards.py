@@ -47,8 +47,8 @@ def split_weight(text: str) -> tuple[str, float]:
 class Worker:
     """A process that runs one function; it is started when it is first asked, and again after it was killed."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, limit: float = TIME_LIMIT) -> None:
+        self.name, self.limit = name, limit
         self.process: subprocess.Popen[str] | None = None
 
     def start(self) -> bool:
@@ -72,7 +72,7 @@ class Worker:
         with suppress(BrokenPipeError):
             self.process.stdin.write(json.dumps(rows) + "\n")
             self.process.stdin.flush()
-        return self.read(TIME_LIMIT)
+        return self.read(self.limit)
 
     def read(self, limit: float) -> dict[str, Any]:
         """The next reply; a process that takes longer than the limit is killed."""
@@ -133,9 +133,10 @@ class Rewards:
         Right is what the verifier finds right or, where `correct` is not among the rewards, what has at least 1 from
         each function.
         """
+        answers = [p.answer if isinstance(p.answer, str | tuple) else str(p.answer) for p in problems]
         given = [
-            {"question": p.question, "answer": str(p.answer) if callable(p.answer) else p.answer, "prompt": p.prompt}
-            for p in problems
+            {"question": p.question, "answer": answer, "prompt": p.prompt}
+            for p, answer in zip(problems, answers, strict=True)
         ]
         rows = [list(row) for row in zip(given, texts, tokens, truncated, strict=True)]
         values = {name: self.values(name, rows) for name in self.workers}

@@ -26,7 +26,7 @@ from common.folders import remove_if_empty, write_whole
 from common.plots import draw_curves, read_metrics
 from common.records import Problem
 from common.scripts import command
-from common.settings import Settings
+from common.settings import Settings, dataset_names
 from common.terminal import Terminal, silence, write_samples
 from common.trackers import Tracker
 from common.verify import Verifier
@@ -344,8 +344,8 @@ class Run:
 
     def summarize(self) -> None:
         """Draw the curves and print where everything lies."""
-        args = self.args
-        draw_curves(self.dir, f"{self.script.name}, {args.model} on {args.dataset}, seed {args.seed}")
+        args, data = self.args, " and ".join(dataset_names(self.args))
+        draw_curves(self.dir, f"{self.script.name}, {args.model} on {data}, seed {args.seed}")
         minutes, seconds = divmod(round(time.perf_counter() - self.started), 60)
         lines = [f"time                      {minutes} min {seconds} s", f"run folder                {self.dir}"]
         if self.evaluations:

@@ -20,7 +20,10 @@ MOST_RESPONSES = 1 << 20  # in one rollout batch or evaluation
 EMBEDDED_MODELS = ("arithmetic", "arithmetic-rambling")
 GENERATED_DATA = ("arithmetic", "arithmetic-hard", "countdown")
 STANDARD_DATA = ("gsm8k", "math500", "aime24")  # on the hub, under longer names
+REASONING_GYM = "reasoning-gym:"  # and the name of a task
 DATA_FILES = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}  # and what reads them
+
+OF_EACH_DATASET = ("dataset_config", "question_column", "answer_column", "train_split", "eval_split", "eval_dataset")
 
 # Ranges. Numbers must be finite unless a range says otherwise.
 Count = Annotated[int, Ge(1)]
@@ -31,6 +34,8 @@ NonNegative = Annotated[float, Interval(ge=0, le=1e6)]
 Share = Annotated[float, Interval(ge=0, le=1)]
 Rate = Annotated[float, Interval(gt=0, le=1)]
 Seed = Annotated[int, Interval(ge=0, lt=1 << 32)]
+Names = str | tuple[str, ...]
+OrNone = str | tuple[str | None, ...] | None
 Cap = Annotated[float, Interval(gt=0, le=math.inf), Field(allow_inf_nan=True)]
 
 
@@ -51,29 +56,33 @@ class ModelSettings:
     """Template with {question} in it; by default a chat model is also asked to reason and to box its answer."""
     system_prompt: str | None = None
     """System message before each question, for chat models."""
+    stop: tuple[str, ...] = ()
+    """Strings that end a response, and stay in it; for base models, which go on with a question of their own."""
     engine: Literal["auto", "vllm", "transformers"] = "auto"
     """What generates the responses; auto takes vLLM where it is installed."""
     gpu_memory_utilization: Annotated[float, Interval(gt=0, lt=1)] = 0.4
     """Share of a GPU's memory that vLLM holds while it generates, beside the learner's weights and moments."""
     rollout_precision: Literal["auto", "fp32", "bf16", "fp8", "int4"] = "auto"
-    """What the engine computes in: auto is bf16 on a GPU and fp32 elsewhere; fp8 is bf16 with 8-bit weights, in vLLM
-    with 8-bit activations too (compute capability 8.9 or more); int4 is bf16 with weights rounded to 4 bits, in both
-    engines: a 4-bit sampler's mismatch without its speed."""
+    """What the engine computes in: auto is bf16 on a GPU made for it and fp32 elsewhere; fp8 is bf16 with 8-bit
+    weights, in vLLM with 8-bit activations too (compute capability 8.9 or more); int4 is bf16 with weights rounded to 4
+    bits, in both engines: a 4-bit sampler's mismatch without its speed."""
     fp32_lm_head: bool = False
     """Run the output layer in fp32 on both sides: less mismatch between sampler and learner under bf16."""
 
     def checked(self) -> Self:
         """These settings with the types that they are declared with, or the end of the program with one sentence."""
         args = validated(type(self), {f.name: getattr(self, f.name) for f in fields(self)})
-        for name in ("model", "teacher", "student", "dataset", "eval_dataset", "cold_start"):
-            value = getattr(args, name, None)
-            if value not in (None, *EMBEDDED_MODELS, *GENERATED_DATA, *STANDARD_DATA) and local_path(value):
-                setattr(args, name, str(local_path(value)))  # a resumed run may start in another folder
+        named = ("model", "teacher", "student", "dataset", "eval_dataset", "cold_start", "few_shot")
+        for name in named:  # a resumed run may start in another folder
+            if value := getattr(args, name, None):
+                setattr(args, name, tuple(map(absolute, value)) if isinstance(value, tuple) else absolute(value))
         for name in ("run_dir", "resume"):
             if path := getattr(args, name, None):
                 setattr(args, name, path.expanduser())
         if args.prompt is not None and "{question}" not in args.prompt:
             fail("--prompt must contain {question}, where the question goes.")
+        if "" in args.stop:
+            fail("--stop: an empty string would end every response at once.")
         return args
 
 
@@ -81,22 +90,28 @@ class ModelSettings:
 class DataSettings(ModelSettings):
     """Problems, and what is right."""
 
-    dataset: str = "arithmetic"
+    dataset: Names = "arithmetic"
     """A data set on the hub, a local .jsonl, .json, .parquet or .csv file, a generated one: "arithmetic" (sums of 2
-    to 6 terms), "arithmetic-hard" (5 to 8), "countdown" (an expression that makes a number of some others), or one
-    whose splits and columns are known: "gsm8k", and for evaluation alone "math500", "aime24"."""
-    dataset_config: str | None = None
-    """Configuration of a data set on the hub, for example "main" for openai/gsm8k."""
-    question_column: str = "question"
+    to 6 terms), "arithmetic-hard" (5 to 8), "countdown" (an expression that makes a number of some others), one whose
+    splits and columns are known: "gsm8k", and for evaluation alone "math500", "aime24"; or "reasoning-gym:TASK" for a
+    task of that package. Several are mixed; see docs/tasks.md."""
+    mix: tuple[Positive, ...] = ()
+    """Shares of several data sets in the prompts of a rollout batch, on average; without it all have the same."""
+    dataset_config: OrNone = None
+    """Configuration of a data set on the hub, for example "main" for openai/gsm8k. This and the settings down to
+    --eval-dataset take, of several data sets, one value for all or one for each."""
+    question_column: Names = "question"
     """Column with the question, as text or as chat messages; a dot reaches into a nested column."""
-    answer_column: str = "answer"
+    answer_column: Names = "answer"
     """Column with the right answer; GSM8K's `#### 42` and MATH's boxed solutions are understood."""
-    train_split: str = "train"
+    train_split: Names = "train"
     """Split to train on."""
-    eval_split: str | None = None
+    eval_split: OrNone = None
     """Split to evaluate on; without it, rows of the training split are held out."""
-    eval_dataset: str | None = None
+    eval_dataset: OrNone = None
     """Data set to evaluate on, if it is another one."""
+    few_shot: str | None = None
+    """File of examples (columns question and answer) to stand before each question, for base models above all."""
     max_prompt_tokens: Count | None = None
     """Problems with longer prompts are left out, and counted; without it a prompt that is too long ends the run."""
     answer_format: Literal["boxed", "last-number"] = "boxed"
@@ -110,16 +125,7 @@ class DataSettings(ModelSettings):
 
     def checked(self) -> Self:
         args = super().checked()
-        if args.dataset in GENERATED_DATA:
-            for name in ("dataset_config", "eval_split", "eval_dataset"):
-                if getattr(args, name) is not None:
-                    fail(f"{flag(name)} belongs to a data set of your own: name it with --dataset.")
-        if args.dataset in STANDARD_DATA and args.eval_dataset in (None, *GENERATED_DATA, *STANDARD_DATA):
-            for name in ("dataset_config", "question_column", "answer_column", "train_split", "eval_split"):
-                if getattr(args, name) != getattr(DataSettings, name):
-                    fail(f"{flag(name)} belongs to a data set of your own: those of {args.dataset} are known.")
-        if args.dataset == "countdown" and args.model in EMBEDDED_MODELS:
-            fail(f"--dataset countdown is for real models: the embedded {args.model} has learned sums only.")
+        check_datasets(args)
         args.reward = tuple(
             re.sub(r"^.+\.py(?=:)", lambda file: str(Path(file[0]).expanduser().absolute()), name)
             for name in args.reward
@@ -143,9 +149,8 @@ class Settings(DataSettings):
     warmup_steps: CountOrZero
     staleness: CountOrZero
 
-    # Learner
     learner_precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """What the learner computes in, over weights in fp32: auto is bf16 on a GPU and fp32 elsewhere."""
+    """What the learner computes in, over weights in fp32: auto is bf16 on a GPU made for it, else fp32."""
     micro_batch_tokens: Count = 4096
     """Padded tokens in one forward and backward pass: a matter of memory and speed, not of the result. GPU: 8192."""
     gradient_checkpointing: bool = False
@@ -187,7 +192,50 @@ class Settings(DataSettings):
                 fail(f"{flag(a)} times {flag(b)} is more than {MOST_RESPONSES} responses at once: lower one of them.")
         if getattr(args, "ratio_anchor", None) == "sampler" and getattr(args, "tis_cap", 0) > 0:
             fail("--ratio-anchor sampler needs --tis-cap 0: a ratio to the sampler corrects for its numerics already.")
+        names = dataset_names(args)
+        if args.eval_problems < len(names):
+            fail(f"--eval-problems {args.eval_problems} leaves some of {len(names)} data sets without any: raise it.")
         return args
+
+
+def is_generated(dataset: str) -> bool:
+    return dataset in GENERATED_DATA or dataset.startswith(REASONING_GYM)
+
+
+def dataset_names(args: DataSettings) -> tuple[str, ...]:
+    return args.dataset if isinstance(args.dataset, tuple) else (args.dataset,)
+
+
+def check_datasets(args: DataSettings) -> None:
+    """End the program where the settings of data do not fit together."""
+    names = dataset_names(args)
+    if not names:
+        fail("--dataset needs a name.")
+    if twice := [name for name in names if names.count(name) > 1]:
+        fail(f"--dataset names {twice[0]} twice: once, with a larger share in --mix, is the same.")
+    if args.mix and len(args.mix) != len(names):
+        fail(f"--mix has {len(args.mix)} shares, but --dataset names {len(names)}: give one for each.")
+    for name in OF_EACH_DATASET:
+        value = getattr(args, name)
+        if isinstance(value, tuple) and len(value) != len(names):
+            fail(f"{flag(name)} has {len(value)} values for {len(names)} data sets: give one for all, or one for each.")
+    if all(map(is_generated, names)):
+        for name in ("dataset_config", "eval_split", "eval_dataset"):
+            if getattr(args, name) is not None:
+                fail(f"{flag(name)} belongs to a data set of your own: name it with --dataset.")
+    if all(name in STANDARD_DATA for name in names) and args.eval_dataset in (None, *GENERATED_DATA, *STANDARD_DATA):
+        for name in ("dataset_config", "question_column", "answer_column", "train_split", "eval_split"):
+            if getattr(args, name) != getattr(DataSettings, name):
+                fail(f"{flag(name)} belongs to a data set of your own: those of {names[0]} are known.")
+    for name in names:
+        if args.model in EMBEDDED_MODELS and (name == "countdown" or name.startswith(REASONING_GYM)):
+            fail(f"--dataset {name} is for real models: the embedded {args.model} has learned sums only.")
+
+
+def absolute(name: str | None) -> str | None:
+    """A local file or folder by its absolute path; any other name as it is."""
+    known = name is None or name in (*EMBEDDED_MODELS, *STANDARD_DATA) or is_generated(name)
+    return name if known or not (path := local_path(name)) else str(path)
 
 
 def local_path(name: str) -> Path | None:

@@ -82,9 +82,11 @@ class Terminal:
 
     def print_evaluation(self, step: int, metrics: dict[str, Any]) -> None:
         n = metrics["eval/n"]
+        each = [f", {name.removeprefix('eval/avg/')} {v:.3f}" for name, v in metrics.items() if "eval/avg/" in name]
         self.write_line(
             f"step {step:4d}  held out: avg@{n} {metrics['eval/avg']:.3f} ± {metrics['eval/standard_error']:.3f}, "
             f"greedy {metrics['eval/greedy']:.3f}, pass@{n} {metrics[f'eval/pass@{n}']:.3f}"
+            + (f" (avg@{n}{''.join(each)[1:]})" if each else "")
         )
 
 

@@ -14,7 +14,8 @@ What counts, for every data set:
 - any other answer goes to math-verify, in a process of its own with a hard time limit, unless it leaves something
   to calculate that the right answer does not;
 - where a problem has several right answers, any of them counts; where they cannot be listed (countdown), it has a check
-  of its own for what stands in the box.
+  of its own for what stands in the box;
+- a task of reasoning-gym has its own scorer for that, with scores from 0 to 1, of which 1 is right.
 
 Units are not compared. An expression is right in every equal form, so a data set that asks to expand or factor
 accepts its own question. When in doubt an answer is wrong: tests/verifier_cases.jsonl holds judged examples.
@@ -33,10 +34,12 @@ from typing import Any
 from common.answers import Pairs, compare, expressions, last_boxed, last_number, numbers_in, parse_number, right_answers
 from common.cli import fail
 from common.distributed import gather, share
+from common.gym import WORKER, GymAnswer
 from common.records import Problem, Rollouts
-from common.rewards import Rewards
+from common.rewards import Rewards, Worker
 
 TIME_LIMIT = 2.0  # seconds of processor time for one comparison; a common one takes milliseconds
+SCORE_LIMIT = 10.0  # seconds for one answer of a task of reasoning-gym
 LONGEST_ANSWER = 1000  # characters; longer boxes are wrong without a look
 
 
@@ -106,11 +109,15 @@ class Verifier:
         for worker in self.workers:
             self.idle.put(worker)
         self.threads = ThreadPoolExecutor(workers)
+        self.scorers = [Worker(f"{WORKER}:score", SCORE_LIMIT) for _ in range(workers)]
+        self.idle_scorers: SimpleQueue[Worker] = SimpleQueue()
+        for scorer in self.scorers:
+            self.idle_scorers.put(scorer)
         self.own = Rewards(reward) if reward else None
         if self.own and not self.own.asks_verifier:
             return
         answers = dict.fromkeys(problem.answer for problem in problems)
-        golds = [text for answer in answers if not callable(answer) for text in right_answers(answer)]
+        golds = [text for answer in answers if isinstance(answer, str | tuple) for text in right_answers(answer)]
         parts = [part for gold in golds for part in numbers_in(gold)]
         self.check_golds(parts)
         if answer_format == "last-number" and not (all(map(parse_number, parts)) and len(golds) >= len(answers)):
@@ -122,6 +129,15 @@ class Verifier:
             return worker.ask(*pair)
         finally:
             self.idle.put(worker)
+
+    def score(self, pair: tuple[GymAnswer, str]) -> dict[str, Any]:
+        """What the scorer of the task gives for an answer: its `rewards`, or why it `failed`."""
+        gold, answer = pair
+        worker = self.idle_scorers.get()
+        try:
+            return worker.ask([[{"task": gold.task, "entry": gold.entry}, answer, [], False]])
+        finally:
+            self.idle_scorers.put(worker)
 
     def check_golds(self, golds: list[str]) -> None:
         """End the program if a right answer cannot be parsed: its reward would be 0 for ever."""
@@ -138,23 +154,31 @@ class Verifier:
         mine = share(len(texts))
         asked = [p for p in problems for _ in range(G)][mine]
         texts, tokens, truncated = texts[mine], rollouts.tokens[mine], rollouts.truncated[mine]
-        right = None
+        right = rewards = None
         if self.own is None or self.own.asks_verifier:
-            right = self.judge(texts, [p.answer for p in asked], truncated)
-        rewards = right
+            rewards = self.judge(texts, [p.answer for p in asked], truncated)
+            right = [score >= 1 for score in rewards]
         if self.own:
             right, rewards = self.own(asked, texts, tokens, truncated, right)
         parts = gather((right, rewards))
         rollouts.rewards = [float(reward) for _, part in parts for reward in part]
         return [verdict for part, _ in parts for verdict in part]
 
-    def judge(self, responses: list[str], golds: list[Any], truncated: list[bool]) -> list[bool]:
-        """Whether each of B responses ends in its gold answer, or in one of them, by the rules at the top."""
-        verdicts: list[bool] = []
+    def judge(self, responses: list[str], golds: list[Any], truncated: list[bool]) -> list[float]:
+        """By the rules at the top, 1 for each of B responses that ends in its gold answer, or in one of them, else 0.
+
+        What has a scorer may also get a number between.
+        """
+        verdicts: list[float] = []
+        scored: dict[int, tuple[GymAnswer, str]] = {}  # what its task's scorer has to judge
         waiting: dict[int, list[Pairs]] = {}  # for each right answer, what math-verify has to confirm
         for response, gold, cut in zip(responses, golds, truncated, strict=True):
             answer = None if cut else self.find_answer(response)
             if answer is None or len(answer) > LONGEST_ANSWER:
+                verdicts.append(False)
+                continue
+            if isinstance(gold, GymAnswer):
+                scored[len(verdicts)] = gold, answer
                 verdicts.append(False)
                 continue
             if callable(gold):
@@ -172,6 +196,11 @@ class Verifier:
             failed = [replies[pair] for pairs in compared for pair in pairs if replies[pair] not in ("right", "wrong")]
             if failed and not verdicts[i]:
                 self.failures[failed[0]] += 1
+        for i, reply in zip(scored, self.threads.map(self.score, scored.values()), strict=True):
+            if "failed" in reply:
+                self.failures[reply["failed"]] += 1
+            else:
+                verdicts[i] = reply["rewards"][0]
         return verdicts
 
     def take_failures(self) -> int:
@@ -182,5 +211,5 @@ class Verifier:
 
     def close(self) -> None:
         self.threads.shutdown()
-        for worker in self.workers + ([self.own] if self.own else []):
+        for worker in self.workers + self.scorers + ([self.own] if self.own else []):
             worker.close()

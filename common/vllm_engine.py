@@ -21,7 +21,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")  # would need g++, and 10 s at the first rollout
 
 from common.cli import fail, first_line
-from common.distributed import local, world_size
+from common.distributed import has_bf16, local, world_size
 from common.engines import InFlight, Weights, rounded
 from common.models import eos_ids, model_path
 from common.records import Rollouts
@@ -66,12 +66,13 @@ class VLLMEngine:
         if not vllm.__version__.startswith(SUPPORTED):
             fail(f"vLLM {vllm.__version__} is installed; these scripts need {SUPPORTED[0]} (requirements-vllm.txt).")
         gpu = torch.cuda.is_available()
-        self.precision = args.rollout_precision if args.rollout_precision != "auto" else "bf16" if gpu else "fp32"
+        auto = "bf16" if has_bf16(model.device) else "fp32"
+        self.precision = auto if args.rollout_precision == "auto" else args.rollout_precision
         if not gpu:
             # vLLM looks at a model's class in a new process, to keep CUDA out of this one. Without CUDA it can look
             # here, and must: what common/__init__.py hides from transformers is hidden in this process only.
             registry._run_in_subprocess = lambda function: function()
-        self.eos = eos_ids(model, tokenizer)
+        self.eos, self.stop = eos_ids(model, tokenizer), list(args.stop)
         self.sleeps = gpu  # on a CPU vLLM cannot
         memory = {"gpu_memory_utilization": args.gpu_memory_utilization} if gpu else CPU_MEMORY
         if gpu and "sleep_mode_offload_cudagraph" in vllm.EngineArgs.__dataclass_fields__:  # not in 0.26
@@ -125,9 +126,11 @@ class VLLMEngine:
                 top_k=0,
                 seed=seed,  # of the first response; the others count up from it
                 stop_token_ids=self.eos,
+                stop=self.stop,
+                include_stop_str_in_output=True,
                 logprobs=top_k,  # 0: of the sampled token only
                 flat_logprobs=True,  # lists instead of an object per token
-                detokenize=False,
+                detokenize=bool(self.stop),
             )
             for limit, seed in zip(limits, seeds, strict=True)
         ]

@@ -36,7 +36,7 @@ from common.records import Problem, Rollouts
 from common.rewards import require_binary
 from common.run import Run, seed_step
 from common.schedule import learning_rate
-from common.settings import Count, CountOrZero, GroupSize, Positive, Rate, Settings, Share
+from common.settings import Count, CountOrZero, GroupSize, Positive, Rate, Settings, Share, is_generated
 from common.verify import Verifier
 from models.pretrain import solution
 
@@ -116,6 +116,8 @@ def reference_solutions(train: list[Problem], model: Any, tokenizer: Any, args: 
     if args.dataset == "arithmetic":
         texts = {p.question: solution(random.Random(0), p.question, textbook=True) for p in train}
     else:
+        if not isinstance(args.dataset, str) or is_generated(args.dataset):
+            fail("--spin needs one data set with solutions, or the sums: name another --dataset.")
         rows = read_dataset(args.dataset, args.dataset_config, args.train_split).flatten()
         texts = {str(q): str(a) for q, a in zip(rows[args.question_column], rows[args.answer_column], strict=True)}
     ids = tokenizer([texts[p.question] for p in train], add_special_tokens=False)["input_ids"]

@@ -33,6 +33,7 @@ EXERCISES = "tests/test_exercises.py"
 CLAIMS = "tests/test_claims.py"
 LOOKING = "tests/test_looking.py"
 EXTENSION = "tests/test_extension.py"
+TASKS = "tests/test_tasks.py"
 
 
 @dataclass
@@ -203,6 +204,15 @@ MUTATIONS = [
     Mutation("the mask stays on the CPU", "mask=mask.to(device)", "mask=mask", "common/batch.py", "tests/test_devices.py"),
     Mutation("own rewards without their weights", "sum(w * values[name][i]", "sum(values[name][i]", "common/rewards.py", "tests/test_rewards.py"),
     Mutation("children of a reward function live on", "os.killpg(self.process.pid, signal.SIGKILL)", "self.process.kill()", "common/rewards.py", "tests/test_rewards.py"),
+    Mutation("shares of a mix ignored", "p=shares)", "p=None)", "common/data.py", TASKS),
+    Mutation("each data set begins anew in every step", "int((chosen[:start] == i).sum())", "0", "common/data.py", TASKS),
+    Mutation("held out of one data set, trained on in another", "for _, held_out in pairs for", "for _, held_out in pairs[1:] or pairs for", "common/data.py", TASKS),
+    Mutation("examples are problems too", "if str(pair[0]) not in shown]", "]", "common/data.py", TASKS),
+    Mutation("a stop string is looked for in one token", "self.end = text[-self.longest :]", 'self.end = ""', "common/engines.py", TASKS),
+    Mutation("what ends at a stop string counts as cut off", "(~finished).tolist(),", "[not bool(torch.isin(row[end - 1], self.eos)) for row, end in zip(sampled, ends, strict=True)],", "common/engines.py", TASKS),
+    Mutation("a part of a score is right", "[score >= 1 for score in rewards]", "[score > 0 for score in rewards]", "common/verify.py", TASKS),
+    Mutation("the order of sets in a task", """{"PYTHONHASHSEED": "0"}""", "{}", "common/gym.py", TASKS),
+    Mutation("the BOS that a file asks for is left out", "{bos[0]} $A", "$A", "models/gguf.py", "tests/test_gguf.py"),
     Mutation("own rewards never reach the loss", "for _, part in parts for reward in part]", "for part, _ in parts for reward in part]", "common/verify.py", "tests/test_rewards.py"),
     Mutation("MaxRL takes any reward", 'require_binary(rewards, "MaxRL raises the chance of a right answer")', "pass", "maxrl.py", "tests/test_rewards.py"),
     Mutation("numbers of a countdown may be left over", "sorted(numbers) == sorted(self.numbers)", "not set(numbers) - set(self.numbers)", "common/countdown.py", "tests/test_data.py"),

@@ -18,6 +18,7 @@ from oracles import Response, oracle
 from test_distributed import finish, start
 from test_engine import three_versions
 from test_steps import Model
+from test_tasks import cut_behind
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +49,25 @@ def test_log_probs_and_greedy_tokens_follow_every_update(engine_and_model, tempe
         for prompt, response in zip(prompts, greedy.tokens, strict=True):
             output = model.generate(torch.tensor([prompt]), max_new_tokens=48, do_sample=False)
             assert output[0, len(prompt) :].tolist() == response
+
+
+def test_stop_strings(engine_and_model):
+    """The same tokens and log-probs as without them, to the token that completes one, which stays."""
+    engine, model, tokenizer = engine_and_model
+    engine.load_weights(model.named_parameters())
+    prompts, stop = [tokenizer(text)["input_ids"] for text in ("7+5-1=?\n", "9+9+9+9=?\n")], ["=4", "d{1", "}"]
+    free = engine.generate(prompts, 16, 40, 1.0, [1, 2])
+    engine.stop = stop
+    ended = engine.generate(prompts, 16, 40, 1.0, [1, 2])
+    engine.stop = []
+    cuts = [cut_behind(lambda ids: tokenizer.decode(ids, skip_special_tokens=True), row, stop) for row in free.tokens]
+    assert ended.tokens == [row[:n] for row, n in zip(free.tokens, cuts, strict=True)]
+    assert any(len(a) < len(b) for a, b in zip(ended.tokens, free.tokens, strict=True))
+    for logps, own, n in zip(free.logps, ended.logps, cuts, strict=True):
+        assert own == pytest.approx(logps[:n], abs=1e-4)
+    texts = tokenizer.batch_decode(ended.tokens, skip_special_tokens=True)
+    stopped = [any(s in text for s in stop) for text in texts]
+    assert ended.truncated == [cut and not s for cut, s in zip(free.truncated, stopped, strict=True)]
 
 
 def test_top_k_and_ends(engine_and_model):

@@ -1,0 +1,26 @@
+# The GPU environment: CUDA from the wheels of torch and vLLM, so the base needs the driver's hooks and a compiler only.
+#
+#     docker build -t rl-scripts .
+#     docker run --gpus all --shm-size 8g -v "$PWD/runs:/work/runs" rl-scripts python grpo.py --model ...
+#
+# It was not built where this repository is tested: there is neither Docker nor a GPU.
+FROM nvidia/cuda:13.0.2-devel-ubuntu24.04
+
+# vLLM compiles kernels at its first start: nvcc is in the base, Python's headers and a C compiler are added.
+# Without versions: the distribution keeps only its newest.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends build-essential git python3-dev python3-venv \
+    && rm -rf /var/lib/apt/lists/*
+
+ENV VIRTUAL_ENV=/opt/venv
+ENV PATH="$VIRTUAL_ENV/bin:$PATH"
+RUN python3 -m venv "$VIRTUAL_ENV"
+
+WORKDIR /work
+# Before the scripts: an edited script does not install everything again.
+COPY requirements.txt requirements-vllm.txt ./
+RUN pip install --no-cache-dir -r requirements-vllm.txt
+
+COPY . .
+CMD ["python", "grpo.py"]
