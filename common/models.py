@@ -6,6 +6,7 @@ from typing import Any
 
 from common.cli import fail, first_line, flag, lacks_memory
 from common.distributed import place
+from common.lora import add_adapters
 from common.settings import EMBEDDED_MODELS, Settings, local_path
 
 import torch
@@ -23,7 +24,7 @@ def model_path(name: str) -> str:
 
 
 def load_model(args: Settings, placed: bool = True, setting: str = "model") -> tuple[Any, Any]:
-    """The model that a setting names, with fp32 master weights, and its tokenizer.
+    """The model that a setting names, with fp32 master weights, frozen below adapters with LoRA, and its tokenizer.
 
     It is on the accelerator if there is one, and of several processes each holds a part of the weights; a module that
     is built around the model asks for it as it was read, and is put in its place as a whole.
@@ -60,6 +61,8 @@ def load_model(args: Settings, placed: bool = True, setting: str = "model") -> t
     if not all(parameter.isfinite().all() for parameter in model.parameters()):
         fail(f"{given} holds weights that are not finite: take an earlier checkpoint.")
     check_log_probs(given, model)
+    if args.lora_rank:
+        add_adapters(model, args)
     if args.gradient_checkpointing:
         model.gradient_checkpointing_enable()
         model.train()  # transformers checkpoints in this mode only

@@ -100,6 +100,11 @@ class Settings:
     """Padded tokens in one forward and backward pass: a matter of memory and speed, not of the result. GPU: 8192."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass: much less memory, about a third more time in training."""
+    lora_rank: CountOrZero = 0
+    """r: train adapters of this rank beside frozen weights, in every linear layer but the head (LoRA); 0 trains all
+    weights. Usual 8 to 64, with about ten times the learning rate."""
+    lora_alpha: Positive = 32.0
+    """α: the product of an adapter's two matrices is scaled by α / r. Usual 32, or 2 r."""
 
     # Evaluation, checkpoints, logging
     eval_every: CountOrZero = 20
@@ -137,6 +142,8 @@ class Settings:
                 fail(f"{flag(a)} times {flag(b)} is more than {MOST_RESPONSES} responses at once: lower one of them.")
         if getattr(args, "ratio_anchor", None) == "sampler" and getattr(args, "tis_cap", 0) > 0:
             fail("--ratio-anchor sampler needs --tis-cap 0: a ratio to the sampler corrects for its numerics already.")
+        if args.lora_rank and args.sharded_checkpoints:
+            fail("--sharded-checkpoints keeps all weights in parts, and --lora-rank trains few: leave one of them out.")
         if args.dataset in GENERATED_DATA:
             for name in ("dataset_config", "eval_split", "eval_dataset"):
                 if getattr(args, name) is not None:
