@@ -16,8 +16,8 @@ from annotated_types import Ge, Interval
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 MOST_RESPONSES = 1 << 20  # in one rollout batch or evaluation
-EMBEDDED_MODELS = ("arithmetic", "arithmetic-rambling")
-GENERATED_DATA = ("arithmetic", "arithmetic-hard", "countdown")
+EMBEDDED_MODELS = ("arithmetic", "arithmetic-rambling", "arithmetic-calculator")
+GENERATED_DATA = ("arithmetic", "arithmetic-hard", "countdown", "products")
 DATA_FILES = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}  # and what reads them
 
 # Ranges. Numbers must be finite unless a range says otherwise.
@@ -52,10 +52,12 @@ class Settings:
 
     # Model and data
     model: str = "arithmetic"
-    """A model on the hub, a local folder, or one of this repository: "arithmetic", "arithmetic-rambling"."""
+    """A model on the hub, a local folder, or one of this repository: "arithmetic", "arithmetic-rambling",
+    "arithmetic-calculator"."""
     dataset: str = "arithmetic"
     """A data set on the hub, a local .jsonl, .json, .parquet or .csv file, or a generated one: "arithmetic" (sums of 2
-    to 6 terms), "arithmetic-hard" (5 to 8), "countdown" (an expression that makes a number of some others)."""
+    to 6 terms), "arithmetic-hard" (5 to 8), "products" (sums with products in them), "countdown" (an expression that
+    makes a number of some others)."""
     dataset_config: str | None = None
     """Configuration of a data set on the hub, for example "main" for openai/gsm8k."""
     question_column: str = "question"
