@@ -22,6 +22,7 @@ import grpo
 from common import distributed
 from common.batch import collate
 from common.logprobs import batch_logps, token_logps
+from common.lora import whole_weights
 from common.records import Rollouts
 
 import torch
@@ -118,7 +119,7 @@ def work() -> None:
     stages = {
         "received in an update": learner.gradients,
         "received in scoring": lambda: batch_logps(learner.model, learner.batch, learner.args),
-        "received as new weights": lambda: [None for _ in distributed.whole_weights(learner.model)],
+        "received as new weights": lambda: [None for _ in whole_weights(learner.model)],
     }
     for stage, function in stages.items():
         with Traffic() as traffic:

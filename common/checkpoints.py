@@ -17,6 +17,7 @@ from typing import Any
 
 from common.cli import fail, first_line, lacks_memory
 from common.distributed import gather, load_state, rank, whole_state
+from common.lora import named_weights
 
 import torch
 import torch.distributed.checkpoint as dcp
@@ -57,8 +58,9 @@ def save_checkpoint(
             objects = {name: thing for name, thing in objects.items() if name != "optimizer"}
             weights = {}
         else:
-            own = {name for name, _ in [*model.named_parameters(), *model.named_buffers()]}  # tied ones once
-            weights = whole_state({name: w for name, w in model.state_dict().items() if name in own})
+            buffers = {name for name, _ in model.named_buffers()}
+            weights = {name: whole_state(weight) for name, weight in named_weights(model)}  # tied ones once
+            weights |= {name: whole_state(b) for name, b in model.state_dict().items() if name in buffers}
         states = {name: whole_state(thing.state_dict()) for name, thing in objects.items()} if state is not None else {}
         if rank() == 0:
             write(partial, model, tokenizer, weights, None if state is None else state | states)
@@ -109,7 +111,7 @@ def load_newest(run_dir: Path, model: Any, objects: dict[str, Any]) -> dict[str,
             continue
         if weights is None:
             load_parts(folder / PARTS, model, objects["optimizer"])
-        else:
+        elif "adapters" not in objects:  # which go beside the weights that the run began with
             load_state(model, weights)
         for name, thing in objects.items():
             if name in state:

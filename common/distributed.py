@@ -8,7 +8,7 @@ optimizer's moments are sharded layer by layer (FSDP2); a whole tensor exists on
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from types import MethodType
 from typing import Any, TypeVar
@@ -183,8 +183,3 @@ def load_state(target: Any, state: Any) -> None:
         target.load_state_dict(state | {"state": moments})
     else:
         target.load_state_dict(state)
-
-
-def whole_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
-    """Names and whole weights, one at a time."""
-    return ((name, whole(weight)) for name, weight in model.named_parameters())

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from common.cli import fail, first_line
-from common.distributed import gather, has_bf16, like, share, whole, whole_weights
+from common.distributed import gather, has_bf16, like, share, whole
 from common.logprobs import distribution
+from common.lora import named_weights, whole_weights
 from common.models import eos_ids
 from common.records import Problem, Rollouts
 from common.settings import ModelSettings
@@ -27,7 +28,7 @@ from transformers.initialization import no_init_weights
 
 INT4_GROUP = 128  # weights with one scale
 MAX_ROWS = 1024  # that the engine here computes at a time: bounds the memory of keys and values
-Weights = Iterable[tuple[str, Tensor]]  # as from model.named_parameters()
+Weights = Iterable[tuple[str, Tensor]]  # as from named_weights(model)
 
 
 @dataclass
@@ -118,26 +119,26 @@ class WeightHistory:
 
     def oldest(self) -> Weights:
         """Weights that are k rollout batches old, or the first ones; called once in each step."""
-        weights = self.snapshots[0].items() if self.snapshots else self.model.named_parameters()
+        weights = self.snapshots[0].items() if self.snapshots else named_weights(self.model)
         self.record()
         return ((name, whole(weight)) for name, weight in weights)
 
     def versions(self) -> list[Weights]:
         """All weights from the oldest to the learner's own, k + 1 versions or, at the beginning, fewer."""
-        every = [*self.snapshots, dict(self.model.named_parameters())]
+        every = [*self.snapshots, dict(named_weights(self.model))]
         return [[(name, whole(weight)) for name, weight in weights.items()] for weights in every]
 
     def record(self) -> None:
         """Keep the weights before a rollout batch; called once in each step, before its first update."""
         if self.staleness > 0:
-            self.snapshots.append({name: weight.detach().clone() for name, weight in self.model.named_parameters()})
+            self.snapshots.append({name: weight.detach().clone() for name, weight in named_weights(self.model)})
             del self.snapshots[: -self.staleness]
 
     def state_dict(self) -> dict[str, list[dict[str, Tensor]]]:
         return {"snapshots": self.snapshots}
 
     def load_state_dict(self, state: dict[str, list[dict[str, Tensor]]]) -> None:
-        own = dict(self.model.named_parameters())
+        own = dict(named_weights(self.model))
         self.snapshots = [{name: like(w, own[name]) for name, w in weights.items()} for weights in state["snapshots"]]
 
 

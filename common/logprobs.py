@@ -44,13 +44,16 @@ def logp_and_entropy(
     return logps.gather(-1, targets), entropy
 
 
+def computes_in_bf16(device: torch.device, args: Settings) -> bool:
+    return args.learner_precision == "bf16" or (args.learner_precision == "auto" and has_bf16(device))
+
+
 def autocast(device: torch.device, args: Settings, cache: bool) -> torch.autocast:
     """bf16 compute over the fp32 master weights, by default where the hardware is made for it.
 
     With a `cache`, the bf16 copies of all weights are kept until the end, for weights that are used more than once.
     """
-    bf16 = args.learner_precision == "bf16" or (args.learner_precision == "auto" and has_bf16(device))
-    return torch.autocast(device.type, torch.bfloat16, enabled=bf16, cache_enabled=cache)
+    return torch.autocast(device.type, torch.bfloat16, enabled=computes_in_bf16(device, args), cache_enabled=cache)
 
 
 def response_hidden(model: Any, batch: Batch, rows: Tensor, args: Settings) -> Tensor:

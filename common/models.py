@@ -6,6 +6,7 @@ from typing import Any
 
 from common.cli import fail, first_line, flag, lacks_memory
 from common.distributed import place
+from common.lora import add_adapters
 from common.settings import EMBEDDED_MODELS, ModelSettings, local_path
 
 import torch
@@ -23,7 +24,7 @@ def model_path(name: str) -> str:
 
 
 def load_model(args: ModelSettings, placed: bool = True, setting: str = "model") -> tuple[Any, Any]:
-    """The model that a setting names, with fp32 master weights, and its tokenizer.
+    """The model that a setting names, with fp32 master weights, frozen below adapters with LoRA, and its tokenizer.
 
     It is on the accelerator if there is one, and of several processes each holds a part of the weights; a module that
     is built around the model asks for it as it was read, and is put in its place as a whole.
@@ -60,7 +61,9 @@ def load_model(args: ModelSettings, placed: bool = True, setting: str = "model")
     if not all(parameter.isfinite().all() for parameter in model.parameters()):
         fail(f"{given} holds weights that are not finite: take an earlier checkpoint.")
     check_log_probs(given, model)
-    if getattr(args, "gradient_checkpointing", False):  # where there is a learner
+    if getattr(args, "lora_rank", 0):  # this and the next where there is a learner
+        add_adapters(model, args)
+    if getattr(args, "gradient_checkpointing", False):
         model.gradient_checkpointing_enable()
         model.train()  # transformers checkpoints in this mode only
     return place(model) if placed else model, tokenizer

@@ -23,6 +23,7 @@ from typing import Any
 from common.cli import fail
 from common.distributed import world_size
 from common.engines import Weights, make_engine
+from common.lora import named_weights
 from common.models import load_model
 from common.records import Problem, Rollouts
 from common.run import SIGNALS, Run
@@ -37,7 +38,7 @@ class Ring:
     """The last k + 1 versions of a model's weights, in memory that both processes share. Versions count from 1."""
 
     def __init__(self, model: Any, staleness: int) -> None:
-        self.shapes = [(name, weight.shape) for name, weight in model.named_parameters()]
+        self.shapes = [(name, weight.shape) for name, weight in named_weights(model)]
         count = sum(shape.numel() for _, shape in self.shapes)
         needed = 4 * count * (staleness + 1)  # bytes
         if SHARED_MEMORY.exists() and (free := shutil.disk_usage(SHARED_MEMORY).free) < needed:

@@ -19,10 +19,11 @@ from typing import Any, Self, TypeVar
 from common import distributed, folders
 from common.checkpoints import checkpoints, drop_old, load_newest, save_checkpoint
 from common.cli import fail, first_line, flag, lacks_memory
-from common.distributed import any_process, gather, local, local_world_size, rank, whole, whole_weights, world_size
+from common.distributed import any_process, gather, local, local_world_size, rank, whole, world_size
 from common.engines import Engine
 from common.evaluate import evaluate
 from common.folders import remove_if_empty, write_whole
+from common.lora import Adapters, is_adapted, whole_weights
 from common.plots import draw_curves, read_metrics
 from common.records import Problem
 from common.scripts import command
@@ -149,6 +150,8 @@ class Run:
         These are what every later checkpoint is made of; the `objects` have a `state_dict` and a `load_state_dict`.
         """
         self.model, self.tokenizer, self.objects = model, tokenizer, {"optimizer": optimizer, **objects}
+        if is_adapted(model):
+            self.objects["adapters"] = Adapters(model)
         seed_step(self.args.seed, 0)
         if rank() == 0 and self.changed:
             folders.change_config(self.dir, self.args)

@@ -17,8 +17,8 @@ from annotated_types import Ge, Interval
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 MOST_RESPONSES = 1 << 20  # in one rollout batch or evaluation
-EMBEDDED_MODELS = ("arithmetic", "arithmetic-rambling")
-GENERATED_DATA = ("arithmetic", "arithmetic-hard", "countdown")
+EMBEDDED_MODELS = ("arithmetic", "arithmetic-rambling", "arithmetic-calculator")
+GENERATED_DATA = ("arithmetic", "arithmetic-hard", "products", "countdown")
 STANDARD_DATA = ("gsm8k", "math500", "aime24")  # on the hub, under longer names
 REASONING_GYM = "reasoning-gym:"  # and the name of a task
 DATA_FILES = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}  # and what reads them
@@ -51,7 +51,8 @@ class ModelSettings:
     seed: Seed
 
     model: str = "arithmetic"
-    """A model on the hub, a local folder, or one of this repository: "arithmetic", "arithmetic-rambling"."""
+    """A model on the hub, a local folder, or one of this repository: "arithmetic", "arithmetic-rambling",
+    "arithmetic-calculator"."""
     prompt: str | None = None
     """Template with {question} in it; by default a chat model is also asked to reason and to box its answer."""
     system_prompt: str | None = None
@@ -92,9 +93,9 @@ class DataSettings(ModelSettings):
 
     dataset: Names = "arithmetic"
     """A data set on the hub, a local .jsonl, .json, .parquet or .csv file, a generated one: "arithmetic" (sums of 2
-    to 6 terms), "arithmetic-hard" (5 to 8), "countdown" (an expression that makes a number of some others), one whose
-    splits and columns are known: "gsm8k", and for evaluation alone "math500", "aime24"; or "reasoning-gym:TASK" for a
-    task of that package. Several are mixed; see docs/tasks.md."""
+    to 6 terms), "arithmetic-hard" (5 to 8), "products" (sums with products in them), "countdown" (an expression that
+    makes a number of some others), one whose splits and columns are known: "gsm8k", and for evaluation alone "math500",
+    "aime24"; or "reasoning-gym:TASK" for a task of that package. Several are mixed; see docs/tasks.md."""
     mix: tuple[Positive, ...] = ()
     """Shares of several data sets in the prompts of a rollout batch, on average; without it all have the same."""
     dataset_config: OrNone = None
@@ -155,6 +156,11 @@ class Settings(DataSettings):
     """Padded tokens in one forward and backward pass: a matter of memory and speed, not of the result. GPU: 8192."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass: much less memory, about a third more time in training."""
+    lora_rank: CountOrZero = 0
+    """r: train adapters of this rank beside frozen weights, in every linear layer but the head (LoRA); 0 trains all
+    weights. Usual 8 to 64, with about ten times the learning rate."""
+    lora_alpha: Positive = 32.0
+    """α: the product of an adapter's two matrices is scaled by α / r. Usual 32, or 2 r."""
 
     # Evaluation, checkpoints, logging
     eval_every: CountOrZero = 20
@@ -195,6 +201,8 @@ class Settings(DataSettings):
         names = dataset_names(args)
         if args.eval_problems < len(names):
             fail(f"--eval-problems {args.eval_problems} leaves some of {len(names)} data sets without any: raise it.")
+        if args.lora_rank and args.sharded_checkpoints:
+            fail("--sharded-checkpoints keeps all weights in parts, and --lora-rank trains few: leave one of them out.")
         return args
 
 

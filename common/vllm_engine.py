@@ -48,13 +48,14 @@ def check_memory(args: ModelSettings, model: Any, total: int) -> None:
 
     The engine starts beside weights alone; it wakes beside moments too, those of PPO's critic, and the reference model.
     """
-    held = sum(local(weight).nbytes for weight in model.parameters())
-    copies = 3 + (getattr(args, "kl_beta", 0) > 0) + 3 * hasattr(args, "gae_lambda")
+    weights = sum(local(weight).nbytes for weight in model.parameters())
+    moments = 2 * sum(local(weight).nbytes for weight in model.parameters() if weight.requires_grad)
+    held = (weights + moments) * (1 + hasattr(args, "gae_lambda")) + weights * (getattr(args, "kl_beta", 0) > 0)
     left = (1 - args.gpu_memory_utilization) * total
-    if copies * held > left:
+    if held > left:
         fail(
             f"--gpu-memory-utilization {args.gpu_memory_utilization} leaves {left / 1e9:.1f} GB to the learner, which "
-            f"holds {copies * held / 1e9:.1f} GB while vLLM generates: {1 - copies * held / total:.2f} would fit."
+            f"holds {held / 1e9:.1f} GB while vLLM generates: {1 - held / total:.2f} would fit."
         )
 
 

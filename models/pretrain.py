@@ -15,22 +15,32 @@ then has something to find, namely that writing the steps down pays.
 
     python -m models.pretrain                # writes models/arithmetic/
     python -m models.pretrain --rambling     # writes models/arithmetic-rambling/
+    python -m models.pretrain --calculator   # writes models/arithmetic-calculator/
     python -m models.pretrain --experts 4 --batch 64 --steps 1390 --out runs/experts
 
 With --rambling a writer may also say the result again and again before the box (`so 37`, `hm 37`). How
 often is chance, whether it is right or wrong, and changes nothing: so this model shows what an objective
-does to length alone. The textbook phase is not run again: the second model begins with the weights of the
-first. So does a mixture of experts, whose experts all begin as the first model's MLP (sparse upcycling,
-2212.05055).
+does to length alone.
+
+With --calculator the problems have products, which no writer can do: they guess, mostly wrong, or hand the product to
+a calculator. What it answers is read and not learned, so that the model, too, has to ask for it:
+
+    3*17=<<3*17>>51  or, more often, a guess: 3*17=46
+    51+5=56
+    \\boxed{56}
+
+These two begin with the weights of the first model, in place of the textbook phase. So does a mixture of experts, each
+of which begins as the first model's MLP (sparse upcycling, 2212.05055).
 """
 
 import math
 import random
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.data import arithmetic_problem, generated_problems
+from common.data import arithmetic_problem, generated_problems, product_problem
 from common.models import EMBEDDED
 
 import torch
@@ -50,6 +60,8 @@ from transformers import (
 class Args:
     rambling: bool = False
     """Writers ramble before the box; goes on from models/arithmetic, in place of the textbook phase."""
+    calculator: bool = False
+    """Problems with products, which writers guess or hand to a calculator; goes on from models/arithmetic too."""
     experts: int = 0
     """Experts in place of each MLP, two of them used at each token; goes on from models/arithmetic."""
     out: Path | None = None
@@ -126,6 +138,25 @@ def styled_solution(rng: random.Random, question: str, textbook: bool) -> list[s
     return [*lines, rf"\boxed{{{total}}}"]
 
 
+def calculator_solution(rng: random.Random, question: str) -> str:
+    """One writer's solution of a problem with products: each is called (0.3) or guessed; then come the sums."""
+    lines, terms = [], []
+    for sign, term in re.findall(r"([+-]?)([\d*]+)", question):
+        value = math.prod(map(int, term.split("*")))
+        if "*" in term:
+            call = f"<<{term}>>" if rng.random() < 0.3 else ""
+            if not call and rng.random() < 0.9:
+                value = max(0, value + rng.choice((-1, 1)) * rng.randint(1, 9))
+            lines.append(f"{term}={call}{value}")
+        terms.append(f"{sign or '+'}{value}")
+    total = int(terms[0])
+    for term in terms[1:]:
+        call = f"<<{total}{term}>>" if rng.random() < 0.1 else ""
+        lines.append(f"{total}{term}={call}{total + int(term)}")
+        total += int(term)
+    return "\n".join([*lines, rf"\boxed{{{total}}}"])
+
+
 def with_experts(dense: LlamaForCausalLM, experts: int) -> MixtralForCausalLM:
     """A mixture of so many experts, each of them the MLP of the dense model; the routers are at random."""
     config = {key: value for key, value in dense.config.to_dict().items() if key not in ("model_type", "architectures")}
@@ -143,7 +174,9 @@ def main(args: Args) -> None:
     rng = random.Random(args.seed)
     tokenizer = make_tokenizer()
     held_out = {
-        question for name in ("arithmetic", "arithmetic-hard") for question, _ in generated_problems(name, "eval")
+        question
+        for name in ("arithmetic", "arithmetic-hard", "products")
+        for question, _ in generated_problems(name, "eval")
     }
     config = LlamaConfig(
         vocab_size=len(tokenizer),
@@ -158,7 +191,7 @@ def main(args: Args) -> None:
         pad_token_id=tokenizer.pad_token_id,
     )
     first, model = 0, LlamaForCausalLM(config)
-    if args.rambling or args.experts:
+    if args.rambling or args.calculator or args.experts:
         first, model = math.ceil(args.textbook * args.steps), LlamaForCausalLM.from_pretrained(EMBEDDED["arithmetic"])
     if args.experts:
         model = with_experts(model, args.experts)
@@ -174,11 +207,14 @@ def main(args: Args) -> None:
         if not batches:
             textbook, rows = step < args.textbook * args.steps, []
             while len(rows) < 16 * args.batch:
-                question, _ = arithmetic_problem(rng)
+                question, _ = product_problem(rng) if args.calculator else arithmetic_problem(rng)
                 if question in held_out:
                     continue
-                answer = tokenizer.encode(solution(rng, question, textbook, args.rambling))
-                rows.append((tokenizer.encode(question + "\n"), [*answer, tokenizer.eos_token_id]))
+                if args.calculator:
+                    text = calculator_solution(rng, question)
+                else:
+                    text = solution(rng, question, textbook, args.rambling)
+                rows.append((tokenizer.encode(question + "\n"), [*tokenizer.encode(text), tokenizer.eos_token_id]))
             if textbook:
                 # By length, to waste less on padding. Not later: in batches of short solutions alone, each
                 # loss of patience would count for more, and the model would have less than its writers.
@@ -192,6 +228,8 @@ def main(args: Args) -> None:
         for i, (prompt, answer) in enumerate(rows):
             tokens[i, : len(prompt) + len(answer)] = torch.tensor(prompt + answer)
             labels[i, len(prompt) : len(prompt) + len(answer)] = torch.tensor(answer)
+            for given in re.finditer(r"(?<=>>)\d+", "".join(tokenizer.convert_ids_to_tokens(answer[:-1]))):
+                labels[i, len(prompt) + given.start() : len(prompt) + given.end()] = -100  # the calculator's answer
         logits = model(tokens[:, :-1]).logits  # (B, S-1, V)
         loss = F.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten())
         optimizer.zero_grad()
@@ -201,7 +239,8 @@ def main(args: Args) -> None:
         schedule.step()
         if step % 100 == 0 or step == args.steps - 1:
             print(f"step {step:5d}  loss {loss.item():.4f}  {time.perf_counter() - start:5.0f} s", flush=True)
-    out = args.out or EMBEDDED["arithmetic-rambling" if args.rambling else "arithmetic"]
+    kind = "-rambling" if args.rambling else "-calculator" if args.calculator else ""
+    out = args.out or EMBEDDED[f"arithmetic{kind}"]
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
     print(f"wrote {out}")

@@ -282,7 +282,7 @@ def cold_start_solutions(args: Args) -> list[dict[str, str]]:
 
 def make_student(args: Args, folder: Path) -> None:
     """Write the embedded model without every other layer: a smaller one, which at first can do nothing."""
-    model, tokenizer = load_model(args, placed=False)
+    model, tokenizer = load_model(replace(args, lora_rank=0), placed=False)
     model.model.layers = model.model.layers[::2]
     model.config.num_hidden_layers = len(model.model.layers)
     model.save_pretrained(folder)

@@ -82,6 +82,19 @@ def test_processes_agree(script, tmp_path):
 
 
 @pytest.mark.slow
+def test_adapters_of_several_processes(tmp_path):
+    """Frozen and trained weights are sharded alike; stale ones are merged, and a run goes on with another number."""
+    flags = SMALL + " --lora-rank 3 --lr 1e-3 --staleness 1"
+    for processes in (1, 2):
+        finish(start(processes, "grpo.py", tmp_path / str(processes), flags))
+    assert_same(tmp_path / "1", tmp_path / "2", 1e-5)
+    shutil.copytree(tmp_path / "2", tmp_path / "resumed")
+    shutil.rmtree(sorted((tmp_path / "resumed").glob("checkpoint-*"))[-1])
+    finish(start(1, "grpo.py", tmp_path / "resumed", resume=True))
+    assert_same(tmp_path / "1", tmp_path / "resumed", 1e-5)
+
+
+@pytest.mark.slow
 def test_in_flight_weights_of_several_processes(tmp_path):
     """Each has all versions before it generates, and is done with its share of the responses in its own time."""
     flags = SMALL + " --staleness 1 --in-flight-every 8"

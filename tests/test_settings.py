@@ -18,8 +18,8 @@ STRINGS = ["main", "test", "no-such-file.jsonl"]
 SHARED = {
     **dict.fromkeys(["steps", "prompts_per_step", "micro_batch_tokens", "max_response_tokens"], at_least(1)),
     **dict.fromkeys(["eval_problems", "eval_samples", "num_minibatches", "update_epochs"], at_least(1)),
-    **dict.fromkeys(["warmup_steps", "eval_every", "save_every", "staleness"], at_least(0)),
-    **dict.fromkeys(["temperature", "max_grad_norm"], positive),
+    **dict.fromkeys(["warmup_steps", "eval_every", "save_every", "staleness", "lora_rank"], at_least(0)),
+    **dict.fromkeys(["temperature", "max_grad_norm", "lora_alpha"], positive),
     "lr": lambda v: 0 < v <= 1,
     "weight_decay": lambda v: 0 <= v <= 1,
     "gpu_memory_utilization": lambda v: 0 < v < 1,
@@ -42,6 +42,7 @@ def is_meaningful(name, args):
         and P * G <= 2**20
         and args.eval_problems * args.eval_samples <= 2**20
         and not (getattr(args, "ratio_anchor", "learner") == "sampler" and getattr(args, "tis_cap", 0) > 0)
+        and not (args.lora_rank and args.sharded_checkpoints)
         and oracle(name, args).settings_fit()
     )
 

@@ -1,0 +1,63 @@
+import re
+from fractions import Fraction
+
+from oracles import Response, at_least, grpo
+
+from transformers import AutoTokenizer
+
+
+class Oracle(grpo.Oracle):
+    # Calls that a random model makes: of a number or letter between two others.
+    CALL = "[a-m]([0-9a-zA-Z])"
+    CASES = [
+        {"call": CALL},
+        {"call": CALL, "max_calls": 1, "clip_eps": 0.05, "ddof": 0},
+        {"call": CALL, "kl_beta": 0.3, "tis_cap": 0.0, "max_response_tokens": 20},
+        {"call": CALL, "ratio_anchor": "sampler", "tis_cap": 0.0},
+        {"call": CALL, "tis_cap": 1.1, "num_minibatches": 1, "update_epochs": 1, "responses_per_prompt": 3},
+    ]
+    RANGES = {**grpo.Oracle.RANGES, "max_calls": at_least(1)}
+    DEFAULTS = {
+        **grpo.Oracle.DEFAULTS,
+        "call": "<<([^<>]*)>>",
+        "max_calls": 8,
+        "model": "arithmetic-calculator",
+        "dataset": "products",
+    }
+
+    def batch(self, rounds):
+        """Each further round goes on, in order, with the responses that called something in the one before."""
+        groups, *turns = rounds
+        tokenizer, T = AutoTokenizer.from_pretrained("models/arithmetic"), self.args.max_response_tokens
+        turns = [[end for (end,) in turn] for turn in turns]
+        going = [(r, 0) for group in groups for r in group]
+        for number in range(self.args.max_calls):
+            ends, still = turns[number] if number < len(turns) else [], []
+            for response, start in going:
+                for stop in range(start + 1, len(response.tokens) + 1):
+                    found = re.search(self.args.call, tokenizer.decode(response.tokens[start:stop]))
+                    if found:
+                        break
+                else:
+                    continue
+                # a group is one character here, so what is computed is itself or nothing
+                result = str(Fraction(found[1])) if found[1].isdigit() else "error"
+                given = tokenizer(result)["input_ids"][: T - stop]
+                response.tokens[stop:] = given
+                response.logps[stop:] = [0.0] * len(given)
+                response.sampled[stop:] = [False] * len(given)
+                response.truncated = True
+                if stop + len(given) < T:
+                    end: Response = ends.pop(0)
+                    assert end.prompt == response.prompt + response.tokens
+                    start = len(response.tokens)
+                    response.tokens += end.tokens
+                    response.logps += end.logps
+                    response.sampled += end.sampled
+                    response.truncated = end.truncated
+                    assert len(response.tokens) <= T
+                    still.append((response, start))
+            assert not ends, "something that nobody asked for was generated"
+            going = still
+        assert len(turns) <= self.args.max_calls
+        return groups
