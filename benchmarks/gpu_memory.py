@@ -8,7 +8,9 @@ that autograd saves in one layer of the model's shape, under the learner's autoc
 keeps its input only, and one layer at a time is computed again. Whole on every GPU are bf16 copies: of all weights,
 or with checkpointing of a layer, embedding and head; and on several GPUs, while they are used, embedding and head with
 their gradient and three layers. While vLLM generates, weights and moments stay (12 bytes per parameter, shared) beside
-its own share of the GPU. A few chunks of logits (64 MiB) and what the allocator cannot use come on top.
+its own share of the GPU. With LoRA only the adapters have gradients and moments, and the layers that they stand beside
+are in bf16 already; what the adapters themselves leave for the backward pass is not counted. A few chunks of logits
+(64 MiB) and what the allocator cannot use come on top.
 """
 
 from collections.abc import Callable
@@ -18,7 +20,7 @@ import grpo
 from common.logprobs import autocast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen3Config
 
@@ -39,6 +41,8 @@ class Case(NamedTuple):
     gpu_gb: int
     vllm_share: float
     gpus: int = 1
+    lora_rank: int = 0
+    precision: str = "bf16"
 
 
 QWEN_7B = (Qwen2Config, 3584, 28, 18944, 152064, False, 28, 4)
@@ -49,6 +53,12 @@ CASES = {
     "Qwen3-1.7B": Case(Qwen3Config, 2048, 28, 6144, 151936, True, 16, 8, 16384, True, 48, 0.4),
     "Qwen2.5-3B": Case(Qwen2Config, 2048, 36, 11008, 151936, True, 16, 2, 8192, True, 80, 0.4),
     "Qwen2.5-7B": Case(*QWEN_7B, 4096, True, 141, 0.3),
+    "Qwen2.5-0.5B, LoRA, fp32": Case(  # without vLLM: a copy of the weights is what generates
+        Qwen2Config, 896, 24, 4864, 151936, True, 14, 2, 4096, True, 16, 0.125, 1, 16, "fp32"
+    ),
+    "Qwen2.5-3B, LoRA": Case(Qwen2Config, 2048, 36, 11008, 151936, True, 16, 2, 8192, True, 24, 0.45, 1, 16),
+    "Qwen2.5-7B, LoRA, on 24 GB": Case(*QWEN_7B, 4096, True, 24, 0.7, 1, 16),
+    "Qwen2.5-7B, LoRA": Case(*QWEN_7B, 8192, True, 48, 0.45, 1, 16),
     "Qwen2.5-7B on 8 GPUs": Case(*QWEN_7B, 16384, True, 80, 0.5, 8),
     "Qwen2.5-32B on 4 x 8 GPUs": Case(*QWEN_32B, 16384, True, 141, 0.7, 32),
 }
@@ -71,7 +81,7 @@ def saved_bytes(forward: Callable[[], object], weights: set[int]) -> int:
     return total
 
 
-def bytes_per_token(config: Qwen2Config | Qwen3Config) -> float:
+def bytes_per_token(config: Qwen2Config | Qwen3Config, precision: str) -> float:
     """Of one layer: what two layers save more than one, of 128 tokens more than of 64."""
 
     def saved(layers: int, tokens: int) -> int:
@@ -79,7 +89,7 @@ def bytes_per_token(config: Qwen2Config | Qwen3Config) -> float:
         model = AutoModelForCausalLM.from_config(small)
         weights = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
         ids = torch.zeros(4, tokens // 4, dtype=torch.long)
-        with autocast(ids.device, grpo.Args(learner_precision="bf16"), cache=False):
+        with autocast(ids.device, grpo.Args(learner_precision=precision), cache=False):
             return saved_bytes(lambda: model.base_model(input_ids=ids, use_cache=False).last_hidden_state, weights)
 
     return ((saved(2, 128) - saved(2, 64)) - (saved(1, 128) - saved(1, 64))) / 64
@@ -104,16 +114,23 @@ def main() -> None:
         of_layer = sum(weight.numel() for weight in model.model.layers[0].parameters())
         of_ends = parameters - case.layers * of_layer  # embedding and head
         with FakeTensorMode():  # tensors with a shape and no memory
-            saved = bytes_per_token(config)
+            saved = bytes_per_token(config, case.precision)
         kept = 4 * case.hidden * case.layers + saved if case.checkpointing else case.layers * saved
         copies = of_layer + of_ends if case.checkpointing else parameters  # in bf16
-        whole = 2 * copies + (0 if case.gpus == 1 else 8 * of_ends + 12 * of_layer)
+        shared, idle = 16 * parameters, 12 * parameters  # while it trains, while vLLM generates
+        if case.lora_rank:
+            linear = [module for module in model.model.modules() if isinstance(module, nn.Linear)]
+            frozen = sum(module.weight.numel() for module in linear)
+            adapters = case.lora_rank * sum(module.in_features + module.out_features for module in linear)
+            held = (2 if case.precision == "bf16" else 4) * frozen + 4 * (parameters - frozen)
+            shared, idle, copies = held + 16 * adapters, held + 12 * adapters, of_ends
+        whole = 2 * copies * (case.precision == "bf16") + (0 if case.gpus == 1 else 8 * of_ends + 12 * of_layer)
         parts = {
-            "shared": 16 * parameters / case.gpus,
+            "shared": shared / case.gpus,
             "whole": whole,
             "tokens": case.micro_batch_tokens * kept,
         }
-        generating = 12 * parameters / case.gpus / 1e9 + case.vllm_share * case.gpu_gb
+        generating = idle / case.gpus / 1e9 + case.vllm_share * case.gpu_gb
         print(
             f"| {name} | {parameters / 1e9:.2f}B | {kept / 1e6:.2f} MB | "
             + " | ".join(f"{part / 1e9:.1f} GB" for part in parts.values())
