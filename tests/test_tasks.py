@@ -281,6 +281,7 @@ def test_what_a_method_for_right_and_wrong_says(stand_in, chat_model, tmp_path, 
 
 
 def test_without_the_package(chat_model, tmp_path, capsys, monkeypatch):
+    gym_problems.cache_clear()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     error = refused(capsys, tmp_path, model=str(chat_model), dataset="reasoning-gym:mirror")
     assert "reasoning-gym:mirror needs another package: pip install reasoning-gym" in error
