@@ -15,6 +15,7 @@ from pathlib import Path
 
 import grpo
 from common.batch import collate
+from common.distributed import device
 from common.logprobs import LOGITS_AT_ONCE, token_logps
 from common.records import Rollouts
 
@@ -27,26 +28,30 @@ CASES = [("chunks", 8192), ("chunks", 1024), ("whole", 1024)]
 
 
 def peak_mib() -> float:
+    """Of a GPU's memory if there is one, else of this process's."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def measure(kind: str, tokens: int) -> float:
+def measure(kind: str, tokens: int, vocabulary: int = VOCABULARY) -> float:
     """Peak MiB above model, gradients and inputs."""
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=WIDTH, intermediate_size=WIDTH, num_hidden_layers=1, num_attention_heads=14
+        vocab_size=vocabulary, hidden_size=WIDTH, intermediate_size=WIDTH, num_hidden_layers=1, num_attention_heads=14
     )
-    model = LlamaForCausalLM(config).eval()
+    model = LlamaForCausalLM(config).to(device()).eval()
     rows = 8
-    responses = torch.randint(VOCABULARY, (rows, tokens // rows)).tolist()
+    responses = torch.randint(vocabulary, (rows, tokens // rows)).tolist()
     rollouts = Rollouts(
         responses, [[0.0] * len(r) for r in responses], [False] * rows, [[True] * len(r) for r in responses]
     )
-    batch = collate([[1]] * rows, rollouts, "cpu")
+    batch = collate([[1]] * rows, rollouts, device())
     args = grpo.Args()
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
-    token_logps(model, collate([[1]], rollouts.split(1)[0], "cpu"), torch.tensor([0]), args)[0][:, :1].sum().backward()
+    one = collate([[1]], rollouts.split(1)[0], device())
+    token_logps(model, one, torch.tensor([0]), args)[0][:, :1].sum().backward()
     before = peak_mib()
     if kind == "chunks":
         logp, _ = token_logps(model, batch, torch.arange(rows), args)
@@ -72,7 +77,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3:
-        print(measure(sys.argv[1], int(sys.argv[2])))
+    if len(sys.argv) > 1:
+        print(measure(sys.argv[1], *map(int, sys.argv[2:])))
     else:
         main()

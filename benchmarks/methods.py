@@ -1,13 +1,16 @@
-"""Every method on the embedded default: same settings, same steps, three seeds each.
+"""Every method and recipe on the embedded default: same settings, same steps, three seeds each.
 
     python -m benchmarks.methods            # runs what methods.json does not have, two runs at a time, then draws
     python -m benchmarks.methods --redraw   # only the table and the picture, from methods.json
 
-A method keeps its paper's own defaults (clip bounds, aggregation, reward), nothing is tuned. The
-figures land in benchmarks/methods.json, benchmarks/methods.md and benchmarks/methods.png.
+A method keeps its paper's own defaults (clip bounds, aggregation, reward), nothing is tuned. Where one needs a teacher,
+it is the model after as many steps of grpo.py with seed 1, in runs/. The figures land in benchmarks/methods.json,
+benchmarks/methods.md and benchmarks/methods.png.
 """
 
+import itertools
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -18,8 +21,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.checkpoints import checkpoints
 from common.plots import BLUE, GRAY, read_metrics
-from common.scripts import ROOT, command, parents, script_path
+from common.scripts import ROOT, command, load, parents, script_path
 from common.stats import interval
 
 import tyro
@@ -68,6 +72,20 @@ def run(method: str, seed: int, steps: int, flags: tuple[str, ...] = (), kept: s
     return {"method": method, "seed": seed, "seconds": seconds, "versions": versions, "log": log}
 
 
+def needed(method: str, steps: int) -> tuple[str, ...]:
+    """Flags without which a script does not run."""
+    if not hasattr(load(method).Args, "teacher"):
+        return ()
+    folder = ROOT / "runs" / f"teacher-{steps}"
+    if not folder.exists():
+        subprocess.run(
+            [sys.executable, "grpo.py", "--engine", "transformers", "--steps", str(steps), "--run-dir", str(folder)],
+            cwd=ROOT,
+            check=True,
+        )
+    return "--teacher", str(checkpoints(folder)[-1])
+
+
 def compared(runs: list[dict]) -> list[str]:
     """The methods that there are several runs of."""
     return [method for method in SCRIPTS if sum(r["method"] == method for r in runs) > 1]
@@ -77,8 +95,8 @@ def table(runs: list[dict]) -> str:
     """One line per method, the last evaluation of each run."""
     lines = [
         "| method | avg@16 before | avg@16 after | greedy | pass@16 | length correct | length wrong | entropy "
-        "| prompts per step | minutes |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| prompts per step |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for method in compared(runs):
         mine = [r for r in runs if r["method"] == method]
@@ -93,43 +111,34 @@ def table(runs: list[dict]) -> str:
         lines.append(
             f"| {method} | {before:.3f} | {after:.3f} ± {half:.3f} | {mean('eval/greedy'):.3f} "
             f"| {mean('eval/pass@16'):.3f} | {mean('eval/length_correct'):.1f} | {mean('eval/length_wrong'):.1f} "
-            f"| {mean('entropy'):.3f} | {sampled:.0f} "
-            f"| {statistics.mean(r['seconds'] for r in mine) / 60:.1f} |"
+            f"| {mean('entropy'):.3f} | {sampled:.0f} |"
         )
     return "\n".join(lines) + "\n"
 
 
 def draw(runs: list[dict]) -> None:
-    """A column for each method, beside GRPO in gray: mean and range of the seeds."""
-    rows = [
-        ("eval/avg", "held-out accuracy"),
-        ("length", "tokens per response"),
-        ("entropy", "entropy (nats)"),
-    ]
+    """A panel for each method, beside GRPO in gray: mean and range of the seeds."""
     others = [method for method in compared(runs) if method != "grpo"]
-    figure = Figure(figsize=(2 * len(others), 6), layout="constrained")
-    panels = figure.subplots(len(rows), len(others), sharex=True, sharey="row")
-    for (key, label), of_row in zip(rows, panels, strict=True):
-        for axes, method in zip(of_row, others, strict=True):
-            for name, color in (("grpo", GRAY), (method, BLUE)):
-                logs = [r["log"] for r in runs if r["method"] == name]
-                steps = [row["step"] for row in logs[0] if key in row]
-                values = list(zip(*([row[key] for row in log if key in row] for log in logs), strict=True))
-                mean, low, high = ([f(v) for v in values] for f in (statistics.mean, min, max))
-                if key == "eval/avg":  # few and far between: no line through what nobody measured
-                    errors = [
-                        [m - x for m, x in zip(mean, low, strict=True)],
-                        [x - m for m, x in zip(mean, high, strict=True)],
-                    ]
-                    axes.errorbar(steps, mean, errors, color=color, fmt="o", markersize=4)
-                else:
-                    axes.plot(steps, mean, color=color)
-                    axes.fill_between(steps, low, high, color=color, alpha=0.2)
-            axes.grid(alpha=0.3)
-        of_row[0].set_ylabel(label)
-    for axes, method in zip(panels[0], others, strict=True):
-        axes.set_title(method, color=BLUE)
+    columns = 5
+    rows = math.ceil(len(others) / columns)
+    figure = Figure(figsize=(2.2 * columns, 1.8 * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat
+    for axes, method in itertools.zip_longest(panels, others):
+        if method is None:
+            axes.axis("off")
+            continue
+        for name, color in (("grpo", GRAY), (method, BLUE)):
+            logs = [r["log"] for r in runs if r["method"] == name]
+            steps = [row["step"] for row in logs[0] if "eval/avg" in row]
+            values = list(zip(*([row["eval/avg"] for row in log if "eval/avg" in row] for log in logs), strict=True))
+            means = [statistics.mean(v) for v in values]
+            errors = [[m - min(v) for m, v in zip(means, values, strict=True)]]
+            errors += [[max(v) - m for m, v in zip(means, values, strict=True)]]
+            axes.errorbar(steps, means, errors, color=color, fmt="o", markersize=4)
+        axes.set_title(method, color=BLUE, fontsize="medium")
+        axes.grid(alpha=0.3)
     figure.supxlabel("step (a rollout batch of 256 responses)")
+    figure.supylabel("held-out accuracy")
     figure.suptitle("Each method beside GRPO (gray) at the default settings: mean and range of three seeds")
     figure.savefig(HERE / "methods.png", dpi=80)
 
@@ -140,8 +149,13 @@ def main(args: Args) -> None:
     if not args.redraw:
         done = {(r["method"], r["seed"]) for r in runs}
         plan = [(method, seed) for seed in range(1, args.seeds + 1) for method in SCRIPTS]
+        flags = {method: needed(method, args.steps) for method in SCRIPTS}
+
+        def one(job: tuple[str, int]) -> dict:
+            return run(*job, args.steps, flags[job[0]])
+
         with ThreadPoolExecutor(args.jobs) as pool:
-            for r in pool.map(lambda job: run(*job, args.steps), [job for job in plan if job not in done]):
+            for r in pool.map(one, [job for job in plan if job not in done]):
                 runs.append(r)
                 results.write_text("[\n" + ",\n".join(json.dumps(r) for r in runs) + "\n]\n")
     (HERE / "methods.md").write_text(table(runs))

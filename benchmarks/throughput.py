@@ -69,7 +69,7 @@ def main(args: Args) -> None:
             token_logps(model, batch, part, args)[0].sum().backward()
         model.zero_grad()
 
-    with autocast(model.device, args):  # what it makes of a product is the learner's precision
+    with autocast(model.device, args, cache=False):  # what it makes of a product is the learner's precision
         dtype = torch.mm(torch.ones(1, 1, device=model.device), torch.ones(1, 1, device=model.device)).dtype
 
     def product(rows: int, inner: int, columns: int) -> Callable[[], None]:

@@ -47,8 +47,9 @@ class Clock(TrainerCallback):
         if state.global_step % 4 == 0:
             self.marks.append(time.perf_counter())
 
+gpu = torch.cuda.is_available()
 config = GRPOConfig(
-    output_dir=folder, use_cpu=True, bf16=False, per_device_train_batch_size=64, steps_per_generation=4,
+    output_dir=folder, use_cpu=not gpu, bf16=gpu, per_device_train_batch_size=64, steps_per_generation=4,
     gradient_accumulation_steps=1, num_generations=8, max_completion_length=96, temperature=1.0, top_p=1.0, top_k=0,
     beta=0.0, learning_rate=1e-6, lr_scheduler_type="constant", max_steps=4 * int(steps), loss_type="grpo",
     logging_steps=10_000, save_strategy="no", report_to=[], disable_tqdm=True, gradient_checkpointing=False, seed=1,

@@ -13,6 +13,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -43,6 +44,7 @@ STALE = "--staleness 8 --lr 1.5e-4 --num-minibatches 2 --steps 48"  # rollouts t
 TIGHT = "--max-rounds 1 --max-response-tokens 40"  # dapo.py with a limit that cuts many right answers
 HARD = "--dataset arithmetic-hard --steps 60 --eval-samples 32"  # sums of 5 to 8 terms
 CLIPPED = 0.01  # a comparison in which no arm clips as much of the loss weight says nothing about clipping
+PARSER = threading.Lock()  # ast.parse is not safe in threads before Python 3.12
 COLORS = (GRAY, BLUE, ORANGE, GREEN, RED, PURPLE)
 
 
@@ -114,7 +116,8 @@ def words(arm: str, seed: int) -> list[str]:
 def trial(arm: str, seed: int) -> Trial:
     """The run of an arm with a seed: the one that is kept, or else a new one."""
     script, *changes = arm.split()[0].split("+")
-    text = "\n".join([*words(arm, seed), *code(script)])
+    with PARSER:
+        text = "\n".join([*words(arm, seed), *code(script)])
     if changes:
         text += (Path(__file__).parent / "variant.py").read_text()
     folder = RUNS / f"{script}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from common.cli import fail, first_line
+from common.cli import fail, first_line, lacks_memory
 from common.distributed import gather, load_state, rank, whole_state
 
 import torch
@@ -27,11 +27,6 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 KEPT = 2  # the newest, and one more in case the newest is broken
 CHECKSUMS = "checksums.json"
 PARTS = "parts"  # of a sharded checkpoint
-NO_MEMORY = ("not enough memory", "out of memory", "can't allocate")  # in the messages of torch and the system
-
-
-def lacks_memory(error: BaseException) -> bool:
-    return isinstance(error, MemoryError) or any(words in str(error) for words in NO_MEMORY)
 
 
 def checksum(file: Path) -> str:

@@ -5,6 +5,9 @@ from typing import NoReturn
 
 from common import distributed
 
+# In the messages of torch, the system and the loader of shared libraries.
+NO_MEMORY = ("not enough memory", "out of memory", "can't allocate", "cannot allocate", "failed to map segment")
+
 
 def fail(message: str, code: int = 2) -> NoReturn:
     """Print `error: message` and end the program: exit code 2 for bad input, 1 for a failed run.
@@ -25,3 +28,8 @@ def first_line(error: BaseException) -> str:
 def flag(name: str) -> str:
     """The flag of a setting."""
     return "--" + name.replace("_", "-")
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether memory has run out, of the machine or of a GPU."""
+    return isinstance(error, MemoryError) or any(words in str(error).lower() for words in NO_MEMORY)

@@ -11,6 +11,7 @@ import io
 import itertools
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -138,4 +139,5 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it without a word
     main(sys.argv[1:])

@@ -1,13 +1,14 @@
 """Problems: generated ones, or any data set of questions and answers, as token ids."""
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from common.answers import last_boxed, parse_number
-from common.cli import fail, first_line
+from common.cli import fail, first_line, flag
 from common.countdown import Countdown, countdown_problem
 from common.models import context_length
 from common.records import Problem
@@ -68,36 +69,36 @@ def right_answer(answer: Any) -> str | tuple[str, ...]:
     return final_answer(str(answer))
 
 
-def read_dataset(name: str, config: str | None, split: str) -> Any:
-    """One split of a data set: the name of one on the hub, a local folder, or a local file."""
+def read_dataset(name: str, config: str | None, split: str, setting: str = "dataset") -> Any:
+    """One split of the data set that a setting names: on the hub, in a local folder, or a local file."""
     import datasets
 
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # the reason is in the sentence below
-    path = local_path(name)
+    path, given = local_path(name), f"{flag(setting)} {name}"
     if path and not path.exists():
-        fail(f"--dataset {name}: no such file or folder.")
+        fail(f"{given}: no such file or folder.")
     if path and path.is_file():
         if path.suffix not in DATA_FILES:
-            fail(f"--dataset {name}: a data file must end in {', '.join(DATA_FILES)}.")
+            fail(f"{given}: a data file must end in {', '.join(DATA_FILES)}.")
         if config or split != "train":
-            fail(f"--dataset {name} is a file, without splits or configurations: name another with --eval-dataset.")
+            fail(f"{given} is a file, without splits or configurations: name another with --eval-dataset.")
     try:
         if path and path.is_file():  # these readers, unlike load_dataset, ask nobody else for a file that is here
             return getattr(datasets.Dataset, f"from_{DATA_FILES[path.suffix]}")(str(path))
         return datasets.load_dataset(str(path or name), config, split=split)
     except Exception as error:  # every reader has its own errors; the person needs the sentence
-        fail(f"--dataset {name} (split {split}) cannot be read: {first_line(error.__cause__ or error)}")
+        fail(f"{given} (split {split}) cannot be read: {first_line(error.__cause__ or error)}")
 
 
 def question_answer_pairs(args: Settings, split: str) -> list[tuple[Any, str | tuple[str, ...]]]:
     """(question, final answer) of every row; a question may be text or a list of chat messages."""
     rows = read_dataset(args.dataset, args.dataset_config, split).flatten()
-    for flag, column in (("question", args.question_column), ("answer", args.answer_column)):
+    for kind, column in (("question", args.question_column), ("answer", args.answer_column)):
         if column not in rows.column_names:
             fail(
                 f"--dataset {args.dataset} has no column '{column}': name one of "
-                f"{', '.join(rows.column_names)} with --{flag}-column."
+                f"{', '.join(rows.column_names)} with --{kind}-column."
             )
     if len(rows) == 0:
         fail(f"--dataset {args.dataset}: the split {split} is empty.")
@@ -116,13 +117,17 @@ def question_answer_pairs(args: Settings, split: str) -> list[tuple[Any, str | t
     return [(question, right_answer(answer)) for i, (question, answer) in enumerate(pairs) if i not in left_out]
 
 
-def make_prompt(question: Any, template: str | None, tokenizer: Any) -> tuple[str, list[int]]:
+def make_prompt(
+    question: Any, template: str | None, tokenizer: Any, system: str | None = None
+) -> tuple[str, list[int]]:
     """The prompt as text and token ids: the chat template is applied where the tokenizer has one.
 
     Without `--prompt`, a chat model is asked to reason and to box its answer; a model without a
     template, such as the embedded one, reads the bare question and a line break.
     """
     chat = tokenizer.chat_template is not None
+    if system is not None and not chat:
+        fail("--system-prompt is for chat models, and this model's tokenizer has no chat template: use --prompt.")
     if isinstance(question, list):
         if not chat:
             fail("the questions are chat messages, but this model's tokenizer has no chat template.")
@@ -132,6 +137,10 @@ def make_prompt(question: Any, template: str | None, tokenizer: Any) -> tuple[st
             "{question}", str(question)
         )
         messages = [{"role": "user", "content": text}]
+    if system is not None:
+        if messages and messages[0].get("role") == "system":
+            fail(f"--system-prompt: the data set's questions bring their own: {messages[0].get('content')!r:.80}")
+        messages = [{"role": "system", "content": system}, *messages]
     if chat:
         try:
             text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
@@ -172,20 +181,33 @@ def load_problems(
         fail(f"--dataset {args.dataset}: every training question is also a held-out one.")
 
     context, vocabulary = context_length(model), model.get_input_embeddings().num_embeddings
-    problems = []
-    for question, answer in held_out + train:
-        prompt, prompt_ids = make_prompt(rewrite(question), args.prompt, tokenizer)
+    problems, too_long = [], Counter()  # of each question, whether it is held out
+    for i, (question, answer) in enumerate(held_out + train):
+        prompt, prompt_ids = make_prompt(rewrite(question), args.prompt, tokenizer, args.system_prompt)
         if not prompt_ids:
             fail("a prompt has no tokens: check --prompt and the question column.")
         if max(prompt_ids) >= vocabulary:
             fail(f"the tokenizer writes token {max(prompt_ids)}, but the model has {vocabulary}: {prompt[:80]!r}")
+        if args.max_prompt_tokens and len(prompt_ids) > args.max_prompt_tokens:
+            too_long[i < len(held_out)] += 1
+            continue
         if len(prompt_ids) + args.max_response_tokens > context:
             fail(
                 f"a prompt of {len(prompt_ids)} tokens and --max-response-tokens {args.max_response_tokens} "
-                f"exceed the model's context of {context} tokens: {prompt[:80]!r}"
+                f"exceed the model's context of {context} tokens: {prompt[:80]!r}. Longer prompts than "
+                "--max-prompt-tokens are left out."
             )
         problems.append(Problem(str(question), answer, prompt, list(prompt_ids)))
-    return problems[len(held_out) :], problems[: len(held_out)]
+    kept = len(held_out) - too_long[True]
+    if too_long:
+        what = (
+            f"{too_long[False]} of {len(train)} training problems and {too_long[True]} of {len(held_out)} held-out ones"
+        )
+        what += f" have prompts of more than {args.max_prompt_tokens} tokens"
+        if not 0 < kept < len(problems):
+            fail(f"{what}: raise --max-prompt-tokens.")
+        print(f"note: {what}; they are left out.", flush=True)
+    return problems[kept:], problems[:kept]
 
 
 def sample_problems(problems: list[Problem], seed: int, start: int, count: int) -> list[Problem]:

@@ -39,11 +39,11 @@ def local_world_size() -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
-def start() -> None:
-    """Join the other processes. Only the first one prints."""
+def start() -> bool:
+    """Join the other processes, if there are any and nobody has yet: whether it did. Only the first one prints."""
     global store
     if world_size() == 1 or dist.is_initialized():
-        return
+        return False
     if rank() > 0:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (for as long as the process lives)
     if torch.cuda.is_available():
@@ -51,6 +51,7 @@ def start() -> None:
     store, number, count = next(iter(dist.rendezvous("env://", timeout=TIMEOUT)))
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, store=store, rank=number, world_size=count, timeout=TIMEOUT)
+    return True
 
 
 def close() -> None:

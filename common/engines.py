@@ -7,7 +7,8 @@ needs nothing but transformers and is meant for small models.
 
 import copy
 import importlib.util
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from common.cli import fail, first_line
@@ -27,6 +28,15 @@ INT4_GROUP = 128  # weights with one scale
 Weights = Iterable[tuple[str, Tensor]]  # as from model.named_parameters()
 
 
+@dataclass
+class InFlight:
+    """Weights that change while an engine generates: version i is loaded at token i · `every` of the responses."""
+
+    every: int  # tokens
+    versions: Sequence[Weights]  # the first is the one to begin with; the last stays to the end
+    keep: bool  # the keys and values that older weights computed; else the new ones read all tokens again
+
+
 class Engine(Protocol):
     """What a script needs of an engine."""
 
@@ -38,11 +48,13 @@ class Engine(Protocol):
         temperature: float,
         seeds: list[int],
         top_k: int = 0,
+        in_flight: InFlight | None = None,
     ) -> Rollouts:
         """`n` responses to each of P prompts, of at most `max_tokens`, or a limit for each prompt.
 
         Temperature 0 is greedy. Each prompt's own seed decides what is sampled; what else is in the batch does not.
         With `top_k` also the K likeliest tokens at each position: all are sampled from, these are reported.
+        With `in_flight` the weights change on the way. A log-prob is that of the weights that sampled the token.
         """
 
     def sleep(self) -> None:
@@ -75,19 +87,26 @@ def shared(engine: Engine) -> Engine:
     generate = engine.generate
 
     def generate_shared(
-        prompt_ids: list[list[int]], n: int, max_tokens: int | list[int], temperature: float, seeds: list[int], top_k=0
+        prompt_ids: list[list[int]],
+        n: int,
+        max_tokens: int | list[int],
+        temperature: float,
+        seeds: list[int],
+        *rest: Any,
+        **more: Any,
     ) -> Rollouts:
         mine = share(len(prompt_ids))
         limits = max_tokens if isinstance(max_tokens, int) else max_tokens[mine]
         some = prompt_ids[mine]
-        return Rollouts.join(gather(generate(some, n, limits, temperature, seeds[mine], top_k) if some else Rollouts()))
+        rollouts = generate(some, n, limits, temperature, seeds[mine], *rest, **more) if some else Rollouts()
+        return Rollouts.join(gather(rollouts))
 
     engine.generate = generate_shared
     return engine
 
 
 class WeightHistory:
-    """The learner's weights before each of the last k + 1 rollout batches, for an engine that lags behind by k."""
+    """The learner's weights before each of the last k rollout batches, for an engine that lags behind by k."""
 
     def __init__(self, model: Any, staleness: int) -> None:
         self.model, self.staleness = model, staleness
@@ -95,11 +114,20 @@ class WeightHistory:
 
     def oldest(self) -> Weights:
         """Weights that are k rollout batches old, or the first ones; called once in each step."""
-        if self.staleness == 0:
-            return whole_weights(self.model)
-        self.snapshots.append({name: weight.detach().clone() for name, weight in self.model.named_parameters()})
-        del self.snapshots[: -self.staleness - 1]
-        return ((name, whole(weight)) for name, weight in self.snapshots[0].items())
+        weights = self.snapshots[0].items() if self.snapshots else self.model.named_parameters()
+        self.record()
+        return ((name, whole(weight)) for name, weight in weights)
+
+    def versions(self) -> list[Weights]:
+        """All weights from the oldest to the learner's own, k + 1 versions or, at the beginning, fewer."""
+        every = [*self.snapshots, dict(self.model.named_parameters())]
+        return [[(name, whole(weight)) for name, weight in weights.items()] for weights in every]
+
+    def record(self) -> None:
+        """Keep the weights before a rollout batch; called once in each step, before its first update."""
+        if self.staleness > 0:
+            self.snapshots.append({name: weight.detach().clone() for name, weight in self.model.named_parameters()})
+            del self.snapshots[: -self.staleness]
 
     def state_dict(self) -> dict[str, list[dict[str, Tensor]]]:
         return {"snapshots": self.snapshots}
@@ -261,12 +289,13 @@ class TransformersEngine:
         temperature: float,
         seeds: list[int],
         top_k: int = 0,
+        in_flight: InFlight | None = None,
     ) -> Rollouts:
         limits = max_tokens if isinstance(max_tokens, list) else [max_tokens] * len(prompt_ids)
         at_once = max(1, self.max_rows // n)
         parts = [slice(i, i + at_once) for i in range(0, len(prompt_ids), at_once)]
         return Rollouts.join(
-            self.sample(prompt_ids[part], n, limits[part], temperature, seeds[part], top_k) for part in parts
+            self.sample(prompt_ids[part], n, limits[part], temperature, seeds[part], top_k, in_flight) for part in parts
         )
 
     def sample(
@@ -277,6 +306,7 @@ class TransformersEngine:
         temperature: float,
         seeds: list[int],
         top_k: int,
+        in_flight: InFlight | None,
     ) -> Rollouts:
         device, P, B, T = self.model.device, len(prompt_ids), len(prompt_ids) * n, max(limits)
         W = max(map(len, prompt_ids))
@@ -285,7 +315,7 @@ class TransformersEngine:
         for i, ids in enumerate(prompt_ids):
             tokens[i, W - len(ids) :] = torch.tensor(ids)
             seen[i, W - len(ids) :] = 1
-        position = (seen[:, :W].cumsum(1) - 1).clamp(min=0)  # (P, W)
+        prompts, position = tokens, (seen[:, :W].cumsum(1) - 1).clamp(min=0)  # (P, W), (P, W)
         cache, head = self.make_cache(W + T), self.model.get_output_embeddings()
         random = torch.ones(P, n, T)  # in (0, 1], for each token its own
         for i, (seed, end) in enumerate(zip(seeds, limits, strict=True)):
@@ -301,6 +331,12 @@ class TransformersEngine:
         lengths = limit.clone()  # (B,)
         finished = torch.zeros(B, dtype=torch.bool, device=device)  # (B,) by EOS
         for t in range(T):
+            if in_flight and t % in_flight.every == 0 and t // in_flight.every < len(in_flight.versions):
+                self.load_weights(in_flight.versions[t // in_flight.every])
+                if t > 0 and not in_flight.keep:
+                    tokens = torch.cat([prompts[rows // n], sampled[rows, :t]], 1)  # (b, W + t)
+                    position = (seen[:, : W + t].cumsum(1) - 1).clamp(min=0)  # (b, W + t)
+                    cache = self.make_cache(W + T)
             hidden = self.model.base_model(
                 input_ids=tokens,
                 attention_mask=seen[:, : W + t],

@@ -4,7 +4,7 @@ import difflib
 from pathlib import Path
 from typing import Any
 
-from common.cli import fail, first_line, flag
+from common.cli import fail, first_line, flag, lacks_memory
 from common.distributed import place
 from common.settings import EMBEDDED_MODELS, Settings, local_path
 
@@ -50,6 +50,8 @@ def load_model(args: Settings, placed: bool = True, setting: str = "model") -> t
             name, config=config, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **where
         )
     except Exception as error:  # every way in which loading fails has its own exception
+        if lacks_memory(error):
+            raise
         fail(f"{given} cannot be loaded, its files are missing, incomplete or corrupt: {first_line(error)}")
     if absent := sorted(loaded["missing_keys"]):
         fail(f"{given}: its files hold no weights for {absent[0]} and {len(absent) - 1} others.")

@@ -81,7 +81,8 @@ class Worker:
         timer.start()
         reply = self.process.stdout.readline()
         timer.cancel()
-        if reply:
+        timer.join()  # a timer that has begun to kill the process needs it to the end
+        if reply and not late.is_set():
             return json.loads(reply)
         self.close()
         return {"failed": f"no answer within {limit:.0f} seconds" if late.is_set() else "its process has ended"} | (

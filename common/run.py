@@ -21,8 +21,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from common import distributed
-from common.checkpoints import checkpoints, drop_old, lacks_memory, load_newest, save_checkpoint
-from common.cli import fail, first_line, flag
+from common.checkpoints import checkpoints, drop_old, load_newest, save_checkpoint
+from common.cli import fail, first_line, flag, lacks_memory
 from common.distributed import any_process, gather, local, local_world_size, rank, whole, whole_weights, world_size
 from common.engines import Engine
 from common.evaluate import evaluate
@@ -94,6 +94,7 @@ class Run:
         self.method = self.script.stem
         self.given = args
         self.seconds: dict[str, float] = defaultdict(float)  # of each stage of the step
+        self.gpu_memory: dict[str, float] = defaultdict(float)  # GiB, the peak of each stage
         self.state: dict[str, Any] = {}  # of the checkpoint to go on from
         self.evaluations: dict[int, dict[str, Any]] = {}  # held-out metrics by step
         self.asked_to_stop = 0.0  # when this process was
@@ -104,8 +105,8 @@ class Run:
         self.started = time.perf_counter()
         try:
             self.args = (self.given if self.given.resume is None else self.saved_settings()).checked()
-            distributed.start()
-            self.closing(distributed)
+            if distributed.start():  # not by a run that this one is a part of
+                self.closing(distributed)
             self.take_signals()
             self.terminal = self.closing(Terminal(self.stop_soon))
             if rank() == 0:
@@ -261,7 +262,8 @@ class Run:
         nodes = world_size() // local_world_size()
         launcher = f"torchrun --nproc-per-node {local_world_size()}" if world_size() > 1 else "python"
         launcher += f" --nnodes {nodes} ..." if nodes > 1 else ""
-        return f"{launcher} {' '.join(command(self.script))} --resume {self.dir}"
+        part = (self.dir.parent / "config.json").exists()  # of a run of several stages, which goes on as a whole
+        return f"{launcher} {' '.join(command(self.script))} --resume {self.dir.parent if part else self.dir}"
 
     def require_finite(self, step: int, **values: Tensor | float) -> None:
         """End the run, with the weights saved as they are, before a NaN or an infinity can reach them."""
@@ -293,11 +295,15 @@ class Run:
 
     @contextmanager
     def clock(self, stage: str) -> Iterator[None]:
-        """Add the time spent inside to the seconds of a stage."""
+        """Add the time spent inside to the seconds of a stage; on a GPU, keep its peak of memory too."""
         start = time.perf_counter()
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
         yield
         if torch.accelerator.is_available():
             torch.accelerator.synchronize()
+        if torch.cuda.is_available():
+            self.gpu_memory[stage] = max(self.gpu_memory[stage], torch.cuda.max_memory_allocated() / 2**30)
         self.seconds[stage] += time.perf_counter() - start
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:
@@ -305,11 +311,14 @@ class Run:
         self.require_finite_weights(step)
         self.interrupted = any_process(self.asked_to_stop > 0)
         numbers = metrics | {f"seconds/{stage}": seconds for stage, seconds in self.seconds.items()}
+        numbers |= {f"gpu_memory/{stage}": peak for stage, peak in self.gpu_memory.items()}  # GiB
         tokens = metrics["response_tokens"]
-        numbers["tokens_per_second/generate"] = tokens / self.seconds["generate"]
+        if "generate" in self.seconds:
+            numbers["tokens_per_second/generate"] = tokens / self.seconds["generate"]
         numbers["tokens_per_second/train"] = tokens * self.args.update_epochs / self.seconds["train"]
         self.terminal.print_step(step, self.args.steps, metrics, sum(self.seconds.values()))
         self.seconds.clear()
+        self.gpu_memory.clear()
         self.write_metrics(step, numbers)
 
     def evaluate(self, step: int, engine: Engine, verifier: Verifier, problems: list[Problem]) -> None:

@@ -55,6 +55,11 @@ def load(name: str) -> ModuleType:
     return importlib.import_module(module_name(script_path(name)))
 
 
+def tricks(name: str) -> dict[str, str]:
+    """The tricks of a recipe, each with the flags that take it away, from the table in its docstring."""
+    return dict(re.findall(r"^\| (.+?) \| .+? \| (--.+) \|$", docstring(script_path(name)), re.M))
+
+
 def command(path: Path) -> list[str]:
     """What follows `python` to run a script from the repository's root."""
     name = module_name(path)

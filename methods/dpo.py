@@ -12,23 +12,33 @@ Differs from its parent reinforce.py:
 The log-prob of a response is a sum over its tokens. All pairs of a group count; the mean is over the pairs of a
 minibatch. At the reference m = 0, and the gradient within a group is GRPO's with token sums, up to a factor.
 
+With --spin it is SPIN, self-play fine-tuning: 2401.01335 (Jan 2024), Eq. 4.7, and rewards count no more:
+- w is the data set's solution, l the policy's own response, right or wrong: all of them, as G - 1 pairs with it;
+- π_ref is the policy that sampled l, the opponent in the game: one iteration of SPIN is one rollout batch here
+  (paper: two passes over 50,000 prompts). When the policy writes as the data set does, no pair teaches anything.
+
     python -m methods.dpo
+    python -m methods.dpo --spin
 """
 
+import random
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from common.batch import collate, micro_batches, minibatches
-from common.data import load_problems, sample_problems
+from common.cli import fail
+from common.data import load_problems, read_dataset, sample_problems
 from common.engines import WeightHistory, make_engine, prompt_seeds
 from common.logprobs import batch_logps, token_logps
 from common.metrics import StepMetrics, mismatch_metrics, rollout_metrics
-from common.models import load_model
+from common.models import context_length, load_model
+from common.records import Problem, Rollouts
 from common.rewards import require_binary
 from common.run import Run, seed_step
 from common.schedule import learning_rate
 from common.settings import Count, CountOrZero, GroupSize, Positive, Rate, Settings, Share
 from common.verify import Verifier
+from models.pretrain import solution
 
 import torch
 import torch.nn.functional as F
@@ -41,12 +51,14 @@ class Args(Settings):
     # DPO
     kl_beta: Positive = 0.1
     """β: weight of the KL to the initial model, which the loss has in it. Paper 0.1, and 0.5 for summaries."""
+    spin: bool = False
+    """SPIN: prefer the data set's solutions, all of the text in the answer column, to the policy's own responses."""
     num_minibatches: Count = 4
     """Parts of a rollout batch, with one optimizer update each."""
     update_epochs: Count = 1
     """Passes over each rollout batch; updates per batch = update_epochs * num_minibatches."""
     responses_per_prompt: GroupSize = 8
-    """G: responses to each prompt; each right one makes a pair with each wrong one. Online DPO: usually 2."""
+    """G: responses to each prompt; each right one makes a pair with each wrong one. Online DPO and SPIN: usually 2."""
 
     # The same in every script
     steps: Count = 100
@@ -99,6 +111,29 @@ def policy_loss(
     return loss, {"ratio": torch.exp(logp - old_logp)}  # not in the loss
 
 
+def reference_solutions(train: list[Problem], model: Any, tokenizer: Any, args: Args) -> dict[str, list[int]]:
+    """Token ids, EOS included, of the data set's solution to every training question (for the sums, all steps)."""
+    if args.dataset == "arithmetic":
+        texts = {p.question: solution(random.Random(0), p.question, textbook=True) for p in train}
+    else:
+        rows = read_dataset(args.dataset, args.dataset_config, args.train_split).flatten()
+        texts = {str(q): str(a) for q, a in zip(rows[args.question_column], rows[args.answer_column], strict=True)}
+    ids = tokenizer([texts[p.question] for p in train], add_special_tokens=False)["input_ids"]
+    for problem, tokens in zip(train, ids, strict=True):
+        if len(problem.prompt_ids) + len(tokens) >= context_length(model):
+            fail(f"--spin: a solution of {len(tokens)} tokens exceeds the model's context: {problem.prompt[:80]!r}")
+    return {problem.question: [*tokens, tokenizer.eos_token_id] for problem, tokens in zip(train, ids, strict=True)}
+
+
+def with_solutions(problems: list[Problem], rollouts: Rollouts, solutions: dict[str, list[int]]) -> Rollouts:
+    """The same groups, each with the solution in front, whose tokens the engine has not sampled."""
+    groups = []
+    for problem, own in zip(problems, rollouts.split(len(rollouts.tokens) // len(problems)), strict=True):
+        given = solutions[problem.question]
+        groups += [Rollouts([given], [[0.0] * len(given)], [False], [[False] * len(given)]), own]
+    return Rollouts.join(groups)
+
+
 def main(args: Args) -> None:
     with Run(args, __file__) as run:
         args, P, G = run.args, run.args.prompts_per_step, run.args.responses_per_prompt
@@ -107,7 +142,8 @@ def main(args: Args) -> None:
         verifier = run.closing(Verifier(tokenizer, train + held_out, args.answer_format, args.tolerance, args.reward))
         engine = run.closing(make_engine(args, model, tokenizer, train + held_out))
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
-        reference = load_model(args)[0] if args.kl_beta > 0 else None
+        reference = None if args.spin else load_model(args)[0]  # DPO
+        solutions = reference_solutions(train, model, tokenizer, args) if args.spin else {}  # DPO
         history = WeightHistory(model, args.staleness)
         done = run.restore(model, tokenizer, optimizer, history=history)
         run.evaluate(done, engine, verifier, held_out)
@@ -121,19 +157,26 @@ def main(args: Args) -> None:
             with run.clock("generate"):
                 problems = sample_problems(train, args.seed, (step - 1) * P, P)
                 prompts, seeds = [p.prompt_ids for p in problems], prompt_seeds(P, args.seed, step)
-                rollouts = engine.generate(prompts, G, args.max_response_tokens, args.temperature, seeds)
+                own = G - 1 if args.spin else G  # DPO: with --spin the first response is the data set's solution
+                rollouts = engine.generate(prompts, own, args.max_response_tokens, args.temperature, seeds)
             with run.clock("verify"):
-                correct = torch.tensor(verifier(problems, rollouts), device=model.device).float().view(P, G)  # (P, G)
+                correct = torch.tensor(verifier(problems, rollouts), device=model.device).float().view(P, own)
             engine.sleep()  # its memory is the learner's until it gets new weights
-            batch = collate(prompts, rollouts, model.device)
+            paired = with_solutions(problems, rollouts, solutions) if args.spin else rollouts  # DPO
+            batch = collate(prompts, paired, model.device)
             mask, rollout_logp = batch.sampled, batch.rollout_logp  # (B, T), (B, T)
 
             # The learner's own log-probs at the rollout weights; the engine's differ in their numerics.
             with run.clock("logps"):
                 old_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
-                ref_logp = batch_logps(reference, batch, args)[0]  # (B, T), DPO
-            rewards = batch.rewards.view(P, G)  # (P, G), DPO
+                ref_logp = batch_logps(reference, batch, args)[0] if reference else old_logp  # (B, T), DPO
+            rewards = torch.tensor(rollouts.rewards, device=model.device).view(P, own)  # (P, own), DPO
             require_binary(rewards, "a pair of DPO has a right response and a wrong one")  # DPO
+            preferred = rewards  # (P, G), DPO: what makes a pair
+            if args.spin:  # DPO
+                is_solution = torch.arange(P * G, device=model.device) % G == 0  # (B,)
+                preferred = is_solution.float().view(P, G)  # (P, G)
+                mask = mask | (batch.mask & is_solution[:, None])  # (B, T)
             run.require_finite(step, sampler_logp=rollout_logp, learner_logp=old_logp, reference_logp=ref_logp)
 
             metrics = StepMetrics()
@@ -148,7 +191,7 @@ def main(args: Args) -> None:
                     # DPO: both responses of a pair under the weights before this update.
                     now = batch_logps(model, batch, args, minibatch)[0]  # (B, T), 0 in other rows
                     scores = ((now - ref_logp) * mask).sum(1)[minibatch].view(-1, G)  # (p, G)
-                    pulls, dpo_loss = compute_advantages(scores, rewards.flatten()[minibatch].view(-1, G), args)
+                    pulls, dpo_loss = compute_advantages(scores, preferred.flatten()[minibatch].view(-1, G), args)
                     advantages = torch.zeros_like(old_logp)  # (B, T)
                     advantages[minibatch] = pulls.view(-1, 1).expand(-1, mask.shape[1])
                     for rows in micro_batches(minibatch, batch, args.micro_batch_tokens):
@@ -168,7 +211,7 @@ def main(args: Args) -> None:
                     metrics.add_update(grad_norm=grad_norm, dpo_loss=dpo_loss)  # DPO
 
             rollout = rollout_metrics(rewards, correct, rollouts, verifier.take_failures())
-            run.log(step, rollout | mismatch_metrics(old_logp, rollout_logp, mask) | metrics.result())
+            run.log(step, rollout | mismatch_metrics(old_logp, rollout_logp, batch.sampled) | metrics.result())
             if run.due(step, args.save_every):
                 run.save(step)  # DPO
             if run.interrupted:

@@ -99,8 +99,8 @@ def estimate_values(
     verifier: Verifier,
     step: int,
     args: Args,
-) -> list[list[float]]:
-    """V at the start of each step of each response: the mean reward of K continuations."""
+) -> tuple[list[list[float]], int]:
+    """V at the start of each step of each response, the mean reward of K continuations; and the number of these."""
     G, K = args.responses_per_prompt, args.value_samples
     starts = [
         [(i // G, *tokens[:t]) for t in [0, *ends[:-1]]]
@@ -119,7 +119,7 @@ def estimate_values(
     verifier([problems[i] for i, *_ in states], ended)
     rewards = torch.tensor(ended.rewards).view(-1, K)  # (states, K)
     value = dict(zip(states, rewards.mean(1).tolist(), strict=True))
-    return [[value[state] for state in row] for row in starts]
+    return [[value[state] for state in row] for row in starts], len(begun)
 
 
 def compute_advantages(rewards: Tensor, values: list[list[float]], steps: list[list[int]], args: Args) -> Tensor:
@@ -206,7 +206,7 @@ def main(args: Args) -> None:
                 correct = torch.tensor(verifier(problems, rollouts), device=model.device).float().view(P, G)  # (P, G)
             with run.clock("value"):  # VinePPO: by the weights that sampled the responses
                 steps = [split_steps(tokens, ends, args) for tokens in rollouts.tokens]
-                values = estimate_values(problems, rollouts, steps, engine, verifier, step, args)
+                values, count = estimate_values(problems, rollouts, steps, engine, verifier, step, args)
             engine.sleep()  # its memory is the learner's until it gets new weights
             batch = collate(prompts, rollouts, model.device)
             mask, rollout_logp = batch.sampled, batch.rollout_logp  # (B, T), (B, T)
@@ -251,7 +251,7 @@ def main(args: Args) -> None:
                     metrics.add_update(grad_norm=grad_norm)
 
             rollout = rollout_metrics(rewards, correct, rollouts, verifier.take_failures())
-            rollout |= {"response_steps": sum(map(len, steps)) / len(steps)}  # VinePPO
+            rollout |= {"response_steps": sum(map(len, steps)) / len(steps), "continuations": count}  # VinePPO
             run.log(step, rollout | mismatch_metrics(old_logp, rollout_logp, mask) | metrics.result())
             if run.due(step, args.save_every):
                 run.save(step)

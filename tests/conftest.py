@@ -16,6 +16,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
     PreTrainedTokenizerFast,
     Qwen3Config,
     Qwen3ForCausalLM,
@@ -33,6 +35,8 @@ SMALL = dict(
     steps=2, prompts_per_step=4, responses_per_prompt=4, eval_problems=4, eval_samples=2, max_response_tokens=32
 )
 
+
+PROBLEMS = 40  # in the tiny model's data set
 
 FOLDERS = []  # of the teachers, removed at the end
 
@@ -101,4 +105,24 @@ def chat_model(tmp_path_factory, gsm8k_file):
     )
     torch.manual_seed(0)
     Qwen3ForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory):
+    """A random Llama of some thousand parameters with the embedded tokenizer; seven of its tokens end a response."""
+    folder = tmp_path_factory.mktemp("tiny")
+    tokenizer = AutoTokenizer.from_pretrained("models/arithmetic")
+    tokenizer.save_pretrained(folder)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=8, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+        max_position_embeddings=64, tie_word_embeddings=False, initializer_range=0.4, bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(config)
+    model.generation_config.eos_token_id = list(range(1, 8))
+    model.save_pretrained(folder)
+    rows = [{"question": f"{i}+{i}=?", "answer": str(2 * i)} for i in range(PROBLEMS)]
+    (folder / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder

@@ -3,12 +3,14 @@
     python tests/mutations.py                  # all, two at a time; about half an hour on two cores
     python tests/mutations.py --only grpo      # those of some scripts
     python tests/mutations.py --quick          # each mutation in one script only
+    python tests/mutations.py --kept FILE      # goes on where an interrupted one ended
 
 Not a part of the test suite: run it by hand when loops, oracles or `test_steps.py` change. The table goes to
 docs/mutations.md.
 """
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
@@ -26,6 +28,8 @@ from common.scripts import parents, script_path
 STEPS = "tests/test_steps.py"
 OBJECTIVES = "tests/test_objectives.py"
 DISTRIBUTED = "tests/test_distributed.py"
+RECIPES = "tests/test_recipes.py"
+EXERCISES = "tests/test_exercises.py"
 CLAIMS = "tests/test_claims.py"
 
 
@@ -128,10 +132,15 @@ MUTATIONS = [
     Mutation("a step's loss is its gain", "then - v if", "v - then if", "methods/vineppo.py"),
     Mutation("continuations go on from one token less", "*tokens[:t]) for t in", "*tokens[: max(0, t - 1)]) for t in", "methods/vineppo.py"),
     Mutation("a state's continuations are all the same", "prompt_seeds(len(begun), args.seed, step, 1)", "prompt_seeds(1, args.seed, step, 1) * len(begun)", "methods/vineppo.py", "tests/test_methods.py"),
+    Mutation("a continuation per state is counted, whatever K", "in starts], len(begun)", "in starts], len(states)", "methods/vineppo.py", "tests/test_methods.py"),
     Mutation("not whitened", "advantages = whiten(advantages, mask)  # (B, T)", "pass", "methods/vineppo.py"),
     Mutation("the margin of the first update for all", "now = batch_logps(model, batch, args, minibatch)[0]", "now = old_logp", "methods/dpo.py"),
     Mutation("losers pull winners down", "pull.sum(2) - pull.sum(1)", "pull.sum(1) - pull.sum(2)", "methods/dpo.py", OBJECTIVES),
     Mutation("no reference", "((now - ref_logp) * mask)", "(now * mask)", "methods/dpo.py"),
+    Mutation("solutions have no loss", "mask = mask | (batch.mask & is_solution[:, None])", "pass", "methods/dpo.py"),
+    Mutation("SPIN asks for right answers", "preferred = is_solution.float().view(P, G)", "pass", "methods/dpo.py"),
+    Mutation("SPIN's reference is the engine's", "if reference else old_logp", "if reference else rollout_logp", "methods/dpo.py"),
+    Mutation("solutions without an end", "[*tokens, tokenizer.eos_token_id] for problem", "[*tokens] for problem", "methods/dpo.py"),
     Mutation("the student teaches", "return teacher_logp - old_logp", "return old_logp - teacher_logp", "methods/opd.py"),
     Mutation("rewards of what comes after", "compute_advantages(teacher_logp, anchor_logp)", "compute_advantages(teacher_logp, anchor_logp).flip(1).cumsum(1).flip(1)", "methods/opd.py"),
     Mutation("the forward KL", "(logp.exp() * (logp - teacher_logp))", "(teacher_logp.exp() * (teacher_logp - logp))", "methods/opd.py"),
@@ -140,6 +149,33 @@ MUTATIONS = [
     Mutation("waiting groups are not in the checkpoint", 'run.saved("kept", [])', "[]", "recipes/olmo3.py", "tests/test_scripts.py"),
     Mutation("groups without signal count in the mean", "if args.filter_groups:", "if False:", "recipes/olmo3.py"),
     Mutation("a mean over all responses", "mask.any(1).sum()", "len(mask)", "recipes/olmo3.py"),
+    Mutation("what was inserted has a loss", "[False] * len(inserted)", "[True] * len(inserted)", "recipes/scalerl.py"),
+    Mutation("those who have an answer are told too", " and args.thinking_end not in tokenizer.decode(tokens[:budget])", "", "recipes/scalerl.py"),
+    Mutation("everybody is told at the same place", "random.randint(first, last)", "last", "recipes/scalerl.py", "tests/test_recipes.py"),
+    Mutation("an interrupted response stays as it was", "place.get(row, row)", "row", "recipes/scalerl.py"),
+    Mutation("groups without signal count in the std", "centered[has_signal] if args.filter_groups else centered", "centered", "recipes/scalerl.py", OBJECTIVES),
+    Mutation("groups without signal count in the mean", "if args.filter_groups:  # ScaleRL", "if False:  # ScaleRL", "recipes/scalerl.py"),
+    Mutation("prompts that were left out count in the mean", "(tokens > 0).sum()", "len(tokens)", "recipes/scalerl.py"),
+    Mutation("each response counts the same", 'args.responses_per_prompt if args.average == "prompt" else 1', "1", "recipes/scalerl.py"),
+    Mutation("solved prompts come again", " if p.prompt not in solved]", "]", "recipes/scalerl.py"),
+    Mutation("solved prompts are not in the checkpoint", 'set(run.saved("solved", []))', "set()", "recipes/scalerl.py", "tests/test_scripts.py"),
+    Mutation("the stream of problems begins anew", 'run.saved("drawn", 0)', "0", "recipes/scalerl.py", "tests/test_scripts.py"),
+    Mutation("an average over solutions", "return mask / mask.sum()", "return mask / (len(mask) * mask.sum(1, keepdim=True))", "recipes/r1.py", RECIPES),
+    Mutation("solutions without an end", '["input_ids"], tokenizer.eos_token_id]', '["input_ids"]]', "recipes/r1.py", RECIPES),
+    Mutation("held-out questions in SFT", 'if (question := row["question"]) in asked:', 'if not (question := row["question"]):', "recipes/r1.py", RECIPES),
+    Mutation("wrong responses are kept", "                if right:", "                if not right:", "recipes/r1.py", RECIPES),
+    Mutation("SFT goes on from RL", '{"rl": model, "distill": student}', '{"rl": model, "rejection": model, "distill": student}', "recipes/r1.py", RECIPES),
+    Mutation("SFT without warm-up", 'group["lr"] = learning_rate(step, args)\n            with run', 'group["lr"] = args.lr\n            with run', "recipes/r1.py", RECIPES),
+    Mutation("an unfinished stage counts as done", "if steps in evaluations else None", "if 0 in evaluations else None", "recipes/r1.py", RECIPES),
+    Mutation("the newest weights from the first token on", "engine.load_weights(versions[0])", "engine.load_weights(versions[-1])", "recipes/pipeline_rl.py"),
+    Mutation("weights never change in flight", "if args.in_flight_every else None", "if False else None", "recipes/pipeline_rl.py"),
+    Mutation("keys and values are always kept", 'args.kv == "keep"', "True", "recipes/pipeline_rl.py"),
+    Mutation("sequence-mask of tokens", 'args.correction.startswith("sequence")', 'args.correction == "sequence-tis"', "recipes/pipeline_rl.py", OBJECTIVES),
+    Mutation("icepop without the weight", "return rho.where(", "return torch.ones_like(rho).where(", "recipes/pipeline_rl.py", OBJECTIVES),
+    Mutation("the product, not the geometric mean", "torch.exp(log_whole / mask.sum(1, keepdim=True))", "torch.exp(log_whole)", "recipes/pipeline_rl.py", OBJECTIVES),
+    Mutation("padding in the product", "(old_logp - rollout_logp) * mask", "old_logp - rollout_logp", "recipes/pipeline_rl.py", OBJECTIVES),
+    Mutation("right responses are left out", "(advantages < 0) & (distance", "(advantages > 0) & (distance", "recipes/pipeline_rl.py", OBJECTIVES),
+    Mutation("left out by the policy of the rollout", "rollout_logp - logp.detach()", "rollout_logp - old_logp", "recipes/pipeline_rl.py", OBJECTIVES),
     # What the scripts share
     Mutation("log-probs at temperature 1", "(logits.float() / temperature)", "logits.float()", "common/logprobs.py"),
     Mutation("log-probs one token late", "batch.prompt_lengths[rows][row] + t - 1", "batch.prompt_lengths[rows][row] + t", "common/logprobs.py"),
@@ -159,7 +195,25 @@ MUTATIONS = [
     Mutation("MaxRL takes any reward", 'require_binary(rewards, "MaxRL raises the chance of a right answer")', "pass", "maxrl.py", "tests/test_rewards.py"),
     Mutation("numbers of a countdown may be left over", "sorted(numbers) == sorted(self.numbers)", "not set(numbers) - set(self.numbers)", "common/countdown.py", "tests/test_data.py"),
     Mutation("countdown in binary fractions", "return Fraction(number)", "return float(number)", "common/countdown.py", "tests/test_data.py"),
+    Mutation("the first weights to the end", "self.load_weights(in_flight.versions[t // in_flight.every])", "self.load_weights(in_flight.versions[0])", "common/engines.py", "tests/test_engine.py"),
+    Mutation("new weights one token late", "if in_flight and t % in_flight.every == 0 and", "if in_flight and t % in_flight.every == t // in_flight.every and", "common/engines.py", "tests/test_engine.py"),
+    Mutation("keys and values of the prompt alone computed again", "sampled[rows, :t]], 1)", "sampled[rows, :t] * 0], 1)", "common/engines.py", "tests/test_engine.py"),
+    Mutation("a version too many", "del self.snapshots[: -self.staleness]", "del self.snapshots[: -self.staleness - 1]", "common/engines.py", "tests/test_engine.py"),
+    Mutation("the generator takes the newest weights there are", "return self.ring[version]", "return self.ring[self.newest]", "common/overlap.py", "tests/test_recipes.py"),
+    Mutation("the generator does not wait", "while self.newest < version:", "while self.newest < 1:", "common/overlap.py", "tests/test_recipes.py"),
+    Mutation("what the learner did is lost with the generator", "if step > self.first:", "if False:", "common/overlap.py", "tests/test_recipes.py"),
+    Mutation("the generator outlives the learner", "parent_process().join()", "time.sleep(1e9)", "common/overlap.py", "tests/test_recipes.py"),
     Mutation("one random number for all rows", "generator=torch.Generator().manual_seed(seed)", "generator=torch.Generator().manual_seed(seeds[0])", "common/engines.py", "tests/test_engine.py"),
+    # The leaderboard
+    Mutation("groups that were thrown away cost nothing", 'row.get("sampled_prompts", P) * G + row', "P * G + row", "notebooks/leaderboard.py", "tests/test_leaderboard.py"),
+    Mutation("hidden problems from the data set", "if question not in known:", "if True:", "notebooks/leaderboard.py", "tests/test_leaderboard.py"),
+    Mutation("the untrained model is judged", "accuracy(run.checkpoint, pairs", 'accuracy("arithmetic", pairs', "notebooks/leaderboard.py", "tests/test_leaderboard.py"),
+    Mutation("changed checkpoints are taken", "if changed or ", "if ", "notebooks/leaderboard.py", "tests/test_leaderboard.py"),
+    Mutation("each entry has a place of its own", 'other["mean"] - other["half"] > e["mean"] + e["half"]', 'other["mean"] > e["mean"]', "notebooks/leaderboard.py", "tests/test_leaderboard.py"),
+    # The exercises
+    Mutation("a submission may open files", '"brk": 12,', '"brk": 12, "openat": 257,', "notebooks/exercises/sandbox.py", EXERCISES),
+    Mutation("a submission may use the network", '"brk": 12,', '"brk": 12, "socket": 41,', "notebooks/exercises/sandbox.py", EXERCISES),
+    Mutation("hidden cases vary no setting", 'plain["args"] = known | setting', 'plain["args"] = dict(known)', "notebooks/exercises/cases.py", EXERCISES),
     # Verdicts
     Mutation("differences between other seeds", "zip(values[a], values[b], strict=True)", "zip(values[a], values[b][::-1], strict=True)", "claims/runs.py", CLAIMS),
     Mutation("a run without an end keeps its accuracy", """ if self.ended else 0.0""", "", "claims/runs.py", CLAIMS),
@@ -191,7 +245,7 @@ def survives(mutation: Mutation, file: str) -> bool:
         assert mutation.old in text, f"{file} has no {mutation.old!r}"
         (copy / file).write_text(text.replace(mutation.old, mutation.new))
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", mutation.tests]
-        if not file.startswith("common/"):
+        if Path(file).stem in parents():
             command += ["-k", Path(file).stem]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         result = subprocess.run(command, cwd=copy, capture_output=True, text=True, env=environment)
@@ -203,10 +257,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--kept", type=Path, help="file of outcomes; what it has is not tried again")
     args = parser.parse_args()
     jobs = [(mutation, file) for mutation in MUTATIONS for file in places(mutation, args.only, args.quick)]
+    kept = json.loads(args.kept.read_text()) if args.kept and args.kept.exists() else {}
+
+    def outcome(job: tuple[Mutation, str]) -> bool:
+        mutation, file = job
+        key = f"{file}: {mutation.old} -> {mutation.new}"
+        if key not in kept:
+            kept[key] = survives(mutation, file)
+            print(f"{'SURVIVED' if kept[key] else 'noticed'}: {mutation.what}, {file}", file=sys.stderr, flush=True)
+            if args.kept:
+                args.kept.write_text(json.dumps(kept, indent=1))
+        return kept[key]
+
     with ThreadPoolExecutor(2) as pool:
-        outcomes = list(pool.map(lambda job: survives(*job), jobs))
+        outcomes = list(pool.map(outcome, jobs))
     lines = ["| mutation | in | noticed by |", "|---|---|---|"]
     for mutation in MUTATIONS:
         mine = [(Path(file).stem, alive) for (m, file), alive in zip(jobs, outcomes, strict=True) if m is mutation]

@@ -9,7 +9,7 @@ from itertools import permutations
 
 import grpo
 from common.countdown import Countdown
-from common.data import final_answer, generated_problems, load_problems, sample_problems
+from common.data import final_answer, generated_problems, load_problems, make_prompt, sample_problems
 from common.engines import TransformersEngine, prompt_seeds
 from common.models import EMBEDDED, load_model
 from common.records import Problem, Rollouts
@@ -169,6 +169,40 @@ def test_prompt_template(chat_model, gsm8k_file):
     args = grpo.Args(model=str(chat_model), dataset=str(gsm8k_file), prompt="Q: {question} A:")
     model, tokenizer = load_model(args)
     assert load_problems(args, model, tokenizer)[0][0].prompt.startswith("<|im_start|>user\nQ: Tom has")
+
+
+def test_system_prompt(chat_model, gsm8k_file, capsys):
+    args = grpo.Args(model=str(chat_model), dataset=str(gsm8k_file), system_prompt="Be brief.", eval_problems=4)
+    model, tokenizer = load_model(args)
+    for problem in (problems := load_problems(args, model, tokenizer))[0] + problems[1]:
+        assert problem.prompt.startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nTom has")
+    own = [{"role": "system", "content": "Be long."}, {"role": "user", "content": "1+1=?"}]
+    for question, model, words in ((own, chat_model, "bring their own: 'Be long.'"), ("1+1=?", None, "is for chat")):
+        tokenizer = AutoTokenizer.from_pretrained(model or "models/arithmetic")
+        with pytest.raises(SystemExit):
+            make_prompt(question, None, tokenizer, "Be brief.")
+        assert words in capsys.readouterr().err
+
+
+def test_prompts_that_are_too_long_are_left_out_and_counted(chat_model, gsm8k_file, capsys):
+    """Those within the limit stay, in their order; the held-out ones are still the first that were held out."""
+    args = grpo.Args(model=str(chat_model), dataset=str(gsm8k_file), eval_problems=10)
+    model, tokenizer = load_model(args)
+    whole = load_problems(args, model, tokenizer)
+    limit = sorted(len(p.prompt_ids) for p in whole[0])[20]
+    args.max_prompt_tokens = limit
+    some = load_problems(args, model, tokenizer)
+    assert some == tuple([p for p in part if len(p.prompt_ids) <= limit] for part in whole)
+    train, held_out = (len(a) - len(b) for a, b in zip(whole, some, strict=True))
+    assert train > 0 and held_out > 0
+    words = (
+        f"{train} of 50 training problems and {held_out} of 10 held-out ones have prompts of more than {limit} tokens"
+    )
+    assert f"note: {words}; they are left out." in capsys.readouterr().out
+    args.max_prompt_tokens = 3
+    with pytest.raises(SystemExit):
+        load_problems(args, model, tokenizer)
+    assert "50 of 50 training problems" in capsys.readouterr().err
 
 
 def test_messages_nested_columns_and_eval_split(chat_model, tmp_path):

@@ -28,7 +28,7 @@ SMALL += " --eval-problems 5 --eval-samples 2 --eval-every 2 --save-every 1"
 def start(processes, script, folder, flags=SMALL, resume=False):
     """A run of a script in `folder`, in one process without torchrun, or in several."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    command = [sys.executable, *(launcher if processes > 1 else []), script]
+    command = [sys.executable, *(launcher if processes > 1 else []), *script.split()]
     command += ["--resume", str(folder)] if resume else [*flags.split(), "--run-dir", str(folder)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
@@ -80,6 +80,15 @@ def test_processes_agree(script, tmp_path):
         assert output.count("held-out accuracy") == 1, "more than one process prints"
     for processes in (2, 3):
         assert_same(tmp_path / "1", tmp_path / str(processes), 1e-5)
+
+
+@pytest.mark.slow
+def test_in_flight_weights_of_several_processes(tmp_path):
+    """Each has all versions before it generates, and is done with its share of the responses in its own time."""
+    flags = SMALL + " --staleness 1 --in-flight-every 8"
+    for processes in (1, 2):
+        finish(start(processes, "-m recipes.pipeline_rl", tmp_path / str(processes), flags))
+    assert_same(tmp_path / "1", tmp_path / "2", 1e-5)
 
 
 @pytest.mark.slow

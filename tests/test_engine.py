@@ -4,7 +4,15 @@ import copy
 
 import grpo
 from common.batch import collate, micro_batches, minibatches
-from common.engines import TransformersEngine, continue_responses, prompt_seeds, rounded_to_fp8, rounded_to_int4
+from common.engines import (
+    InFlight,
+    TransformersEngine,
+    WeightHistory,
+    continue_responses,
+    prompt_seeds,
+    rounded_to_fp8,
+    rounded_to_int4,
+)
 from common.logprobs import batch_logps, logp_and_entropy, token_logps, top_logps
 from common.metrics import mismatch_metrics
 from common.models import load_model
@@ -14,6 +22,7 @@ from common.records import Rollouts
 import pytest
 import torch
 from conftest import SMALL
+from transformers import DynamicCache
 
 PROMPTS = ["7+5=?\n", "12+30-4=?\n", "9+9+9+9=?\n"]
 
@@ -184,6 +193,69 @@ def test_responses_go_on_from_given_tokens(embedded):
     limited = continue_responses(TransformersEngine(model, tokenizer), prompts, begun, 6, 1.0, [1, 2, 3])
     for tokens, cut_off in zip(limited.tokens, limited.truncated, strict=True):
         assert len(tokens) <= 6 and (tokens[-1] != tokenizer.eos_token_id) == cut_off
+
+
+def three_versions(model):
+    """Weights that move a little from one to the next."""
+    noise = torch.Generator().manual_seed(0)
+    moved = [model.state_dict()]
+    for _ in range(2):
+        moved.append({n: w + 0.2 * w.std() * torch.randn(w.shape, generator=noise) for n, w in moved[-1].items()})
+    return [[(name, weights[name]) for name, _ in model.named_parameters()] for weights in moved]
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_in_flight_each_token_has_its_weights(embedded, keep):
+    """Token t is sampled from version min(⌊t/n⌋, 2), over keys and values that were kept or computed again.
+
+    Row by row, without padding; rows leave at different times, and a second part of the batch begins anew.
+    """
+    model, tokenizer = copy.deepcopy(embedded[0]), embedded[1]
+    prompts, versions = [tokenizer(text)["input_ids"] for text in PROMPTS], three_versions(embedded[0])
+    engine = TransformersEngine(model, tokenizer, max_rows=16)
+    rollouts = engine.generate(prompts, 8, 40, 1.0, [1, 2, 3], in_flight=InFlight(7, versions, keep))
+    assert min(map(len, rollouts.tokens)) < 14 < 20 < max(map(len, rollouts.tokens))
+    for i, (response, logps) in enumerate(zip(rollouts.tokens, rollouts.logps, strict=True)):
+        prompt, expected = prompts[i // 8], []
+        cache, unread = DynamicCache(), prompt
+        for t, token in enumerate(response):
+            if t in (0, 7, 14):
+                model.load_state_dict(dict(versions[t // 7]), strict=False)
+                if not keep:
+                    cache, unread = DynamicCache(), prompt + response[:t]
+            with torch.no_grad():
+                logits = model(torch.tensor([unread]), past_key_values=cache).logits[0, -1]
+            expected.append(logits.log_softmax(-1)[token].item())
+            unread = [token]
+        assert logps == pytest.approx(expected, abs=2e-5)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_in_flight_with_the_same_weights(embedded, keep):
+    """Nothing changes: to the bit where keys and values are kept, to rounding where they are computed again."""
+    model, tokenizer = embedded
+    prompts = [tokenizer(text)["input_ids"] for text in PROMPTS]
+    engine = TransformersEngine(model, tokenizer)
+    whole = engine.generate(prompts, 8, 48, 1.0, [1, 2, 3])
+    same = InFlight(5, [list(model.named_parameters())] * 4, keep)
+    changing = engine.generate(prompts, 8, 48, 1.0, [1, 2, 3], in_flight=same)
+    assert changing.tokens == whole.tokens and changing.truncated == whole.truncated
+    for logps, expected in zip(changing.logps, whole.logps, strict=True):
+        assert logps == (expected if keep else pytest.approx(expected, abs=1e-5))
+
+
+def test_versions_are_those_of_the_last_steps():
+    """The last is the learner's own, the first k batches old; asking changes nothing, recording does."""
+    layer = torch.nn.Linear(1, 1, bias=False)
+    history, seen = WeightHistory(layer, 2), []
+    for step in range(1, 6):
+        with torch.no_grad():
+            layer.weight.fill_(step)
+        for _ in range(2):
+            seen.append([weights[0][1].item() for weights in history.versions()])
+        history.record()
+    assert seen[::2] == seen[1::2] == [[1], [1, 2], [1, 2, 3], [2, 3, 4], [3, 4, 5]]
+    assert WeightHistory(layer, 0).versions() == [[("weight", layer.weight)]]
 
 
 def test_same_seed_same_responses(embedded):

@@ -16,6 +16,7 @@ import rloo
 from common.records import Problem
 from common.run import Run
 from common.terminal import Terminal, write_samples
+from recipes import pipeline_rl
 
 import pytest
 import torch
@@ -84,6 +85,9 @@ def test_settings_of_one_method(capsys, tmp_path):
     assert "--overlong-cache" in refused(capsys, tmp_path, dapo, overlong_cache=33)
     assert "binary divergences" in refused(capsys, tmp_path, dppo, divergence="topk-tv", ratio_anchor="learner")
     assert "less than or equal to 1" in refused(capsys, tmp_path, ppo, gamma=1.5)
+    assert "--in-flight-every needs --staleness 1" in refused(capsys, tmp_path, pipeline_rl, staleness=0)
+    on_policy = {"staleness": 0, "in_flight_every": 0}
+    assert "--overlap needs --staleness 1" in refused(capsys, tmp_path, pipeline_rl, overlap=True, **on_policy)
 
 
 def test_a_file_has_no_splits(capsys, tmp_path, gsm8k_file):

@@ -1,6 +1,7 @@
 """The further methods: their relations to one another, and what each of them claims of itself."""
 
 import math
+import re
 
 import dapo
 import grpo
@@ -562,7 +563,9 @@ class Chain:
         return tokens.count(5) >= 2
 
     def verify(self, problems, rollouts):
-        return [self.right(tokens) for tokens in rollouts.tokens]
+        right = [self.right(tokens) for tokens in rollouts.tokens]
+        rollouts.rewards = [float(r) for r in right]
+        return right
 
     def value(self, begun):
         """Exactly, over all endings."""
@@ -580,7 +583,9 @@ class TestVinePPO:
         chain, args = Chain(), vineppo.Args(value_samples=K, responses_per_prompt=4, **settings)
         rollouts = chain.generate([[7]] * 4 + [[8]] * 4, 1, [9] * 8, 1.0, prompt_seeds(8, 1))
         steps = [vineppo.split_steps(tokens, {3}, args) for tokens in rollouts.tokens]
-        values = vineppo.estimate_values(self.problems, rollouts, steps, chain, chain.verify, 1, args)
+        values, continuations = vineppo.estimate_values(self.problems, rollouts, steps, chain, chain.verify, 1, args)
+        beginnings = {(i // 4, *row[:t]) for i, row in enumerate(rollouts.tokens) for t in [0, *steps[i][:-1]]}
+        assert continuations == K * len(beginnings)
         rewards = torch.tensor(chain.verify(None, rollouts)).double().view(2, 4)
         return chain, args, rollouts, steps, values, rewards
 
@@ -693,6 +698,58 @@ class TestDPO:
         ours, shifted = (dpo.compute_advantages(s, self.rewards, dpo.Args()) for s in (scores, scores + 7.0))
         close(ours[0], shifted[0])
         close(ours[1], shifted[1])
+
+    def test_spin_begins_as_imitation(self):
+        """At the opponent, Eq. 4.7's gradient is β/2 times: up with the solution, down with one's own responses."""
+        rewards = torch.tensor([[1.0, 0.0, 0.0]] * 4, dtype=torch.float64)
+        ours = self.advantages(rewards, kl_beta=0.3)
+        close(ours, 0.3 / 2 / 4 * torch.tensor([[1.0, -0.5, -0.5]] * 4, dtype=torch.float64))
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_spin_ends_where_both_are_the_same(self, seed):
+        """A response that is the data set's solution makes a pair without a gradient, wherever the policy has gone."""
+        logp, ref, _, _, mask = (x[:2] for x in rows(seed))
+        logp, ref, mask = logp[:1].repeat(2, 1), ref[:1].repeat(2, 1), mask[:1].repeat(2, 1)
+        scores, preferred = ((logp - ref) * mask).sum(1).view(1, 2), torch.tensor([[1.0, 0.0]])
+        advantages, loss = dpo.compute_advantages(scores, preferred, dpo.Args(spin=True))
+        inputs = logp, ref, ref, advantages.view(-1, 1).expand(mask.shape), mask
+        each = gradient(dpo, inputs)
+        assert each.abs().max() > 0 and each.sum(0).abs().max() == 0 and loss.item() == pytest.approx(math.log(2))
+
+    def test_spin_puts_the_solution_in_front(self, capsys):
+        """Whole, with its EOS, and as nothing that the engine has sampled; the policy's own responses stay."""
+        args = dpo.Args(spin=True)
+        model, tokenizer = load_model(args)
+        train, _ = load_problems(args, model, tokenizer)
+        problems = train[:2]
+        solutions = dpo.reference_solutions(problems, model, tokenizer, args)
+        own = Rollouts(
+            [[5, 1], [6, 1], [7], [8, 1]], [[-1.0] * 2, [-2.0] * 2, [-3.0], [-4.0] * 2], [False, False, True, False]
+        )
+        own.sampled = [[True] * len(tokens) for tokens in own.tokens]
+        paired = dpo.with_solutions(problems, own, solutions)
+        assert [paired.tokens[i] for i in (1, 2, 4, 5)] == own.tokens and len(paired.tokens) == 6
+        assert paired.truncated == [False, False, False, False, True, False]
+        for i, problem in ((0, problems[0]), (3, problems[1])):
+            assert paired.tokens[i][-1] == tokenizer.eos_token_id and not any(paired.sampled[i])
+            text = tokenizer.decode(paired.tokens[i][:-1])
+            assert text.splitlines()[-1] == f"\\boxed{{{problem.answer}}}"
+            assert text.count("\n") == sum(map(problem.question.count, "+-")), "all steps are there"
+
+    def test_spin_on_real_data(self, chat_model, gsm8k_file, tmp_path, capsys):
+        """The whole answer column is the solution; one that does not fit is refused."""
+        settings = {"model": str(chat_model), "dataset": str(gsm8k_file), "spin": True}
+        _, logged = run("dpo", tmp_path / "run", **settings)
+        assert logged[1]["dpo_loss"] == pytest.approx(math.log(2), abs=1e-3) and logged[1]["grad_norm"] > 0
+        args = dpo.Args(**settings)
+        model, tokenizer = load_model(args)
+        train, _ = load_problems(args, model, tokenizer)
+        texts = tokenizer.batch_decode([*dpo.reference_solutions(train[:3], model, tokenizer, args).values()])
+        assert all(re.search(r"= <<\d+\+\d+=\d+>>\d+ apples\.\n#### [\d,]+<\|im_end\|>$", text) for text in texts)
+        model.config.max_position_embeddings = 100
+        with pytest.raises(SystemExit):
+            dpo.reference_solutions(train, model, tokenizer, args)
+        assert "error: --spin: a solution of" in capsys.readouterr().err
 
 
 class TestOPD:

@@ -39,7 +39,7 @@ def unchanged(weights):
 
 @pytest.mark.parametrize("name", list(parents()))
 def test_all_responses_truncated_and_wrong(name, tmp_path, capsys):
-    short = of_script(name, overlong_cache=1, max_rounds=2)
+    short = of_script(name, overlong_cache=1, max_rounds=2, interrupt_from=1.0)
     weights, rows = run(name, tmp_path / "run", max_response_tokens=1, **short)
     assert all(row["truncated"] == 1 and row["accuracy"] == 0 and row["zero_std_groups"] == 1 for row in rows)
     learns = type(oracle(name, None)).LEARNS_WITHOUT_REWARDS

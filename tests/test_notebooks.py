@@ -1,5 +1,6 @@
-"""Every lesson runs from top to bottom, and is kept with the pictures of a run."""
+"""Every lesson runs from top to bottom, is kept with what a run shows, and has the parts that a lesson needs."""
 
+import re
 from pathlib import Path
 
 import nbformat
@@ -7,22 +8,82 @@ import pytest
 from nbclient import NotebookClient
 
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
+LESSONS = NOTEBOOKS[:-1]  # the last one holds the exercises
+LONGEST = 20  # lines of code in a cell; what is longer belongs into a helper
+TERMS = """policy, prompt, response, reward, objective, estimator, unbiased, variance, score, baseline, advantage,
+on-policy, off-policy, sampler, importance weight, ratio, surrogate, value, critic, GAE, clip, bandit,
+group, rollout batch, z-score, stale, trust region, minibatches, aggregation, micro-batches, engine,
+learner, mismatch, head, temperature, top-p, truncated importance sampling, pass@k, KL divergence,
+reference, nats, entropy, seeds, avg@n, interval, standard error"""
 
 
-def test_there_are_eight_lessons():
-    assert [path.name[:2] for path in NOTEBOOKS] == [f"{i:02}" for i in range(1, 9)]
+def prose(path):
+    """The Markdown cells of a lesson, and whether code follows on each."""
+    cells = nbformat.read(path, as_version=4).cells
+    after = [cell.cell_type == "code" for cell in cells[1:]] + [False]
+    return [(cell.source, code) for cell, code in zip(cells, after, strict=True) if cell.cell_type == "markdown"]
+
+
+def pattern(output):
+    """What a cell shows, with every number replaced: figures differ a little between machines."""
+    text = output.get("text", "") or output.get("data", {}).get("text/markdown", "")
+    return re.sub(r"-?\d[\d.,]*(e[-+]?\d+)?", "#", text)
+
+
+def test_there_are_nine_lessons():
+    assert [path.name[:2] for path in NOTEBOOKS] == [f"{i:02}" for i in range(9)]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_lesson(path, tmp_path):
     kept = nbformat.read(path, as_version=4)
     code = [cell for cell in kept.cells if cell.cell_type == "code"]
-    assert all(cell.execution_count for cell in code), "kept without being run"
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1)), "not kept from one run of all"
     pictures = [o for cell in code for o in cell.outputs if "image/png" in o.get("data", {})]
     assert pictures
     messages = [o.text for cell in code for o in cell.outputs if o.get("name") == "stderr"]
     assert not messages, "kept with warnings, which hold the paths of one machine"
     run = nbformat.read(path, as_version=4)
     NotebookClient(run, timeout=900, resources={"metadata": {"path": str(path.parent)}}).execute()
-    shown = [o for cell in run.cells if cell.cell_type == "code" for o in cell.outputs]
+    ran = [cell for cell in run.cells if cell.cell_type == "code"]
+    shown = [o for cell in ran for o in cell.outputs]
     assert sum("image/png" in o.get("data", {}) for o in shown) == len(pictures)
+    tables = [[pattern(o) for cell in cells for o in cell.outputs if "data" in o] for cells in (code, ran)]
+    assert tables[0] == tables[1], "kept captions and tables are not those of these cells"
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_parts_of_a_lesson(path):
+    """Objectives, time and prerequisites first; predictions before the cell that answers them; a quiz at the end."""
+    cells = prose(path)
+    first, last = cells[0][0], cells[-1][0]
+    assert re.search(r"^\*\*You will be able to\*\*\n(- .+\n?(  .+\n?)*){3,5}", first, re.M)
+    assert re.search(r"^\*\*Time:\*\* .* minutes .*the cells take \d+ s of processor time \(measured\)\.", first, re.M)
+    assert "**You need:**" in first
+    predictions = [
+        code and cell.rstrip().splitlines()[-1].startswith("> ") for cell, code in cells if "**Predict.**" in cell
+    ]
+    assert len(predictions) >= 3 and all(predictions)
+    assert "## Check yourself" in last
+    answers = re.findall(
+        r"^\*\*([123])\.\*\* .+?\n<details><summary>Answer</summary>\n.+?\n</details>", last, re.M | re.S
+    )
+    assert answers == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_cells_are_short(path):
+    for cell in nbformat.read(path, as_version=4).cells:
+        if cell.cell_type == "code":
+            assert len([line for line in cell.source.splitlines() if line.strip()]) <= LONGEST, cell.source
+
+
+def test_terms_are_explained_where_they_first_stand():
+    """A term is in bold where it is explained, and in no text before that; headings and objectives may name it."""
+    text = "\n".join(cell for path in LESSONS for cell, _ in prose(path))
+    text = re.sub(r"^#.*$|^\*\*You will be able to\*\*\n(- .*\n|  .*\n)*", "", text, flags=re.M)
+    text = re.sub(r"\s+", " ", text)
+    for term in " ".join(TERMS.split()).split(", "):
+        (explained,) = re.finditer(rf"\*\*{re.escape(term)}\*\*", text, re.I)
+        first = re.search(rf"(?<![\w-]){re.escape(term)}(?![\w-])", text, re.I)
+        assert first.start() == explained.start() + 2, f"{term}: {text[first.start() - 60 : first.end() + 20]}"

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = ["README.md", "notebooks/README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+NOTEBOOKS = ["notebooks/README.md", "notebooks/teachers-guide.md"]
+PAGES = ["README.md", *NOTEBOOKS, *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 
 
 def test_quoted_lines_are_in_the_code():

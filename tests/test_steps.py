@@ -5,7 +5,6 @@ before each update. Row by row and in float64 it finds advantages, losses and gr
 by hand. The sampler's weights are shifted, the temperature is not 1, the learning rate warms up, gradients are clipped.
 """
 
-import json
 import math
 from collections import defaultdict
 from itertools import product
@@ -15,16 +14,15 @@ from common.scripts import ROOT, load, parents, script_path
 
 import pytest
 import torch
-from conftest import needed
+from conftest import PROBLEMS, needed
 from oracles import Response, Row, oracle
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, DynamicCache
 
 SETTINGS = dict(
     steps=2, prompts_per_step=4, responses_per_prompt=4, num_minibatches=2, update_epochs=2, max_response_tokens=10,
     temperature=0.8, lr=1e-2, warmup_steps=3, weight_decay=0.1, max_grad_norm=0.3, micro_batch_tokens=60,
     engine="transformers", eval_problems=2, seed=3,
 )  # fmt: skip
-PROBLEMS = 40  # in the data set
 # Settings that all scripts have in common; each changes every step.
 SHARED_CASES = [
     {"staleness": 1, "steps": 3},
@@ -33,32 +31,12 @@ SHARED_CASES = [
 ]
 
 
-@pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory):
-    """A random Llama of some thousand parameters with the embedded tokenizer; seven of its tokens end a response."""
-    folder = tmp_path_factory.mktemp("tiny")
-    tokenizer = AutoTokenizer.from_pretrained("models/arithmetic")
-    tokenizer.save_pretrained(folder)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=8, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
-        max_position_embeddings=64, tie_word_embeddings=False, initializer_range=0.4, bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(config)
-    model.generation_config.eos_token_id = list(range(1, 8))
-    model.save_pretrained(folder)
-    rows = [{"question": f"{i}+{i}=?", "answer": str(2 * i)} for i in range(PROBLEMS)]
-    (folder / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return folder
-
-
 class Recorder:
     """Watches a run: what was generated and judged in each step, the minibatches, and every optimizer update."""
 
     def __init__(self, monkeypatch, script, put_in):
         self.rounds, self.minibatches, self.updates, self.chosen = defaultdict(list), defaultdict(list), [], {}
-        self.step = 0
+        self.step, self.loads = 0, []  # weights that the engine got, as they were and shifted
         recorder, make_engine, verifier = self, script.make_engine, script.Verifier
         adam_step, minibatches, seed_step = torch.optim.AdamW.step, script.minibatches, script.seed_step
         monkeypatch.setattr(Run, "evaluate", lambda *args: None)
@@ -77,17 +55,17 @@ class Recorder:
                 weights = list(weights)
                 noise = torch.Generator().manual_seed(0)
                 moved = [(name, w.detach() + 0.05 * torch.randn(w.shape, generator=noise)) for name, w in weights]
-                recorder.loaded = [weight.detach().clone() for _, weight in weights]
-                recorder.sampler = [weight for _, weight in moved]
+                recorder.loads.append(([w.detach().clone() for _, w in weights], [weight for _, weight in moved]))
                 load_weights(moved)
 
-            def recorded(prompts, n, *rest):
-                rollouts = generate(prompts, n, *rest)
+            def recorded(prompts, n, *rest, **more):
+                recorder.loads = [] if more.get("in_flight") else recorder.loads[-1:]  # an engine loads those itself
+                rollouts = generate(prompts, n, *rest, **more)
                 if put_in:
                     for sampled, logps in zip(rollouts.sampled, rollouts.logps, strict=True):
                         for t in range(1, len(sampled) - 1, 3):
                             sampled[t], logps[t] = False, 0.0
-                recorder.rounds[recorder.step].append([prompts, n, rollouts, recorder.loaded, recorder.sampler])
+                recorder.rounds[recorder.step].append([prompts, n, rollouts, *zip(*recorder.loads, strict=True)])
                 return rollouts
 
             engine.load_weights, engine.generate = load_shifted, recorded
@@ -100,7 +78,7 @@ class Recorder:
                 verdicts = [
                     sum(map(ord, text)) % 3 == 0 and not cut for text, cut in zip(responses, truncated, strict=True)
                 ]
-                recorder.rounds[recorder.step][-1].append(verdicts)
+                next(r for r in recorder.rounds[recorder.step] if len(r) == 5).append(verdicts)
                 return verdicts
 
         def recorded_minibatches(*args):
@@ -120,6 +98,22 @@ class Recorder:
             recorder.chosen[recorder.step] = choose(*args)
             return recorder.chosen[recorder.step]
 
+        def published(generator, step, versions):
+            recorder.loads.append([w.detach().clone() for _, w in versions[-1]])
+            publish(generator, step, versions)
+
+        def received(generator, step):
+            """From a process whose weights nobody shifts."""
+            problems, rollouts = receive(generator, step)
+            k, n = generator.run.args.staleness, generator.run.args.responses_per_prompt
+            versions = recorder.loads[max(0, step - 1 - k) : step]
+            recorder.rounds[step].append([[p.prompt_ids for p in problems], n, rollouts, versions, versions])
+            return problems, rollouts
+
+        if hasattr(script, "Generator"):
+            publish, receive = script.Generator.publish, script.Generator.receive
+            monkeypatch.setattr(script.Generator, "publish", published)
+            monkeypatch.setattr(script.Generator, "receive", received)
         if choose := getattr(script, "choose", None):
             monkeypatch.setattr(script, "choose", recorded_choice)
         monkeypatch.setattr(script, "seed_step", next_step)
@@ -131,7 +125,8 @@ class Recorder:
     def groups(self, step):
         """The responses of a step: rounds of groups."""
         rounds = []
-        for prompts, n, rollouts, _, _, verdicts in self.rounds[step]:
+        for prompts, n, rollouts, _, _, *judged in self.rounds[step]:
+            verdicts = judged[0] if judged else [None] * len(rollouts.tokens)  # parts of responses have none
             responses = [
                 Response(
                     prompts[i // n], tokens, rollouts.logps[i], rollouts.truncated[i], verdicts[i], rollouts.sampled[i],
@@ -164,6 +159,20 @@ class Model:
 
     def logps(self, response, temperature):
         return [d[token] for d, token in zip(self.distributions(response, temperature), response.tokens, strict=True)]
+
+    def sampled_logps(self, response, temperature, versions, reference):
+        """Log-probs of the tokens, each under the version of the weights that sampled it."""
+        logps, loaded, cache, unread = [], None, DynamicCache(), list(response.prompt)
+        for t, token in enumerate(response.tokens):
+            if (version := reference.version(t)) != loaded and version < len(versions):
+                self.set(versions[version])
+                loaded = version
+                if not reference.keeps_cache():
+                    cache, unread = DynamicCache(), response.prompt + response.tokens[:t]
+            logits = self.model(input_ids=torch.tensor([unread]), past_key_values=cache).logits[0, -1]
+            logps.append((logits / temperature).log_softmax(-1)[token])
+            unread = [token]
+        return logps
 
     def entropies(self, response, temperature):
         return [entropy(d) for d in self.distributions(response, temperature)]
@@ -253,13 +262,13 @@ def replay(recorder, args, folder, reference):
 
         # The sampler has the learner's weights of k steps ago, here shifted, at the same temperature.
         at_start[step] = current
-        _, _, _, loaded, _, _ = recorder.rounds[step][-1]
-        assert all(map(torch.equal, loaded, at_start[max(1, step - args.staleness)])), "the sampler's weights"
+        for number, weights in enumerate(recorder.rounds[step][-1][3], max(1, step - args.staleness)):
+            assert all(map(torch.equal, weights, at_start[number])), "the sampler's weights"
         sampler = Model(folder)
-        for response in responses[::5]:  # some perhaps of an earlier step
-            sampler.set(recorder.rounds[response.step][-1][4])
+        for response in [r for r in responses if r.step][::5]:  # some of an earlier step perhaps, some of none
+            versions = recorder.rounds[response.step][-1][4]
             with torch.no_grad():
-                expected = of_sampled(response, numbers(sampler.logps(response, T)))
+                expected = of_sampled(response, numbers(sampler.sampled_logps(response, T, versions, reference)))
                 assert expected == pytest.approx(of_sampled(response, response.logps), abs=1e-4)
 
         # Log-probs at the rollout weights.

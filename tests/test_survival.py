@@ -10,8 +10,11 @@ import sys
 import time
 from pathlib import Path
 
+import grpo
+from common import models
 from common.verify import Verifier
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
@@ -181,3 +184,16 @@ def test_too_little_memory(tmp_path):
     assert result.returncode == 1
     assert "error: not enough memory" in result.stderr and "--micro-batch-tokens" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_too_little_memory_for_the_model(tmp_path, monkeypatch, capsys):
+    """A model that does not fit is not called broken."""
+
+    def does_not_fit(*args, **kwargs):
+        raise MemoryError
+
+    monkeypatch.setattr(models.AutoModelForCausalLM, "from_pretrained", does_not_fit)
+    with pytest.raises(SystemExit) as end:
+        grpo.main(grpo.Args(run_dir=tmp_path / "run"))
+    assert end.value.code == 1
+    assert capsys.readouterr().err.startswith("error: not enough memory")

@@ -4,16 +4,20 @@ import dppo
 import grpo
 import ppo
 from common.batch import collate
-from common.engines import continue_responses, prompt_seeds
+from common.engines import InFlight, continue_responses, prompt_seeds
 from common.logprobs import batch_logps, top_logps
 from common.models import load_model
 from common.plots import read_metrics
 from common.vllm_engine import VLLMEngine, check_memory
+from recipes import pipeline_rl
 
 import pytest
 import torch
 from conftest import SMALL
+from oracles import Response, oracle
 from test_distributed import finish, start
+from test_engine import three_versions
+from test_steps import Model
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +98,26 @@ def test_responses_go_on_from_given_tokens(engine_and_model):
     begun = engine.generate(prompts, 1, 4, 0.0, [1, 2, 3])
     rest = continue_responses(engine, prompts, begun, 48, 0.0, [1, 2, 3])
     assert rest.tokens == whole.tokens and rest.truncated == whole.truncated
+
+
+@pytest.mark.parametrize("kv", ["keep", "recompute"])
+def test_in_flight_each_token_has_its_weights(engine_and_model, kv):
+    """Weights are loaded between two steps of vLLM; requests that run keep their keys and values, or lose them."""
+    _, model, tokenizer = engine_and_model
+    args = pipeline_rl.Args(staleness=2, in_flight_every=7, kv=kv)
+    prompts, versions = [tokenizer(text)["input_ids"] for text in ("7+5=?\n", "9+9+9+9=?\n")], three_versions(model)
+    engine = VLLMEngine(args, model, tokenizer, 256)
+    engine.load_weights(versions[0])
+    rollouts = engine.generate(prompts, 8, 40, 1.0, [1, 2], in_flight=InFlight(7, versions, kv == "keep"))
+    engine.close()
+    assert max(map(len, rollouts.tokens)) > 20
+    sampler = Model("models/arithmetic")
+    for i, (tokens, logps) in enumerate(zip(rollouts.tokens, rollouts.logps, strict=True)):
+        response = Response(prompts[i // 8], tokens, logps, False, False, [True] * len(tokens))
+        weights = [[w for _, w in version] for version in versions]
+        with torch.no_grad():
+            expected = sampler.sampled_logps(response, 1.0, weights, oracle("pipeline_rl", args))
+        assert logps == pytest.approx([x.item() for x in expected], abs=1e-4)
 
 
 def test_every_weight_is_reloaded(engine_and_model):

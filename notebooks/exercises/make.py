@@ -1,10 +1,10 @@
-"""Make the handout: the scripts at the top level with the functions of their objectives left to be written, and checks.
+"""Make the handout: a folder with the functions of the methods left to be written, and checks.
 
-    python -m notebooks.exercises.make handout        # all methods
-    python -m notebooks.exercises.make handout grpo dr_grpo
+    python -m notebooks.exercises.make handout
 
-The student writes the functions and runs `pytest handout`. The solutions are the scripts of this repository: they stay
-here. The handout needs torch and pytest only, and matplotlib for the curves of the silent bugs.
+The student writes the functions; `pytest handout` says what is wrong and why, `python handout/train.py grpo` trains
+with them, and `python handout/silent_bugs.py` draws runs with hidden bugs. The solutions are the scripts of this
+repository: they stay here, and so do the cases by which `python -m notebooks.exercises.grade` grades.
 """
 
 import ast
@@ -12,107 +12,28 @@ import json
 import re
 import shutil
 import sys
-import types
 from pathlib import Path
 from typing import Any
 
 from common.cli import fail
-from common.scripts import ROOT, parents, script_path
-from notebooks.exercises.check import output
-from notebooks.exercises.mistakes import MISTAKES
+from common.scripts import ROOT
+from notebooks.exercises.answers import HANDOUT_SEED, answers
+from notebooks.exercises.exercises import EXERCISES, HERE, SCRIPTS, SIGNAL_CALL, SIGNAL_LINE, functions, needed
+from notebooks.exercises.silent_bugs import blank_form
+from notebooks.exercises.train import PANELS
 
-import torch
-
-HERE = Path(__file__).parent
-SCRIPTS = [name for name in parents() if script_path(name).parent == ROOT]
-FUNCTIONS = {
-    "compute_advantages": "Rewards in, advantages out; shapes are those of the rewards.",
-    "token_weights": "(B, T) mask of a whole minibatch in, (B, T) weights out: the loss is (weights * loss).sum().",
-    "policy_loss": ("All inputs (B, T): the per-token loss (B, T) out, and a dict of metrics, which may stay empty."),
-    "tis_weight": "All inputs (B, T): weights (B, T) of truncated importance sampling, π_old / π_sampler capped.",
-}
 NUMBERS = {"Count": "int", "CountOrZero": "int", "GroupSize": "int"}  # the scripts' ranges without the range
+RUNS = ROOT / "benchmarks" / "methods.json"  # three seeds of each method, with which a student's run is compared
+STEPS = 20
 HELPERS = {"divergence", "coarse_distribution"}  # DPPO's, which are given
-
-
-def source(name: str) -> str:
-    return (ROOT / f"{name}.py").read_text()
-
-
-def module(text: str, name: str) -> types.ModuleType:
-    """Source text as a module."""
-    made = types.ModuleType(name)
-    sys.modules[name] = made  # dataclasses look their module up
-    exec(compile(text, f"{name}.py", "exec"), made.__dict__)
-    return made
-
-
-def cases(name: str, solution: types.ModuleType) -> dict[str, list[dict[str, Any]]]:
-    """Inputs for each function, made so that every known mistake shows."""
-    generator = torch.Generator().manual_seed(7)
-    rewards = torch.tensor([[1, 0, 0, 0, 0, 1], [1, 1, 1, 0, 1, 1], [0, 0, 0, 0, 0, 0]]).double()  # (3, 6)
-    mask = torch.arange(7) < torch.tensor([[2], [5], [3], [6]])  # (4, 7): the last column is padding
-    wide = torch.arange(9) < torch.tensor([[2], [5], [3], [6]])
-    old = -3 * torch.rand(4, 7, generator=generator, dtype=torch.double) - 0.05
-    moves = torch.tensor([-0.7, -0.3, 0.1, 0.35, 0.6, 2.0, -0.05], dtype=torch.double)
-    logp = torch.stack([old[i] + moves.roll(i) for i in range(4)]).clamp(max=-0.01)
-    rollout = old + 0.5 * torch.randn(4, 7, generator=generator, dtype=torch.double)
-    rollout[0, 0] = old[0, 0] - 1.2  # beyond the cap of TIS
-    rollout = rollout.clamp(max=-0.01)
-    signs = torch.tensor([[1.0], [-0.5], [-2.0], [0.7]], dtype=torch.double).expand(4, 7)
-    settings = {"max_response_tokens": 12}
-    advantage_inputs = {
-        "reinforce": [rewards.tolist(), 0.0],
-        "ppo": [
-            torch.randn(4, 7, generator=generator, dtype=torch.double).mul(mask).tolist(),
-            torch.randn(4, 7, generator=generator, dtype=torch.double).mul(mask).tolist(),
-            mask.tolist(),
-        ],
-    }
-    losses = []
-    for scale in (1.0, 2e-4):  # GSPO's range is a thousand times narrower
-        near = old + scale * (logp - old)
-        weights = solution.token_weights(mask, solution.Args(**settings)).double()
-        for flipped in (1.0, -1.0):
-            inputs = [near, old, rollout, flipped * signs, mask]
-            losses.append({"args": settings, "inputs": [x.tolist() for x in inputs], "weights": weights.tolist()})
-    return {
-        "compute_advantages": [{"args": settings, "inputs": advantage_inputs.get(name, [rewards.tolist()])}],
-        "token_weights": [{"args": settings, "inputs": [m.tolist()]} for m in (mask, wide)],
-        "policy_loss": losses,
-        "tis_weight": [
-            {"args": settings | {"tis_cap": cap}, "inputs": [x.tolist() for x in (old, rollout, mask)]}
-            for cap in (2.0, 0.0)
-        ],
-    }
-
-
-def answers(name: str) -> dict[str, Any]:
-    """For each function: cases, the right outputs, and the outputs and messages of its known mistakes."""
-    solution = module(source(name), f"solution_{name}")
-    result = {}
-    for function, its_cases in cases(name, solution).items():
-        if not hasattr(solution, function):
-            continue
-        mistakes = []
-        for k, (script, where, line, wrong_line, message) in enumerate(MISTAKES):
-            if (script, where) == (name, function):
-                wrong = module(mistaken(name, where, line, wrong_line), f"mistake_{k}")
-                mistakes.append({"message": message, "outputs": [output(wrong, where, c).tolist() for c in its_cases]})
-        right = [output(solution, function, case).tolist() for case in its_cases]
-        result[function] = {"cases": its_cases, "right": right, "mistakes": mistakes}
-    return result
-
-
-def mistaken(name: str, function: str, line: str, wrong_line: str) -> str:
-    """A script's source with a mistake in one of its functions."""
-    text = source(name)
-    node = next(n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef) and n.name == function)
-    lines = text.splitlines(keepends=True)
-    body = "".join(lines[node.lineno - 1 : node.end_lineno])
-    assert line in body, f"{name}.py, {function} has no line {line!r}"
-    before, after = "".join(lines[: node.lineno - 1]), "".join(lines[node.end_lineno :])
-    return before + body.replace(line, wrong_line) + after
+COPIED = {
+    "runner.py": "runner.py",
+    "verdict.py": "verdict.py",
+    "check.py": "test_exercises.py",
+    "train.py": "train.py",
+    "silent_bugs.py": "silent_bugs.py",
+    "bugs.json": "bugs.json",
+}
 
 
 def without_ranges(text: str) -> str:
@@ -121,48 +42,96 @@ def without_ranges(text: str) -> str:
     return re.sub(r": ([A-Z]\w+) =", lambda match: f": {NUMBERS.get(match[1], 'float')} =", text)
 
 
-def blank(name: str) -> str:
-    """A script without its loop, and with the functions of the objective left to be written."""
-    text = source(name)
-    lines = text.splitlines()
-    tree = ast.parse(text)
+def blank(script: str) -> str:
+    """A script without its loop, with those functions left to be written that no other file has."""
+    text = (ROOT / f"{script}.py").read_text()
+    lines, tree = text.splitlines(), ast.parse(text)
+    mine = {exercise.function: exercise for exercise in EXERCISES if exercise.script == script}
+    levels = ", ".join(f"{function} (level {exercise.level})" for function, exercise in mine.items())
+    others = [e.name for e in needed(script) if e.script != script]
     doc = ast.get_docstring(tree).split("\n    python ")[0].rstrip()
-    parts = [f'"""{doc}\n\nWrite the functions; then: pytest .\n"""\n']
-    parts.append("import math\nfrom dataclasses import dataclass\nfrom typing import Literal\n")
-    parts.append("import torch\nfrom torch import Tensor\n")
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef) and node.name == "Args":
-            shared = next(i for i, line in enumerate(lines) if line.startswith("    # The same in every script"))
-            length = next(i for i, line in enumerate(lines) if line.startswith("    max_response_tokens"))
-            block = [*lines[length : length + 2], "", *lines[node.lineno : shared]]
-            parts.append("\n@dataclass\nclass Args:\n" + without_ranges("\n".join(block).rstrip()) + "\n")
-        elif isinstance(node, ast.FunctionDef) and node.name in HELPERS:
-            parts.append("\n" + "\n".join(lines[node.lineno - 1 : node.end_lineno]) + "\n")
-        elif isinstance(node, ast.FunctionDef) and node.name in FUNCTIONS:
-            head = "\n".join(lines[node.lineno - 1 : node.body[0].lineno - 1])
-            todo = f'    """{FUNCTIONS[node.name]}"""\n    raise NotImplementedError("yours to write")\n'
-            parts.append(f"\n{head}\n{todo}")
+    doc += f"\n\nWrite {levels}; then: pytest -k {script}\n"
+    doc += f"With {', '.join(others)} it trains: " if others else "Then train with it: "
+    doc += f"python train.py {script}\n"
+    args = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Args")
+    shared = next(i for i, line in enumerate(lines) if line.startswith("    # The same in every script"))
+    length = next(i for i, line in enumerate(lines) if line.startswith("    max_response_tokens"))
+    settings = "\n".join([*lines[length : length + 2], "", *lines[args.lineno : shared]]).rstrip()
+    parts = [
+        f'"""{doc}"""\n',
+        "import math\nfrom dataclasses import dataclass\nfrom typing import Literal\n",
+        "import torch\nfrom torch import Tensor\n",
+        f"\n@dataclass\nclass Args:\n{without_ranges(settings)}\n",
+    ]
+    for name, source in functions(script).items():
+        if name in HELPERS:
+            parts.append(f"\n{source}\n")
+        elif name in mine:
+            body = ast.parse(source).body[0].body[0]
+            head = "\n".join(source.splitlines()[: body.lineno - 1])
+            task = f'    """{mine[name].task}"""\n    raise NotImplementedError("yours to write")\n'
+            parts.append(f"\n{head}\n{task}")
     return "\n".join(parts)
 
 
-def make(folder: Path, names: list[str]) -> None:
+def loop(script: str) -> str:
+    """A script whose exercises are imported from the student's files."""
+    text = (ROOT / f"{script}.py").read_text()
+    lines, asked = text.splitlines(keepends=True), needed(script)
+    for node in reversed(ast.parse(text).body):
+        if isinstance(node, ast.FunctionDef) and node.name in {exercise.function for exercise in asked}:
+            del lines[node.lineno - 1 : node.end_lineno + 2]  # and the two empty lines below
+    imports = "".join(f"from {exercise.script} import {exercise.function}  # yours\n" for exercise in asked)
+    text = "".join(lines).replace("\nimport torch\n", f"\n{imports}\nimport torch\n", 1)
+    return text.replace(SIGNAL_LINE, SIGNAL_CALL) if "has_signal" in imports else text
+
+
+def reference() -> dict[str, list[list[dict[str, float]]]]:
+    """By method: the logs of its runs, one per seed, as far as `train.py` trains."""
+    found: dict[str, list[list[dict[str, float]]]] = {script: [] for script in SCRIPTS}
+    for run in json.loads(RUNS.read_text()):
+        if run["method"] in found:
+            log = [{name: row[name] for name in ("step", *PANELS) if name in row} for row in run["log"]]
+            found[run["method"]].append([row for row in log if row["step"] <= STEPS])
+    return found
+
+
+def rounded(value: Any) -> Any:
+    """Plain data with seven digits of each number."""
+    if isinstance(value, dict):
+        return {k: rounded(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [rounded(v) for v in value]
+    return float(f"{value:.7g}") if isinstance(value, float) else value
+
+
+def make(folder: Path) -> None:
     folder.mkdir(parents=True)
-    for name in names:
-        (folder / f"{name}.py").write_text(blank(name))
-    (folder / "answers.json").write_text(json.dumps({name: answers(name) for name in names}) + "\n")
-    shutil.copy(HERE / "check.py", folder / "test_exercises.py")
-    for file in ("silent_bugs.py", "bugs.json"):
-        shutil.copy(HERE / file, folder)
+    for script in SCRIPTS:
+        (folder / f"{script}.py").write_text(blank(script))
+    answer = {exercise.name: answers(exercise, HANDOUT_SEED) for exercise in EXERCISES}
+    for one in answer.values():  # results are compared with a tolerance, inputs are kept as they are
+        one |= {name: rounded(one[name]) for name in ("right", "mistakes", "ignored")}
+    (folder / "answers.json").write_text(json.dumps(answer) + "\n")
+    for file, name in COPIED.items():
+        text = (HERE / file).read_text()
+        (folder / name).write_text(text.replace("from notebooks.exercises.", "from "))
+    (folder / "reference.json").write_text(json.dumps(rounded(reference())) + "\n")
+    (folder / "silent_bugs_answers.json").write_text(blank_form())
+    (folder / "loops").mkdir()
+    for script in SCRIPTS:
+        (folder / "loops" / f"{script}.py").write_text(loop(script))
+    hidden = shutil.ignore_patterns("__pycache__", "compare.py")
+    for name in ("common", "models"):
+        shutil.copytree(ROOT / name, folder / name, ignore=hidden)
+    shutil.copy(ROOT / "requirements.txt", folder)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
+    if len(sys.argv) != 2:
         fail("name the folder to make: python -m notebooks.exercises.make handout")
-    folder, names = Path(sys.argv[1]), sys.argv[2:] or SCRIPTS
+    folder = Path(sys.argv[1])
     if folder.exists():
         fail(f"{folder} exists; nothing is overwritten.")
-    for name in names:
-        if name not in SCRIPTS:
-            fail(f"{name} is none of the scripts: {', '.join(SCRIPTS)}.")
-    make(folder, names)
-    print(f"{folder}: {len(names)} exercises; check them with: pytest {folder}")
+    make(folder)
+    print(f"{folder}: {len(EXERCISES)} functions to write; check them with: pytest {folder}")

@@ -1,84 +1,115 @@
-"""Run the silent bugs and their healthy twins, and write bugs.json. About 20 minutes on two cores.
+"""Run the silent bugs, the decoys and their healthy twins, and write bugs.json.
 
-python -m notebooks.exercises.make_bugs
+    python -m notebooks.exercises.make_bugs          # two at a time; resumable: what has run is kept in runs/silent_bugs
 
-Each bug is a change of one line in a copy of the repository. This file is the solution: it stays out of the handout.
+Each bug is a change of one line in a copy of the repository. Which is which stands in key.py; both stay out of the handout.
 """
 
 import json
+import multiprocessing
 import os
+import runpy
 import shutil
-import subprocess
 import sys
 import tempfile
 from datetime import date
-from functools import lru_cache
 from pathlib import Path
 
+import common.engines  # these two are loaded here once, for all the forked runs
+import common.verify  # noqa: F401
 from common.plots import read_metrics
 from common.run import package_versions
-from notebooks.exercises.mistakes import CONSTANT, GRPO_LOSS, ROW_MEAN
-from notebooks.exercises.silent_bugs import LOGS, PANELS, fingerprint
+from common.scripts import ROOT
+from notebooks.exercises.mistakes import CONSTANT, GRPO_LOSS, INVERTED_LOSS, ROW_MEAN
+from notebooks.exercises.silent_bugs import LOGS, PANELS
 
-ROOT = Path(__file__).parent.parent.parent
-FLAGS = ["--steps", "30", "--eval-every", "0", "--eval-problems", "64", "--eval-samples", "4", "--save-every", "0"]
-FLAGS += ["--kl-beta", "0.05", "--lr", "2e-4", "--engine", "transformers"]
-# What a run needs beyond these for its bug to show; the healthy twin has the same.
-MORE_FLAGS = {"C": ("--update-epochs", "4"), "E": ("--overlong-cache", "80"), "F": ("--lr", "2e-5")}
-# letter: (name, script, file, line, the line with the bug)
-BUGS = {
-    "A": ("top-p", "grpo", "common/engines.py",
-          "            if temperature == 0:\n                token = logp.argmax(-1)",
-          "            p, order = logp.exp().sort(-1, descending=True)\n"
-          "            kept = torch.where(p.cumsum(-1) - p < 0.8, p, 0.0)\n"
-          "            logp = torch.zeros_like(logp).scatter(1, order, kept / kept.sum(-1, keepdim=True)).log()\n"
-          "            if temperature == 0:\n                token = logp.argmax(-1)"),
-    "B": ("length-normalized", "dr_grpo", "dr_grpo.py", CONSTANT, ROW_MEAN),
-    "C": ("inverted-clip", "grpo", "grpo.py", GRPO_LOSS,
-          "loss = -torch.where(advantages > 0, torch.min(ratio * advantages, clipped_ratio * advantages), "
-          "torch.max(ratio * advantages, clipped_ratio * advantages))"),
-    "D": ("eos-masked", "grpo", "common/batch.py", "        mask=mask.to(device),",
-          "        mask=(mask & (pad_sequence(responses, batch_first=True) != 1)).to(device),"),
-    "E": ("shaped-filter", "dapo", "dapo.py", "(kept if 0 < row.mean() < 1 else spare)",
-          "(kept if (2 * row - 1 + overlong_penalty(torch.tensor([len(t) for t in group.tokens]), args)).std() > 0 "
-          "else spare)"),
-    "F": ("bf16-weights", "grpo", "common/models.py", "dtype=torch.float32", "dtype=torch.bfloat16"),
-    "G": ("k1-in-loss", "grpo", "grpo.py", "return torch.exp(ref_logp - logp) - (ref_logp - logp) - 1",
-          "return logp - ref_logp"),
+FLAGS = (
+    "--steps",
+    "12",
+    "--prompts-per-step",
+    "8",
+    "--responses-per-prompt",
+    "6",
+    "--lr",
+    "2e-4",
+    "--kl-beta",
+    "0.05",
+    "--engine",
+    "transformers",
+)
+FLAGS += ("--eval-every", "0", "--eval-problems", "1", "--eval-samples", "1", "--save-every", "0")
+KEPT = ROOT / "runs" / "silent_bugs"
+AT_A_TIME = 2
+HEALTHY_SEEDS, SEEDS = (1, 2, 3), (4, 5, 6)  # other seeds, so that a healthy run too differs from its twin
+# By letter, as in key.py: (script, flags beyond FLAGS for the run and its twin, (file, line, the line with the bug) or None)
+RUNS = {
+    "A": ("dapo", ("--overlong-cache", "80"),
+          ("dapo.py", "(kept if 0 < row.mean() < 1 else spare)",
+           "(kept if (2 * row - 1 + overlong_penalty(torch.tensor([len(t) for t in group.tokens]), args)).std() > 0 "
+           "else spare)")),
+    "B": ("grpo", (), None),
+    "C": ("grpo", (),
+          ("grpo.py", "return torch.exp(ref_logp - logp) - (ref_logp - logp) - 1", "return logp - ref_logp")),
+    "D": ("grpo", ("--lr", "2e-5"),
+          ("common/models.py", "dtype=torch.float32", "dtype=torch.bfloat16")),
+    "E": ("dr_grpo", (), ("dr_grpo.py", "args.max_response_tokens)", "(10 * args.max_response_tokens))")),
+    "F": ("grpo", (),
+          ("common/batch.py", "sampled=sampled.to(device),",
+           "sampled=(sampled & (pad_sequence(responses, batch_first=True) != 1)).to(device),")),
+    "G": ("grpo", (),
+          ("common/engines.py",
+           "            if temperature == 0:\n                token = logp.argmax(-1)",
+           "            p, order = logp.exp().sort(-1, descending=True)\n"
+           "            kept = torch.where(p.cumsum(-1) - p < 0.8, p, 0.0)\n"
+           "            logp = torch.zeros_like(logp).scatter(1, order, kept / kept.sum(-1, keepdim=True)).log()\n"
+           "            if temperature == 0:\n                token = logp.argmax(-1)")),
+    "H": ("dr_grpo", (), None),
+    "I": ("grpo", ("--num-minibatches", "8", "--update-epochs", "2"), ("grpo.py", GRPO_LOSS, INVERTED_LOSS)),
+    "J": ("dr_grpo", (), ("dr_grpo.py", CONSTANT, ROW_MEAN)),
 }  # fmt: skip
 
 
-@lru_cache
-def run(script: str, flags: tuple[str, ...], change: tuple[str, str, str] | None = None) -> list[dict]:
-    """The log of a script, perhaps with a line of some file changed."""
+def run(name: str, script: str, flags: tuple[str, ...], seeds: tuple[int, ...], change: tuple | None) -> None:
+    """Keep the logs of a script, one per seed, perhaps with a line of some file changed; in a process of its own."""
     with tempfile.TemporaryDirectory() as work:
-        for name in ("common", "models"):
-            shutil.copytree(ROOT / name, Path(work) / name)
+        for folder in ("common", "models"):
+            shutil.copytree(ROOT / folder, Path(work) / folder)
         shutil.copy(ROOT / f"{script}.py", work)
         if change:
             file, line, wrong_line = change
             text = (Path(work) / file).read_text()
             assert line in text, f"{file} has no line {line!r}"
             (Path(work) / file).write_text(text.replace(line, wrong_line))
-        command = [sys.executable, f"{script}.py", *FLAGS, *flags, "--run-dir", "run"]
-        subprocess.run(
-            command, cwd=work, check=True, stdout=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"}
-        )
-        rows = read_metrics(Path(work) / "run")
-    return [{k: row[k] for k in ("step", *PANELS) if row.get(k) is not None} for row in rows[1:]]
+        os.chdir(work)
+        sys.path.insert(0, work)
+        for module in [m for m in sys.modules if m.split(".")[0] == "common"]:  # the copy's are used instead
+            del sys.modules[module]
+        for seed in seeds:
+            sys.argv = [f"{script}.py", *FLAGS, *flags, "--seed", str(seed), "--run-dir", f"run{seed}"]
+            with open(os.devnull, "w") as sys.stdout:
+                runpy.run_path(f"{script}.py", run_name="__main__")
+            sys.stdout = sys.__stdout__
+        logs = [read_metrics(Path(work) / f"run{seed}")[1:] for seed in seeds]
+        os.chdir(ROOT)
+    logs = [[{k: float(f"{row[k]:.4g}") for k in ("step", *PANELS) if k in row} for row in log] for log in logs]
+    (KEPT / f"{name}.json").write_text(json.dumps(logs))
+    print(f"{name}: accuracy {[log[-1]['accuracy'] for log in logs]}", flush=True)
 
 
 def main() -> None:
-    runs = {}
-    for letter, (name, script, *change) in BUGS.items():
-        flags = MORE_FLAGS.get(letter, ())
-        healthy, buggy = run(script, flags), run(script, flags, tuple(change))
-        print(
-            f"bug {letter}, {name}: accuracy {buggy[-1]['accuracy']:.3f}, healthy {healthy[-1]['accuracy']:.3f}",
-            flush=True,
-        )
-        runs[letter] = {"script": script, "answer": fingerprint(letter, name), "healthy": healthy, "buggy": buggy}
-    record = {"date": str(date.today()), "versions": package_versions(), "flags": FLAGS, "runs": runs}
+    KEPT.mkdir(parents=True, exist_ok=True)
+    twins = {(script, flags): "-".join(("healthy", script, *flags)) for script, flags, _ in RUNS.values()}
+    blocks = [(name, script, flags, HEALTHY_SEEDS, None) for (script, flags), name in twins.items()]
+    blocks += [(letter, script, flags, SEEDS, change) for letter, (script, flags, change) in RUNS.items()]
+    left = [block for block in blocks if not (KEPT / f"{block[0]}.json").exists()]
+    with multiprocessing.get_context("fork").Pool(AT_A_TIME, maxtasksperchild=1) as processes:
+        processes.starmap(run, left, chunksize=1)
+    logs = {name: json.loads((KEPT / f"{name}.json").read_text()) for name, *_ in blocks}
+    runs = {
+        letter: {"healthy": logs[twins[script, flags]], "shown": logs[letter]}
+        for letter, (script, flags, _) in RUNS.items()
+    }
+    record = {"date": str(date.today()), "versions": package_versions(), "runs": runs}
     LOGS.write_text(json.dumps(record) + "\n")
 
 

@@ -39,7 +39,7 @@ class Response:
     correct: bool
     sampled: list[bool]  # the other tokens were put there: they have no loss
     top: list[dict[int, float]] = field(default_factory=list)  # {token id: log-prob} at each position
-    step: int = 0  # in which it was sampled
+    step: int = 0  # in which it was sampled; 0 if nobody has
 
 
 def finite(value: float) -> bool:
@@ -67,6 +67,8 @@ class Reference:
     RANGES: dict[str, Any] = {}
     # Defaults of the method's settings: the paper's, where it gives any.
     DEFAULTS: dict[str, Any] = {}
+    # Settings that do not act in the loop of `main`, with tests of their own.
+    ELSEWHERE: set[str] = set()
     # Whether a batch of nothing but right answers, or of nothing but wrong ones, still moves the weights.
     LEARNS_WHEN_ALL_IS_RIGHT = LEARNS_WITHOUT_REWARDS = False
 
@@ -75,6 +77,16 @@ class Reference:
 
     def settings_fit(self) -> bool:
         """Whether the method's settings, each within its range, go together."""
+        return True
+
+    # The sampler
+
+    def version(self, t: int) -> int:
+        """Which weights sample token t of a response: 0 for those that it began with, 1 for the next, and so on."""
+        return 0
+
+    def keeps_cache(self) -> bool:
+        """Whether later weights go on from the keys and values of earlier ones."""
         return True
 
     # From what was sampled to the rows of the batch

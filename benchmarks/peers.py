@@ -1,0 +1,322 @@
+"""Gradients of our losses against those of TRL, verl and SkyRL, at random points off-policy in float64.
+
+Each peer has an environment of its own; nothing of it is needed here. verl and SkyRL pin versions of other packages, of
+which their losses need none, so they come without what they ask for:
+
+    python3 -m venv .trl && .trl/bin/pip install torch==2.13.0 transformers==5.19.0 datasets==5.2.0 trl==1.16.0
+    python3 -m venv .peers && .peers/bin/pip install torch==2.13.0 transformers==5.19.0 datasets==5.2.0 accelerate \\
+        tensordict ray hydra-core codetiming loguru jaxtyping pandas torchdata pybase64 peft orjson
+    .peers/bin/pip install --no-deps verl==0.9.1 skyrl==0.3.0 skyrl-gym==0.4.0
+
+    python -m benchmarks.peers --trl .trl/bin/python --verl .peers/bin/python --skyrl .peers/bin/python
+    python -m benchmarks.peers --redraw      # only the table, from peers.json
+
+A point is a batch of responses of different lengths, their rewards, and log-probs under the learner, the policy that
+it is anchored on, and a reference. Both sides begin from the rewards where the peer has the advantage as a function;
+TRL computes advantages inside its trainer, so it is given ours. What is compared is the gradient of the minibatch's
+loss in every log-prob: the largest difference, as a share of the largest entry. Rows that peers.json has are kept.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from common.cli import fail
+from common.scripts import ROOT, load
+
+import torch
+import tyro
+from torch import Tensor
+
+HERE = Path(__file__).parent
+RESULTS, TABLE = HERE / "peers.json", ROOT / "docs" / "peers.md"
+PACKAGES = {"trl": "trl", "verl": "verl", "skyrl": "skyrl"}
+NAMES = {"trl": "TRL", "verl": "verl", "skyrl": "SkyRL"}
+SEEDS, P, G, T, L = range(3), 6, 5, 9, 50  # seeds, prompts, responses to each, longest response, constant of Dr. GRPO
+WITHIN = 1e-6
+
+
+@dataclass
+class Args:
+    trl: Path | None = None
+    """Python of the environment with TRL."""
+    verl: Path | None = None
+    """Python of the environment with verl."""
+    skyrl: Path | None = None
+    """Python of the environment with SkyRL."""
+    redraw: bool = False
+    """Only write the table again."""
+
+
+@dataclass
+class Row:
+    """One loss of a method and the peer's; `remark` says what the peer does otherwise, and what was done about it."""
+
+    method: str
+    peer: str
+    kind: str  # the peer's name for the loss
+    ours: dict[str, Any] = field(default_factory=dict)  # settings
+    theirs: dict[str, Any] = field(default_factory=dict)
+    remark: str = ""
+    what: str = "policy"
+    on_policy: bool = False
+    up_to_scale: bool = False
+
+    @property
+    def name(self) -> str:
+        return " ".join([self.method, *(f"{k}={v}" for k, v in self.ours.items()), self.what, self.peer, self.kind])
+
+
+KL, CONSTANT = {"kl_beta": 0.3}, {"max_response_tokens": L}
+CLIP, HIGHER, OLMO, OFF = (
+    {"low": low, "high": high} for low, high in ((0.2, 0.2), (0.2, 0.28), (0.2, 0.272), (1e9, 1e9))
+)
+GRPO, PLAIN = {"advantage": "grpo"}, {"advantage": "grpo", "std": False}
+VERL_MEAN, SKYRL_MEAN = {"average": "seq-mean-token-mean"}, {"average": "sequence_mean"}
+VERL_SUM, VERL_CONSTANT = ({"average": f"seq-mean-token-sum{end}"} for end in ("", "-norm"))
+VERL_CONSTANT |= {"length": L}
+SKYRL_CONSTANT = {"average": "seq_mean_token_sum_norm", "length": L}
+BOUNDS = {"low": 0.03, "high": 0.04}  # wide enough that some responses are clipped and some are not
+GSPO = {"clip_eps_low": 0.03, "clip_eps_high": 0.04}
+CISPO, CAP = {"ratio_cap": 1.2}, {"low": 1.0, "high": 0.2}
+TV, BINARY_KL = CONSTANT | {"delta": 0.1}, CONSTANT | {"delta": 0.05, "divergence": "binary-kl"}
+DELTA_TV, DELTA_KL = ({"low": delta, "high": delta, "anchor": "rollout_logp"} for delta in (0.1, 0.05))
+MAXRL = {"advantage": "maxrl", "epsilon": 0.0, "average": "seq_mean_token_sum_norm", "length": 1}
+GAE = {"advantage": "gae", "gamma": 1.0, "lam": 0.95}
+TAU = {"tau": (1.0, 1.05)}
+WINDOW = {"cov_share": 1.0, "cov_low": 0.1, "cov_high": 1.0}
+CLIP_COV = {"clip_cov_ratio": 1.0, "clip_cov_lb": 0.1, "clip_cov_ub": 1.0}
+KL_COV = {"kl_cov_ratio": 0.2, "ppo_kl_coef": 0.0}
+DUAL = "its dual clip is off"
+SAMPLE_STD = "it divides by the sample std of the tokens, ours by the population's: compared up to a factor"
+OF_SAMPLER = "old log-probs are the sampler's; its cap on the ratio is off"
+ROWS = [
+    Row("reinforce", "verl", "reinforce", {"baseline": "none"}, VERL_SUM, "given our advantages"),
+    Row("ppo", "verl", "vanilla", {}, GAE | CLIP, DUAL),
+    Row("ppo", "verl", "value", {}, {"clip": 0.2}, what="critic"),
+    Row("ppo", "skyrl", "regular", {}, GAE | CLIP, "values of the padding must be 0"),
+    Row("grpo", "trl", "grpo", KL, CLIP | {"beta": 0.3}, "use_bias_correction_kl is off: k3 without the ratio"),
+    Row("grpo", "verl", "vanilla", KL, GRPO | VERL_MEAN | CLIP | {"kl": 0.3, "kl_type": "k3"}, DUAL),
+    Row("grpo", "skyrl", "regular", {}, GRPO | SKYRL_MEAN | CLIP),
+    Row("rloo", "verl", "reinforce", {}, {"advantage": "rloo"} | VERL_SUM),
+    Row("rloo", "trl", "rloo", {}, CLIP, "it clips the ratio of a response: compared on-policy", on_policy=True),
+    Row("dr_grpo", "trl", "dr_grpo", CONSTANT, CLIP | {"length": L}),
+    Row("dr_grpo", "verl", "vanilla", CONSTANT, PLAIN | VERL_CONSTANT | CLIP, DUAL),
+    Row("dr_grpo", "skyrl", "regular", CONSTANT, PLAIN | SKYRL_CONSTANT | CLIP),
+    Row("dapo", "trl", "dapo", {}, HIGHER),
+    Row("dapo", "verl", "vanilla", {}, GRPO | HIGHER, DUAL),
+    Row("dapo", "skyrl", "regular", {}, GRPO | HIGHER),
+    Row("cispo", "trl", "cispo", CISPO, {"high": 1.2}),
+    Row("cispo", "verl", "cispo", CISPO, GRPO | CAP, "its bound is our cap less 1"),
+    Row("cispo", "skyrl", "cispo", CISPO, GRPO | CAP, "its bound is our cap less 1"),
+    Row("gspo", "trl", "grpo", GSPO, BOUNDS | {"level": "sequence"}),
+    Row("gspo", "verl", "gspo", GSPO, GRPO | VERL_MEAN | BOUNDS),
+    Row("gspo", "skyrl", "gspo", GSPO, GRPO | SKYRL_MEAN | BOUNDS),
+    Row("gmpo", "trl", "gmpo", {}, {"low": 0.4, "high": 0.4}),
+    Row("gmpo", "verl", "geo_mean", {}, GRPO | {"low": 0.4, "high": 0.4}),
+    Row("dppo", "verl", "dppo_tv", TV, PLAIN | VERL_CONSTANT | DELTA_TV, OF_SAMPLER),
+    Row("dppo", "verl", "dppo_kl", BINARY_KL, PLAIN | VERL_CONSTANT | DELTA_KL, OF_SAMPLER),
+    Row("dppo", "skyrl", "dppo", TV, PLAIN | SKYRL_CONSTANT | DELTA_TV | {"divergence": "binary_tv"}),
+    Row("dppo", "skyrl", "dppo", BINARY_KL, PLAIN | SKYRL_CONSTANT | DELTA_KL | {"divergence": "binary_kl"}),
+    Row("maxrl", "skyrl", "regular", {}, MAXRL | CLIP, "ε of its advantage is 0, and the constant it divides by 1"),
+    Row("sapo", "trl", "sapo", {}, TAU, "its τ are rounded to float32"),
+    Row("sapo", "verl", "sapo", {}, GRPO | TAU),
+    Row("sapo", "skyrl", "sapo", {}, GRPO | SKYRL_MEAN | TAU),
+    Row(
+        "reinforce_pp", "verl", "vanilla", {"baseline": "none"},
+        {"advantage": "reinforce_plus_plus"} | VERL_MEAN | CLIP, f"{DUAL}; {SAMPLE_STD}", up_to_scale=True,
+    ),
+    Row(
+        "reinforce_pp", "verl", "vanilla", {"baseline": "group"},
+        {"advantage": "reinforce_plus_plus_baseline"} | VERL_MEAN | CLIP, f"{DUAL}; {SAMPLE_STD}", up_to_scale=True,
+    ),
+    Row(
+        "reinforce_pp", "skyrl", "regular", {"baseline": "none"},
+        {"advantage": "reinforce++"} | SKYRL_MEAN | CLIP, SAMPLE_STD, up_to_scale=True,
+    ),
+    Row(
+        "entropy", "verl", "clip_cov", {"control": "clip-cov"} | WINDOW, GRPO | OFF | {"policy_loss": CLIP_COV},
+        "its PPO clip is off; all tokens between the bounds, not some at random; it takes covariances at the current "
+        "log-probs, and ours is given these",
+    ),
+    Row(
+        "entropy", "verl", "kl_cov", {"control": "kl-cov", "kl_cov_coef": 0.0}, GRPO | {"policy_loss": KL_COV},
+        "its penalty is abs(log π - log π_old), ours an estimate of the KL: compared without either",
+    ),
+    Row("olmo3", "verl", "vanilla", {"filter_groups": False}, PLAIN | OLMO, DUAL),
+    Row("olmo3", "skyrl", "regular", {"filter_groups": False}, PLAIN | OLMO),
+    Row("opd", "skyrl", "importance_sampling", {}, SKYRL_MEAN, "given our advantages"),
+    Row("dpo", "trl", "dpo", {"kl_beta": 0.5}, {"beta": 0.5}, "given all pairs of a right and a wrong response"),
+]  # fmt: skip
+
+
+def make_point(seed: int, on_policy: bool) -> dict[str, Tensor]:
+    """Random inputs of a loss, in float64; padding holds zeros."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    lengths = torch.randint(1, T + 1, (P * G, 1), generator=generator)
+    mask = (torch.arange(T) < lengths).double()  # (B, T)
+    old = (-normal(P * G, T).abs() - 0.05) * mask  # (B, T)
+    logp, rollout, ref = ((old + scale * normal(P * G, T)).clamp(max=-1e-3) * mask for scale in (0.4, 0.2, 0.4))
+    rewards = (torch.rand(P, G, generator=generator) < 0.5).double()  # (P, G)
+    rewards[:, 0], rewards[:-1, 1] = 1.0, 0.0  # each group has a right response, all but the last a wrong one
+    values, new_values = normal(P * G, T) * mask, normal(P * G, T) * mask  # (B, T), (B, T)
+    point = {"mask": mask, "old_logp": old, "rollout_logp": rollout, "ref": ref, "rewards": rewards}
+    point |= {"values": values, "new_values": values + 0.3 * new_values, "returns": normal(P * G, T) * mask}
+    return point | {"logp": old.clone() if on_policy else logp, "teacher": old + 0.5 * normal(P * G, T) * mask}
+
+
+def our_gradient(row: Row, point: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """The gradient (B, T) of a minibatch's loss as the loop of the script forms it, and the advantages used."""
+    script = load(row.method)
+    args = script.Args(**row.ours)
+    mask, rewards, old, rollout = point["mask"].bool(), point["rewards"], point["old_logp"], point["rollout_logp"]
+    logp = point["logp"].clone().requires_grad_()
+    weights = script.token_weights(point["mask"], args)  # (B, T)
+    if row.what == "critic":
+        values = point["new_values"].clone().requires_grad_()
+        loss = script.value_loss(values, point["values"], point["returns"], args)  # (B, T)
+        return torch.autograd.grad((weights * loss).sum(), values)[0], values
+    match row.method:
+        case "ppo":
+            last = torch.zeros_like(old).scatter(1, mask.sum(1, keepdim=True) - 1, rewards.view(-1, 1))  # (B, T)
+            advantages, _ = script.compute_advantages(last, point["values"], mask, args)
+            advantages = script.whiten(advantages, mask)
+        case "opd":
+            advantages = script.compute_advantages(point["teacher"], old)
+        case "dpo":
+            scores = ((logp.detach() - old) * mask).sum(1).view(P, G)
+            advantages = script.compute_advantages(scores, rewards, args)[0].view(-1, 1).expand(mask.shape)
+        case "reinforce":
+            advantages = script.compute_advantages(rewards, 0.0, args).view(-1, 1).expand(mask.shape)
+        case _:
+            advantages = script.compute_advantages(rewards, args).view(-1, 1).expand(mask.shape)
+    if row.method == "reinforce_pp":
+        advantages = script.normalize(advantages, mask)
+    loss, _ = script.policy_loss(logp, old, rollout, advantages, mask, args)  # (B, T)
+    if row.method == "entropy":
+        chosen = script.choose(logp.detach(), torch.zeros_like(logp), advantages, mask, args)
+        loss = script.control(loss, logp, old, torch.zeros_like(logp), chosen, 0.0, args)
+    if "kl_beta" in row.ours and hasattr(script, "kl_penalty"):
+        loss = loss + args.kl_beta * script.kl_penalty(logp, point["ref"])
+    return torch.autograd.grad((weights * loss).sum(), logp)[0], advantages
+
+
+class Peer:
+    """A process in the environment of a peer that computes gradients."""
+
+    def __init__(self, name: str, python: Path) -> None:
+        say = f"import importlib.metadata as m; print(m.version('{PACKAGES[name]}'), m.version('torch'))"
+        found = subprocess.run([str(python), "-c", say], capture_output=True, text=True)
+        if found.returncode:
+            fail(
+                f"--{name} {python} has no {NAMES[name]}: make the environment as the top of benchmarks/peers.py says."
+            )
+        self.version, self.torch = found.stdout.split()
+        command = [str(python.absolute()), "-P", str(HERE / "peers_worker.py"), name]  # not benchmarks/trl.py
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+
+    def answer(self) -> str:
+        """The next line that is the worker's, not a library's."""
+        while line := self.process.stdout.readline():
+            if line.startswith(("ready", "done")) or "Error" in line.split(":")[0]:
+                return line.strip()
+        return "the worker has ended"
+
+    def gradient(self, job: dict[str, Any], folder: Path) -> Tensor:
+        torch.save(job, folder / "job.pt")
+        self.process.stdin.write(f"{folder / 'job.pt'}\n")
+        self.process.stdin.flush()
+        while (reply := self.answer()) == "ready":
+            pass
+        if reply != "done":
+            fail(f"the peer could not compute {job['kind']}: {reply}", code=1)
+        return torch.load(folder / "job.pt.gradient")
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def compare(row: Row, peer: Peer, folder: Path) -> dict[str, Any]:
+    """The largest difference of the two gradients over all points, as a share of the largest entry."""
+    worst, factors = 0.0, []
+    for seed in SEEDS:
+        point = make_point(seed, row.on_policy)
+        mine, advantages = our_gradient(row, point)
+        given = advantages if row.method == "opd" else advantages[:, 0]  # (B, T) or (B,)
+        variable = "new_values" if row.what == "critic" else "logp"
+        job = {"point": point | {"advantages": given.detach()}, "variable": variable, "kind": row.kind}
+        theirs = peer.gradient(job | {"settings": row.theirs}, folder) * point["mask"]
+        factor = ((mine * theirs).sum() / (theirs * theirs).sum()).item() if row.up_to_scale else 1.0
+        factors.append(factor)
+        worst = max(worst, ((mine - factor * theirs).abs().max() / mine.abs().max()).item())
+    result = {"name": row.name, "method": row.method, "ours": row.ours, "what": row.what, "peer": row.peer}
+    result |= {"kind": row.kind, "version": peer.version, "torch": peer.torch, "difference": worst}
+    result |= {"factors": factors if row.up_to_scale else None, "remark": row.remark}
+    return result | {"date": time.strftime("%Y-%m-%d")}
+
+
+def table(results: list[dict[str, Any]]) -> str:
+    """The page of the docs."""
+    versions = sorted({f"{NAMES[r['peer']]} {r['version']}" for r in results})
+    dates = sorted(r["date"] for r in results)
+    worst = max(r["difference"] for r in results)
+    page = f"""# The same losses in other code
+
+Gradients of our losses against those of {", ".join(versions)}, at {len(SEEDS)} random points off-policy each: {P * G}
+responses of 1 to {T} tokens, in float64 (SkyRL computes ratios in float32). The figure is the largest difference in the
+gradient of any log-prob, as a share of the largest gradient; over all rows it is at most {worst:.0e}. Measured on
+{dates[-1]} with `python -m benchmarks.peers`, whose docstring says how to make the environments; the figures are in
+`benchmarks/peers.json`. Where the other code does something else, the remark says what it is and how it was taken out.
+
+| method | settings that are not the default | other code | difference | remark |
+|---|---|---|---|---|
+"""
+    order = {row.name: i for i, row in enumerate(ROWS)}
+    for r in sorted(results, key=lambda r: order.get(r["name"], len(order))):
+        flags = [f"--no-{key} " if value is False else f"--{key} {value}" for key, value in r["ours"].items()]
+        settings = ", ".join(f"`{flag.strip().replace('_', '-')}`" for flag in flags)
+        method = r["method"] + (" (critic)" if r["what"] == "critic" else "")
+        remark = r["remark"] + (f" of {min(r['factors']):.4f} to {max(r['factors']):.4f}" if r["factors"] else "")
+        difference = f"{r['difference']:.0e}" if r["difference"] else "0"
+        other = f"{NAMES[r['peer']]} `{r['kind']}`"
+        page += f"| {method} | {settings} | {other} | {difference} | {remark} |\n"
+    return page
+
+
+def main(args: Args) -> None:
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    for name in () if args.redraw else PACKAGES:
+        todo = [row for row in ROWS if row.peer == name and row.name not in {r["name"] for r in results}]
+        if not todo:
+            continue
+        if (python := getattr(args, name)) is None:
+            print(f"{len(todo)} rows need {NAMES[name]}: name its Python with --{name}", flush=True)
+            continue
+        peer = Peer(name, python)
+        with tempfile.TemporaryDirectory() as folder:
+            for row in todo:
+                results.append(compare(row, peer, Path(folder)))
+                RESULTS.write_text("[\n" + ",\n".join(json.dumps(r) for r in results) + "\n]\n")
+                print(f"{row.name}: {results[-1]['difference']:.1e}", flush=True)
+        peer.close()
+    if results:
+        TABLE.write_text(table(results))
+    if far := [r["name"] for r in results if r["difference"] > WITHIN]:
+        print(f"not within {WITHIN}: {'; '.join(far)}", file=sys.stderr)
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args, description=__doc__))

@@ -1,0 +1,184 @@
+"""The other side of `benchmarks/peers.py`: losses of TRL, verl and SkyRL, in the environment that has them.
+
+    PYTHON_OF_THE_PEER -P benchmarks/peers_worker.py trl|verl|skyrl
+
+It imports nothing of this repository. For each line on standard input, the path of a file with a point and what is to
+be computed there, it writes the gradient beside the file and answers with a line. Tensors are (B, T), in float64.
+"""
+
+import sys
+from collections import defaultdict
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def groups(point: dict[str, Any]) -> tuple[Tensor, np.ndarray]:
+    """Rewards (B, T) that stand at the last token of each response, and the number of each response's group."""
+    P, G = point["rewards"].shape
+    lengths = point["mask"].sum(1).long()
+    rewards = torch.zeros_like(point["logp"])
+    rewards[torch.arange(P * G), lengths - 1] = point["rewards"].flatten()
+    return rewards, np.repeat(np.arange(P), G)
+
+
+def pairs(point: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """Rows of every right response with every wrong one to the same prompt."""
+    right = point["rewards"] > 0.5
+    g, w, x = (right[:, :, None] & ~right[:, None, :]).nonzero(as_tuple=True)
+    return g * right.shape[1] + w, g * right.shape[1] + x
+
+
+def of_trl(kind: str, point: dict[str, Any], **settings: Any) -> Tensor:
+    """The trainers' own `_compute_loss`, with log-probs put in where the model would compute them."""
+    logp, mask = point["logp"], point["mask"]
+    trainer = MagicMock()
+    trainer.model.training, trainer._metrics = True, defaultdict(lambda: defaultdict(list))
+    trainer.aux_loss_enabled = False
+    trainer.accelerator.gather = trainer.accelerator.gather_for_metrics = lambda tensor: tensor
+    trainer.accelerator.reduce = lambda tensor, reduction: tensor
+    if kind == "dpo":
+        from trl import DPOTrainer
+
+        rows = torch.cat(pairs(point))
+        seen, ref = ((point[name] * mask)[rows] for name in ("logp", "old_logp"))
+        chosen, rejected = ref.sum(1).chunk(2)
+        trainer.precompute_ref_logps, trainer.ld_alpha, trainer.f_divergence_type = True, None, "reverse_kl"
+        trainer.loss_types, trainer.loss_weights, trainer.beta = ["sigmoid"], [1.0], settings["beta"]
+        trainer.use_weighting = False
+        nothing = torch.zeros_like(seen)
+        output = SimpleNamespace(log_probs=seen, entropy=nothing, mean_logits=nothing, is_top1=nothing > 0)
+        completion_mask = torch.nn.functional.pad(mask[rows], (1, 0)).long()
+        ids = torch.zeros_like(completion_mask)
+        inputs = {"completion_mask": completion_mask, "input_ids": ids, "attention_mask": ids + 1}
+        inputs |= {"ref_chosen_logps": chosen, "ref_rejected_logps": rejected}
+        return DPOTrainer._compute_loss(trainer, lambda **_: output, inputs, return_outputs=False)
+    from trl import GRPOTrainer, RLOOTrainer
+    from trl.experimental.gmpo import GMPOTrainer
+
+    trainer.top_entropy_quantile, trainer.off_policy_mask_threshold, trainer.beta = 1.0, None, settings.get("beta", 0.0)
+    trainer.importance_sampling_level, trainer.loss_type = settings.get("level", "token"), kind
+    trainer.epsilon_low, trainer.epsilon_high = settings.get("low"), settings.get("high")
+    trainer.use_vllm = trainer._entropy_bonus_enabled = False
+    trainer.current_gradient_accumulation_steps = trainer.args.steps_per_generation = 1
+    trainer.accelerator.num_processes, trainer.max_completion_length = 1, settings.get("length")
+    trainer.args.use_bias_correction_kl, trainer.args.delta = False, None
+    trainer.args.sapo_temperature_pos, trainer.args.sapo_temperature_neg = settings.get("tau", (None, None))
+    trainer._get_per_token_logps_and_entropies = lambda *_, **__: (logp, torch.zeros_like(logp), None)
+    ids = torch.zeros_like(mask).long()
+    inputs = {"prompt_ids": ids[:, :1], "prompt_mask": ids[:, :1], "completion_ids": ids, "completion_mask": mask}
+    inputs |= {"advantages": point["advantages"], "num_items_in_batch": mask.sum(), "ref_per_token_logps": point["ref"]}
+    inputs |= {"old_per_token_logps": point["old_logp"], "old_logps": (point["old_logp"] * mask).sum(1)}
+    trainer_class = {"gmpo": GMPOTrainer, "rloo": RLOOTrainer}.get(kind, GRPOTrainer)
+    return trainer_class._compute_loss(trainer, None, inputs)
+
+
+def of_verl(
+    kind: str, point: dict[str, Any], advantage: str | None = None, average: str = "token-mean", **settings: Any
+) -> Tensor:
+    """An advantage estimator and a policy loss of verl's registries."""
+    from verl.trainer.config import AlgoConfig
+    from verl.trainer.ppo import core_algos
+    from verl.workers.config import ActorConfig, PolicyLossConfig
+
+    logp, mask, of = point["logp"], point["mask"], SimpleNamespace(**settings)
+    rewards, index = groups(point)
+    if kind == "value":
+        clip = settings["clip"]
+        return core_algos.compute_value_loss(point["new_values"], point["returns"], point["values"], mask, clip)[0]
+    if advantage == "gae":
+        advantages, _ = core_algos.compute_gae_advantage_return(rewards, point["values"], mask, of.gamma, of.lam)
+    elif advantage is not None:
+        more = {"norm_adv_by_std_in_grpo": settings.get("std", True)} if advantage == "grpo" else {}
+        estimate = core_algos.get_adv_estimator_fn(advantage)
+        advantages, _ = estimate(
+            token_level_rewards=rewards, response_mask=mask, index=index, config=AlgoConfig(gamma=1.0), **more
+        )
+    else:
+        advantages = point["advantages"][:, None] * mask
+    more = {"tau_pos": of.tau[0], "tau_neg": of.tau[1]} if "tau" in settings else {}
+    low, high = settings.get("low", 0.2), settings.get("high", 0.2)
+    config = ActorConfig(
+        strategy="fsdp",
+        rollout_n=1,
+        ppo_micro_batch_size_per_gpu=1,
+        clip_ratio=high,
+        clip_ratio_low=low,
+        clip_ratio_high=high,
+        clip_ratio_c=1e9,  # no dual clip
+        policy_loss=PolicyLossConfig(**settings.get("policy_loss", {})),
+        global_batch_info={"loss_scale_factor": settings["length"]} if "length" in settings else {},
+        **more,
+    )
+    old = point[settings.get("anchor", "old_logp")]
+    loss = core_algos.compute_policy_loss_reinforce if kind == "reinforce" else core_algos.get_policy_loss_fn(kind)
+    total, _ = loss(old, logp, advantages, mask, loss_agg_mode=average, config=config)
+    if "kl" in settings:
+        kl = core_algos.kl_penalty(logp, point["ref"], settings["kl_type"])
+        total = total + settings["kl"] * core_algos.agg_loss(kl, mask, average)
+    return total
+
+
+def of_skyrl(
+    kind: str, point: dict[str, Any], advantage: str | None = None, average: str = "token_mean", **settings: Any
+) -> Tensor:
+    """An advantage estimator and a policy loss of SkyRL; its averages are factors of the advantages."""
+    import typing
+
+    import typing_extensions
+
+    typing.TypedDict = typing_extensions.TypedDict  # as pydantic asks for before Python 3.12
+    from skyrl.backends.skyrl_train.utils import ppo_utils
+
+    logp, mask = point["logp"], point["mask"]
+    rewards, index = groups(point)
+    if advantage is not None:
+        given = {"values": point["values"], "gamma": 1.0, "lambd": settings.get("lam"), "index": index}
+        given |= {"grpo_norm_by_std": settings.get("std", True), "epsilon": settings.get("epsilon", 1e-6)}
+        estimate = ppo_utils.AdvantageEstimatorRegistry.get(advantage)
+        advantages, _ = estimate(token_level_rewards=rewards, response_mask=mask, **given)
+    elif "advantages" in point:
+        advantages = point["advantages"].reshape(len(mask), -1) * mask
+    scaled = ppo_utils.apply_loss_reduction_to_advantages_minibatch(
+        advantages, mask, average, len(mask), settings.get("length", mask.shape[1])
+    )
+    low, high = settings.get("low"), settings.get("high")
+    config = SimpleNamespace(
+        policy_loss_type=kind,
+        loss_reduction=average,
+        eps_clip_low=low,
+        eps_clip_high=high,
+        off_policy_correction=None,
+        cispo=SimpleNamespace(cispo_eps_clip_low=low, cispo_eps_clip_high=high),
+        dppo=SimpleNamespace(dppo_type=settings.get("divergence"), delta_low=low, delta_high=high),
+        clip_cov=SimpleNamespace(**settings.get("clip_cov", {})),
+        kl_cov=SimpleNamespace(**settings.get("kl_cov", {})),
+    )
+    if "tau" in settings:
+        config.sapo = SimpleNamespace(tau_pos=settings["tau"][0], tau_neg=settings["tau"][1])
+    old = point[settings.get("anchor", "old_logp")]
+    total, _ = ppo_utils.PolicyLossRegistry.get(kind)(logp, old, scaled, config, loss_mask=mask)
+    return total
+
+
+def main(peer: str) -> None:
+    print("ready", flush=True)
+    for line in sys.stdin:
+        path = line.strip()
+        try:
+            job = torch.load(path, weights_only=False)
+            point = job["point"]
+            variable = point[job["variable"]].requires_grad_()
+            loss = {"trl": of_trl, "verl": of_verl, "skyrl": of_skyrl}[peer](job["kind"], point, **job["settings"])
+            torch.save(torch.autograd.grad(loss, variable)[0], f"{path}.gradient")
+            print("done", flush=True)
+        except Exception as error:
+            print(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,47 @@
+"""Restraining the few tokens with the largest covariance keeps the entropy up, at no loss of accuracy.
+
+Said by: 2505.22617, Sec. 4 (Clip-Cov and KL-Cov): with either of them entropy stays far above GRPO's, responses grow
+longer and accuracy rises.
+
+Tested: methods/entropy.py for 30 steps of 64 responses, without control, with Clip-Cov and with KL-Cov at their
+default settings (as published, but for Clip-Cov's share of the tokens, which is KL-Cov's here). Mean entropy over the
+last 10 steps; held-out accuracy is reported and a part of the rule.
+
+Rule: by KL-Cov, the stronger of the two in the paper, on paired seeds. Reproduced if its entropy is higher than without
+control by a tenth or more, the 95 % interval excludes 0, and the interval of the accuracies excludes a loss of 0.03;
+refuted if the interval of the entropies excludes a tenth, or accuracy is lower by 0.03 or more and its interval
+excludes 0.
+"""
+
+import statistics
+
+from claims.court import REFUTED, REPRODUCED, WITHIN_NOISE
+from claims.runs import compare, drawn, harmless, judged, told
+
+KIND = "runs"
+ARMS = {
+    "no control": "entropy --control none",
+    "Clip-Cov": "entropy --control clip-cov",
+    "KL-Cov": "entropy --control kl-cov",
+}
+PAIR = "no control → KL-Cov"
+
+
+def compute(seeds):
+    pairs = [("no control", name) for name in ("Clip-Cov", "KL-Cov")]
+    entropies = compare(ARMS, pairs, seeds, lambda t: t.mean("entropy", 10), "entropy")
+    return entropies | {"accuracy": compare(ARMS, pairs, seeds)}
+
+
+def verdict(result):
+    tenth = statistics.mean(result["arms"]["no control"]["values"]) / 10
+    both = {judged(result, PAIR, smallest=tenth), harmless(result["accuracy"], PAIR, smallest=0.03)}
+    return next(word for word in (REFUTED, WITHIN_NOISE, REPRODUCED) if word in both)
+
+
+def effect(result):
+    return f"{told(result, 'entropy')}; {told(result['accuracy'])}"
+
+
+def draw(result):
+    return drawn(result, "Control by covariance: entropy", "entropy (nats)", "entropy, last 10 steps (nats)")

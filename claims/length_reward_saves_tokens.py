@@ -1,0 +1,38 @@
+"""A reward for short answers saves tokens at no loss of accuracy.
+
+Said by: Kimi k1.5, 2501.12599, Sec. 2.3.3 (it may slow learning down at first, so it is switched on late there). L1,
+2503.04697, says it of its budgets, which the embedded model cannot read.
+
+Tested: grpo.py and methods/lcpo.py with Kimi's length reward from the first step, for 30 steps of 64 responses. Working
+step by step is longer than guessing and right more often, so the shortest way to a right answer is not the best one.
+Mean length over the last 10 steps; held-out accuracy is reported and a part of the rule.
+
+Rule: on paired seeds. Reproduced if responses are shorter by 2 tokens or more, the 95 % interval excludes 0, and the
+interval of the accuracies excludes a loss of 0.03; refuted if the interval of the lengths excludes 2 tokens, or
+accuracy is lower by 0.03 or more and its interval excludes 0.
+"""
+
+from claims.court import REFUTED, REPRODUCED, WITHIN_NOISE
+from claims.runs import compare, drawn, harmless, judged, told
+
+KIND = "runs"
+ARMS = {"no length reward": "grpo", "Kimi's": "lcpo --length-reward kimi"}
+PAIR = "no length reward → Kimi's"
+
+
+def compute(seeds):
+    lengths = compare(ARMS, [tuple(ARMS)], seeds, lambda t: t.mean("length", 10), "length")
+    return lengths | {"accuracy": compare(ARMS, [tuple(ARMS)], seeds)}
+
+
+def verdict(result):
+    both = {judged(result, PAIR, smallest=2, sign=-1), harmless(result["accuracy"], PAIR, smallest=0.03)}
+    return next(word for word in (REFUTED, WITHIN_NOISE, REPRODUCED) if word in both)
+
+
+def effect(result):
+    return f"{told(result, 'tokens per response', '.1f')}; {told(result['accuracy'])}"
+
+
+def draw(result):
+    return drawn(result, "A reward for short answers: length", "tokens per response", "tokens, last 10 steps")

@@ -1,0 +1,99 @@
+"""Values measured by sampling a few continuations are far closer to the truth than those of a trained critic.
+
+Said by: VinePPO, 2410.01679, Sec. 7: its Monte Carlo values, of 9 continuations, lie near the truth, those of PPO's
+critic often far from it.
+
+Tested: the embedded model before training, which stays as it is: kinder to a critic than PPO, whose policy moves.
+ppo.py's critic learns from 40 rollout batches of 256 responses with four updates each, by ppo.py's value loss. Then
+the mean squared error of methods/vineppo.py's values and of the critic's at the start of each line of 128 new
+responses to held-out problems. The truth is the mean reward of 64 other continuations, whose own variance is taken off.
+The variance of the truth is what a constant would miss.
+
+Rule: reproduced if the error with 9 continuations is at most half of the critic's; else refuted.
+"""
+
+from contextlib import closing
+
+import ppo
+from claims.court import axes, decide
+from common.batch import collate, micro_batches, minibatches
+from common.data import load_problems, sample_problems
+from common.engines import TransformersEngine, prompt_seeds
+from common.logprobs import in_micro_batches
+from common.models import load_model
+from common.plots import BLUE, GRAY, ORANGE
+from common.verify import Verifier
+from methods import vineppo
+
+import torch
+
+KIND = "model"
+BATCHES, PROBLEMS, TRUE_SAMPLES, SAMPLES = 40, 64, 64, (1, 3, 9)
+
+
+def train_critic(model, engine, verifier, problems, args):
+    """ppo.py's critic after BATCHES rollout batches of a policy that stays as it is."""
+    critic = ppo.Critic(load_model(args)[0])
+    optimizer = torch.optim.AdamW(critic.parameters(), lr=args.critic_lr)
+    P, G = args.prompts_per_step, args.responses_per_prompt
+    for step in range(1, BATCHES + 1):
+        asked = sample_problems(problems, args.seed, (step - 1) * P, P)
+        prompts, seeds = [problem.prompt_ids for problem in asked], prompt_seeds(P, args.seed, step)
+        rollouts = engine.generate(prompts, G, args.max_response_tokens, args.temperature, seeds)
+        rewards = torch.tensor(verifier(asked, rollouts)).float()  # (B,)
+        batch = collate(prompts, rollouts, model.device)
+        old_values = in_micro_batches(critic, batch, args)  # (B, T)
+        returns = rewards[:, None] * batch.mask  # (B, T), as γ and λ are 1
+        for minibatch in minibatches(P, G, args):
+            weights = torch.zeros_like(old_values)  # (B, T)
+            weights[minibatch] = ppo.token_weights(batch.mask[minibatch], args)
+            for rows in micro_batches(minibatch, batch, args.micro_batch_tokens):
+                loss = ppo.value_loss(critic(batch, rows, args), old_values[rows], returns[rows], args)  # (b, T)
+                (weights[rows] * loss).sum().backward()
+            torch.nn.utils.clip_grad_norm_(critic.parameters(), args.max_grad_norm)
+            optimizer.step()
+            optimizer.zero_grad()
+    return critic
+
+
+def compute():
+    torch.manual_seed(0)
+    args, vine = ppo.Args(), vineppo.Args(responses_per_prompt=2)
+    model, tokenizer = load_model(args)
+    train, held_out = load_problems(args, model, tokenizer)
+    engine, problems = TransformersEngine(model, tokenizer), held_out[:PROBLEMS]
+    with closing(Verifier(tokenizer, train + held_out)) as verifier:
+        critic = train_critic(model, engine, verifier, train, args)
+        prompts, seeds = [problem.prompt_ids for problem in problems], prompt_seeds(PROBLEMS, 0)
+        rollouts = engine.generate(prompts, 2, args.max_response_tokens, args.temperature, seeds)
+        line_end = {i for i in range(len(tokenizer)) if tokenizer.decode([i]) == "\n"}
+        steps = [vineppo.split_steps(tokens, line_end, vine) for tokens in rollouts.tokens]
+
+        def sampled(K, seed):
+            """Values (N,) at the starts of all steps by K continuations."""
+            vine.value_samples = K
+            values, _ = vineppo.estimate_values(problems, rollouts, steps, engine, verifier, seed, vine)
+            return torch.tensor([v for row in values for v in row])
+
+        truth = sampled(TRUE_SAMPLES, 1)  # (N,)
+        values = {f"{K} continuations": sampled(K, 1 + K) for K in SAMPLES}
+    of_critic = in_micro_batches(critic, collate(prompts, rollouts, model.device), args)  # (B, T)
+    starts = [(i, t) for i, ends in enumerate(steps) for t in [0, *ends[:-1]]]
+    values |= {"the critic": of_critic[tuple(zip(*starts, strict=True))], "a constant": truth.mean().expand(len(truth))}
+    noise = truth * (1 - truth) / (TRUE_SAMPLES - 1)  # (N,), the variance of what stands for the truth
+    return {"states": len(truth), "error": {k: ((v - truth) ** 2 - noise).mean().item() for k, v in values.items()}}
+
+
+def verdict(result):
+    return decide(result["error"]["9 continuations"] <= result["error"]["the critic"] / 2)
+
+
+def effect(result):
+    errors = ", ".join(f"{error:.4f} ({name})" for name, error in result["error"].items())
+    return f"mean squared error at {result['states']} starts of lines: {errors}"
+
+
+def draw(result):
+    panel = axes("Values at the start of a line: error by who estimates them", "", "mean squared error")
+    panel.bar(list(result["error"]), list(result["error"].values()), color=[BLUE] * len(SAMPLES) + [ORANGE, GRAY])
+    return panel.figure

@@ -1,0 +1,95 @@
+"""What the right functions give for some cases, and what the wrong ones give, for `check.verdict` to compare with.
+
+The handout gets the answers of one seed. The grader makes others for each submission, and keeps them to itself.
+"""
+
+import ast
+from typing import Any
+
+from common.scripts import ROOT
+from notebooks.exercises.cases import cases
+from notebooks.exercises.exercises import EXERCISES, Exercise, code, defaults, functions, module
+from notebooks.exercises.mistakes import MISTAKES, WHAT
+from notebooks.exercises.runner import GRADIENT, run
+from notebooks.exercises.verdict import equal
+
+HANDOUT_SEED = 7
+NOT_FOR_THE_RUNNER = ("setting", "varied")
+
+
+def title(script: str) -> str:
+    """The method's short name, from the docstring of its script."""
+    doc = ast.get_docstring(ast.parse((ROOT / f"{script}.py").read_text()))
+    return doc.split(":")[0].split(",")[0]
+
+
+def wrong_sources(exercise: Exercise) -> list[tuple[str, str]]:
+    """(message, source) of the listed mistakes and of other methods' functions in place of this one."""
+    right = functions(exercise.script)[exercise.function]
+    found = []
+    for name, line, wrong_line, message in MISTAKES:
+        if name == exercise.name:
+            assert line in right, f"{name} has no line {line!r}"
+            found.append((message, right.replace(line, wrong_line)))
+    for other in EXERCISES:
+        source = functions(other.script)[other.function]
+        alike = other.function == exercise.function and parameters(source) == parameters(right)
+        if alike and other.name in WHAT and code(source) != code(right):
+            found.append((f"this is {title(other.script)}'s: {WHAT[other.name]}.", source))
+    return found
+
+
+def parameters(source: str) -> list[str]:
+    return [a.arg for a in ast.parse(source).body[0].args.args]
+
+
+def answers(exercise: Exercise, seed: int, named: bool = True) -> dict[str, Any]:
+    """`cases` for the runner; what is `right`; the `mistakes` with their results; of each case what differs from the
+    first ones, and what comes out where its setting is `ignored`. Without `named` no mistakes, which is faster."""
+    made = list(cases(exercise, seed))
+    given = [{k: v for k, v in case.items() if k not in NOT_FOR_THE_RUNNER} for case in made]
+    solution = module(exercise.script)
+    right = run(solution, exercise.function, given)
+    assert all("outputs" in result for result in right), f"{exercise.name}: {right}"
+    ignored = []
+    for case, plain in zip(made, given, strict=True):
+        as_default = plain | {"args": defaults(exercise.script)}
+        ignored.append(run(solution, exercise.function, [as_default])[0] if case["setting"] else None)
+    what = ["the value"] * len(right[0]["outputs"])
+    if exercise.function in GRADIENT:
+        what[-1] = "the gradient of the loss"
+    return {
+        "level": exercise.level,
+        "what": what,
+        "cases": given,
+        "right": right,
+        "mistakes": mistakes(exercise, given, right) if named else [],
+        "ignored": ignored,
+        "settings": [case["setting"] for case in made],
+        "varied": [case["varied"] for case in made],
+    }
+
+
+def mistakes(exercise: Exercise, given: list[dict[str, Any]], right: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages of known mistakes and what they give, the first of those that give the same."""
+    sources = wrong_sources(exercise)
+    wrong = [(m, run(module(exercise.script, {exercise.function: s}), exercise.function, given)) for m, s in sources]
+    unmasked = [case | {"inputs": [ones(x) for x in case["inputs"]]} for case in given]
+    if exercise.function != "token_weights":
+        results = run(module(exercise.script), exercise.function, unmasked)
+        wrong.append(("the mask is ignored: what stands on padding changes the result.", results))
+    found: list[dict[str, Any]] = []
+    for message, results in wrong:
+        if any("problem" in result for result in results):  # which the check tells as it is
+            continue
+        known = [right, *(m["results"] for m in found)]
+        if not any(all(map(equal, results, others)) for others in known):
+            found.append({"message": message, "results": results})
+    return found
+
+
+def ones(value: Any) -> Any:
+    """A mask without padding; everything else as it is."""
+    if isinstance(value, dict) and "bool" in value:
+        return {"bool": [[True] * len(row) for row in value["bool"]]}
+    return value

@@ -1,0 +1,148 @@
+"""The exercises: the functions of the scripts at the top level that differ, each in the script that has it first.
+
+Solutions are the scripts themselves. Only their functions are loaded here, none of the packages that a run needs.
+"""
+
+import ast
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from common.scripts import ROOT, parents, script_path
+
+import torch
+from torch import Tensor
+
+HERE = Path(__file__).parent
+SCRIPTS = [name for name in parents() if script_path(name).parent == ROOT]
+LOGPS = "All inputs (B, T). Returns the per-token loss (B, T) and a dict of metrics, which may stay empty."
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """A function to be written. Its level, 1 to 3, is also its points."""
+
+    script: str
+    function: str
+    level: int
+    task: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.script}.{self.function}"
+
+
+EXERCISES = [
+    Exercise(*exercise)
+    for exercise in (
+        ("reinforce", "compute_advantages", 1,
+         "(P, G) rewards in, (P, G) advantages out: the reward less args.baseline: 0, the mean reward of the batch,\n"
+         "    or the moving average `ema`."),
+        ("reinforce", "token_weights", 1,
+         "(B, T) mask in, (B, T) weights out: the loss is the mean over responses of the sum over their tokens."),
+        ("reinforce", "policy_loss", 1, LOGPS),
+        ("rloo", "compute_advantages", 1,
+         "(P, G) rewards in, (P, G) advantages out: the reward less the mean of the other G - 1."),
+        ("grpo", "compute_advantages", 1,
+         "(P, G) rewards in, (P, G) advantages out: the z-score in the group; the std divides by G - args.ddof, and\n"
+         "    a group without signal gets 0. An ε beside the std is yours to choose, up to 1e-4."),
+        ("grpo", "token_weights", 1,
+         "(B, T) mask in, (B, T) weights out: the loss is the mean over responses of the mean over their tokens."),
+        ("dr_grpo", "compute_advantages", 1, "(P, G) rewards in, (P, G) advantages out."),
+        ("dr_grpo", "token_weights", 1,
+         "(B, T) mask in, (B, T) weights out: the mean over responses of the sum over tokens divided by L, the\n"
+         "    length limit args.max_response_tokens."),
+        ("dapo", "token_weights", 1, "(B, T) mask in, (B, T) weights out: the mean over all tokens."),
+        ("maxrl", "compute_advantages", 1,
+         "(P, G) rewards of 0 and 1 in, (P, G) advantages out; a group without a correct response gets 0."),
+        ("grpo", "policy_loss", 2, LOGPS),
+        ("dapo", "policy_loss", 2, LOGPS),
+        ("cispo", "policy_loss", 2,
+         LOGPS + "\n    The weight of a token is capped at args.ratio_cap; there is no lower clip."),
+        ("grpo", "tis_weight", 2,
+         "All inputs (B, T). Returns the weights (B, T) of truncated importance sampling, π_old / π_sampler, at most\n"
+         "    args.tis_cap; a cap of 0 turns them off."),
+        ("grpo", "kl_penalty", 2,
+         "Both inputs (B, T). Returns k3 (B, T): with x = π_ref / π_θ of the sampled token, x - log x - 1."),
+        ("dapo", "has_signal", 2,
+         "Both inputs (P, G): which responses are correct, as 0 and 1, and their shaped rewards (±1 and a penalty for\n"
+         "    length). Returns (P,) booleans: the groups that dynamic sampling keeps."),
+        ("ppo", "value_loss", 2,
+         "All inputs (B, T). Returns the critic's per-token loss (B, T): half of the larger of two squared errors,\n"
+         "    that of the value and that of the value kept within args.value_clip of the old one."),
+        ("ppo", "compute_advantages", 3,
+         "Token rewards, values and mask (B, T) in; GAE's advantages and returns (B, T) out. After the last token of\n"
+         "    a response the value is 0; what stands on padding does not matter."),
+        ("gspo", "policy_loss", 3, LOGPS),
+        ("gmpo", "policy_loss", 3, LOGPS + "\n    A log ratio is clipped at args.clip_log_eps before the mean."),
+        ("gmpo", "tis_weight", 3,
+         "All inputs (B, T). Returns (B, T): the geometric mean over a response of the capped weights of its tokens."),
+        ("dppo", "policy_loss", 3,
+         LOGPS + "\n    The ratio is to the sampler, weighs log π and is capped at args.ratio_cap; a token is left\n"
+         "    out where the ratio has gone the advantage's way and divergence(μ, π, kind) exceeds args.delta."),
+    )
+]  # fmt: skip
+BY_NAME = {exercise.name: exercise for exercise in EXERCISES}
+
+# Dynamic sampling is a line of DAPO's loop; as a function it reads:
+HAS_SIGNAL = '''def has_signal(correct: Tensor, rewards: Tensor, args: Args) -> Tensor:
+    """Which groups (P,) are neither all correct nor all wrong."""
+    return (correct.mean(1) > 0) & (correct.mean(1) < 1)  # (P,)
+'''
+SIGNAL_LINE = "(kept if 0 < row.mean() < 1 else spare)"
+SIGNAL_CALL = (
+    "(kept if has_signal(row[None], (2 * row - 1 + overlong_penalty(torch.tensor(list(map(len, group.tokens))), args))"
+    "[None], args)[0] else spare)"
+)
+
+
+@cache
+def functions(script: str) -> dict[str, str]:
+    """The source of every function of a script's objective, by name."""
+    text = (ROOT / f"{script}.py").read_text()
+    found = {n.name: ast.get_source_segment(text, n) for n in ast.parse(text).body if isinstance(n, ast.FunctionDef)}
+    del found["main"]
+    return found | ({"has_signal": HAS_SIGNAL} if script == "dapo" else {})
+
+
+def code(source: str) -> str:
+    """A function without what does not run."""
+    node = ast.parse(source).body[0]
+    if ast.get_docstring(node):
+        node.body = node.body[1:]
+    return ast.dump(node)
+
+
+def owner(script: str, function: str) -> str:
+    """The script in whose file a script's function is an exercise."""
+    mine = code(functions(script)[function])
+    return next(e.script for e in EXERCISES if e.function == function and code(functions(e.script)[function]) == mine)
+
+
+@cache
+def defaults(script: str) -> dict[str, Any]:
+    """The method's own settings and the length limit, by name."""
+    tree = ast.parse((ROOT / f"{script}.py").read_text())
+    args = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Args")
+    return {
+        node.target.id: eval(ast.unparse(node.value), {"float": float})
+        for node in args.body
+        if isinstance(node, ast.AnnAssign)
+    }
+
+
+def module(script: str, replaced: dict[str, str] | None = None) -> ModuleType:
+    """The functions of a script's objective as a module, some perhaps with another source."""
+    made = ModuleType(script)
+    made.__dict__.update(torch=torch, Tensor=Tensor)
+    sources = functions(script) | (replaced or {})
+    exec("\n\n".join(["from __future__ import annotations", *sources.values()]), made.__dict__)
+    return made
+
+
+def needed(script: str) -> list[Exercise]:
+    """The exercises that a run of a script is made of."""
+    used = {e.function for e in EXERCISES} & set(functions(script))
+    return [e for e in EXERCISES if e.function in used and e.script == owner(script, e.function)]

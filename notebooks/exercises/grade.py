@@ -1,0 +1,194 @@
+"""Grade a folder that a student handed in.
+
+    python -m notebooks.exercises.grade SUBMISSION --json results.json --junit results.xml
+
+Only the files that the handout asks for are read. Each function runs in a process of its own that can do nothing but
+compute (sandbox.py), on cases that are drawn anew for each grading; it returns numbers, and they are compared here with
+those of this repository's scripts. Whatever is missing, crashes, hangs or is wrong gets 0 points and the reason. A
+function has its level as points, a silent bug one each for its name, mechanism and test.
+
+`--json` writes Gradescope's results.json, `--junit` JUnit's XML. Needs Linux.
+"""
+
+import json
+import platform
+import secrets
+import stat
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+from xml.etree import ElementTree
+
+from common.cli import fail
+from common.settings import Count
+from notebooks.exercises import silent_bugs
+from notebooks.exercises.answers import answers
+from notebooks.exercises.exercises import EXERCISES, Exercise
+from notebooks.exercises.key import KEY, SHOWN
+from notebooks.exercises.sandbox import ALLOWED, Sandbox
+from notebooks.exercises.verdict import verdict
+
+import tyro
+
+LARGEST = 1 << 20  # bytes of a file that is handed in
+FORM = "silent_bugs_answers.json"
+NOT_RIGHT = "not right: which curve should look different if it were so?"
+
+
+@dataclass
+class Args:
+    submission: tyro.conf.Positional[Path]
+    """The folder that was handed in."""
+    json: Path | None = None
+    """Where to write Gradescope's results.json."""
+    junit: Path | None = None
+    """Where to write JUnit's XML."""
+    seed: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
+    """Seed of the cases; by default another one each time. The same seed grades again alike."""
+    seconds: Count = 10
+    """Time limit of a function, seconds of computing; four times as long on the clock."""
+    memory_mb: Count = 1024
+    """Memory limit of a function, beyond what torch takes."""
+
+
+@dataclass
+class Mark:
+    """Points for one function or one silent bug, and the reason where some are missing."""
+
+    file: str
+    name: str
+    points: int
+    most: int
+    reason: str = ""
+
+
+class Unusable(Exception):
+    """A file that cannot be graded; the message says why."""
+
+
+def read(path: Path) -> str:
+    """The text of a file that was handed in."""
+    try:
+        kind = path.lstat()
+        if not stat.S_ISREG(kind.st_mode):
+            raise Unusable("it is not a plain file.")
+        if kind.st_size > LARGEST:
+            raise Unusable("the file is larger than 1 MiB.")
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise Unusable("the file is missing.") from None
+    except UnicodeDecodeError:
+        raise Unusable("the file is not text in UTF-8.") from None
+    except OSError as error:
+        raise Unusable(f"the file cannot be read: {error.strerror}.") from None
+
+
+def grade_function(exercise: Exercise, folder: Path, sandbox: Sandbox, seed: int) -> Mark:
+    reason: str | None
+    try:
+        source = read(folder / f"{exercise.script}.py")
+    except Unusable as problem:
+        reason = str(problem)
+    else:
+        hidden = answers(exercise, seed, named=False)
+        results = sandbox.run(exercise.script, source, exercise.function, hidden["cases"])
+        if reason := verdict(results, hidden):
+            reason = verdict(results, answers(exercise, seed))
+    points = 0 if reason else exercise.level
+    return Mark(f"{exercise.script}.py", exercise.function, points, exercise.level, reason or "")
+
+
+def grade_bugs(folder: Path) -> list[Mark]:
+    """Three points for each run; the mechanism and the test count only with the right name."""
+    try:
+        form = json.loads(read(folder / FORM))
+        if not isinstance(form, dict):
+            raise Unusable("the file is not an object with a key for each run.")
+    except (Unusable, ValueError, RecursionError) as problem:
+        reason = str(problem) if isinstance(problem, Unusable) else "the file is not JSON."
+        return [Mark(FORM, f"run {letter}", 0, 3, reason) for letter in silent_bugs.runs()]
+    marks = []
+    for letter in silent_bugs.runs():
+        bug = SHOWN[letter]
+        given = form.get(letter) if isinstance(form.get(letter), dict) else {}
+        lists = {"bug": silent_bugs.BUGS, "mechanism": silent_bugs.MECHANISMS, "test": silent_bugs.TESTS}
+        right = dict(zip(lists, (bug, *KEY[bug]), strict=True))
+        wrong = {part: given.get(part) for part in lists if given.get(part) != right[part]}
+        reasons = [
+            f"{part}: {NOT_RIGHT if value in lists[part] else 'none of the choices.'}"
+            for part, value in ((part, str(value)) for part, value in wrong.items())
+        ]
+        points = 0 if "bug" in wrong else 3 - len(wrong)
+        marks.append(Mark(FORM, f"run {letter}", points, 3, reasons[0] if "bug" in wrong else " ".join(reasons)))
+    return marks
+
+
+def grade(folder: Path, sandbox: Sandbox, seed: int, exercises: list[Exercise] = EXERCISES) -> list[Mark]:
+    """The marks of a submission: of each function, then of each silent bug."""
+    return [grade_function(exercise, folder, sandbox, seed + i) for i, exercise in enumerate(exercises)] + grade_bugs(
+        folder
+    )
+
+
+def gradescope(marks: list[Mark], seconds: float, seed: int) -> str:
+    """Gradescope's results.json."""
+    tests = [
+        {
+            "name": f"{mark.file}: {mark.name}",
+            "score": mark.points,
+            "max_score": mark.most,
+            "status": "passed" if mark.points == mark.most else "failed",
+            "output": mark.reason,
+            "visibility": "visible",
+        }
+        for mark in marks
+    ]
+    score = sum(mark.points for mark in marks)
+    record = {"score": score, "execution_time": round(seconds), "output": f"Seed of the cases: {seed}", "tests": tests}
+    return json.dumps(record, indent=1) + "\n"
+
+
+def junit(marks: list[Mark], seconds: float) -> str:
+    """JUnit's XML: a test case for each function and run, a failure where points are missing."""
+    lost = [mark for mark in marks if mark.points < mark.most]
+    suite = ElementTree.Element(
+        "testsuite", name="exercises", tests=str(len(marks)), failures=str(len(lost)), errors="0", time=f"{seconds:.1f}"
+    )
+    for mark in marks:
+        case = ElementTree.SubElement(suite, "testcase", classname=mark.file, name=mark.name)
+        if mark in lost:
+            text = f"{mark.points} of {mark.most} points: {mark.reason}"
+            ElementTree.SubElement(case, "failure", message="".join(c for c in text if c.isprintable()))
+    ElementTree.indent(suite)
+    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def main(args: Args) -> None:
+    if not args.submission.is_dir():
+        fail(f"{args.submission} is no folder: name the one that was handed in.")
+    for path in (args.json, args.junit):
+        if path and not path.absolute().parent.is_dir():
+            fail(f"{path.parent}, where {path.name} is to be written, is no folder.")
+    if platform.system() != "Linux" or platform.machine() not in ALLOWED:
+        fail("grading needs Linux on x86-64 or ARM64, to shut in what was handed in: run it there or in a container.")
+    seed, start = secrets.randbits(32) if args.seed is None else args.seed, time.monotonic()
+    try:
+        with Sandbox(args.seconds, args.memory_mb) as sandbox:
+            marks = grade(args.submission, sandbox, seed)
+    except RuntimeError as problem:
+        fail(f"this machine does not let the grader shut in what was handed in: {problem}.", code=1)
+    seconds = time.monotonic() - start
+    for mark in marks:
+        print(f"{mark.points} of {mark.most}  {mark.file}: {mark.name}  {mark.reason}".rstrip())
+    print(
+        f"{sum(mark.points for mark in marks)} of {sum(mark.most for mark in marks)} points; seed of the cases: {seed}"
+    )
+    if args.json:
+        args.json.write_text(gradescope(marks, seconds, seed))
+    if args.junit:
+        args.junit.write_text(junit(marks, seconds))
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args, description=__doc__))

@@ -1,0 +1,26 @@
+"""The solution of the silent bugs. It stays out of the handout."""
+
+SHOWN = {
+    "A": "shaped-filter",
+    "B": "healthy",
+    "C": "k1-in-loss",
+    "D": "bf16-weights",
+    "E": "scaled-loss",
+    "F": "eos-masked",
+    "G": "top-p",
+    "H": "healthy",
+    "I": "inverted-clip",
+    "J": "length-normalized",
+}
+# The mechanism of each and the test that decides, by their short names in silent_bugs.py.
+KEY = {
+    "healthy": ("M8", "T5"),
+    "scaled-loss": ("M1", "T9"),
+    "bf16-weights": ("M5", "T7"),
+    "eos-masked": ("M2", "T3"),
+    "inverted-clip": ("M9", "T4"),
+    "k1-in-loss": ("M10", "T2"),
+    "length-normalized": ("M4", "T6"),
+    "shaped-filter": ("M3", "T8"),
+    "top-p": ("M7", "T1"),
+}

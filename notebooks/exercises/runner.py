@@ -1,0 +1,103 @@
+"""Run one function on cases, and give what it computes as plain numbers. Runs beside the function, knows no answer."""
+
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Of these not the value counts but the gradient with respect to the first input: two forms of a loss with the same
+# gradient train the same model. Of the KL both count.
+GRADIENT = {"policy_loss", "value_loss", "kl_penalty"}
+PARTS = {  # functions that return more than one thing
+    "policy_loss": (dict, "it has to return the per-token loss and a dict of metrics: `return loss, {}`."),
+    "compute_advantages": (Tensor, "it has to return advantages and returns, both (B, T)."),
+}
+
+
+class WrongResult(Exception):
+    """What a function returns is of no use; the message says why."""
+
+
+def tensor(values: Any) -> Any:
+    """Plain data as a tensor: {"float64": nested lists}; numbers stay as they are."""
+    if not isinstance(values, dict):
+        return values
+    ((dtype, numbers),) = values.items()
+    return torch.tensor(numbers, dtype=getattr(torch, dtype))
+
+
+def plain(value: Tensor) -> dict[str, Any]:
+    """A tensor as plain data: its numbers, shape and type."""
+    dtype = str(value.dtype).removeprefix("torch.")
+    return {"dtype": dtype, "shape": list(value.shape), "values": value.detach().double().flatten().tolist()}
+
+
+def run_case(module: ModuleType, function: str, case: dict[str, Any]) -> dict[str, Any]:
+    """What a function gives for a case: {"outputs": [plain tensors]}, the values and then the gradient."""
+    inputs = [tensor(x) for x in case["inputs"]]
+    extra = [tuple(tensor(x) for x in case["top"])] if "top" in case else []
+    args = [SimpleNamespace(**case["args"])] if "args" in case else []
+    if function in GRADIENT:
+        leaf = inputs[0].requires_grad_()
+        inputs[0] = leaf.clone()  # in the loop it comes out of the model: no leaf of the graph
+    before = [x.clone() if isinstance(x, Tensor) else x for x in inputs]
+    result = getattr(module, function)(*inputs, *args, *extra)
+    for i, (now, was) in enumerate(zip(inputs, before, strict=True)):
+        if isinstance(was, Tensor) and not torch.equal(now, was):
+            raise WrongResult(f"it changes its input number {i + 1} in place; others still need it. Make a new tensor.")
+    parts = [result]
+    if result is not None and case.get("parts", 1) > 1:
+        kind, message = PARTS[function]
+        if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], kind):
+            raise WrongResult(message)
+        parts = [result[0]] if kind is dict else list(result)
+    for part in parts:
+        if part is None:
+            raise WrongResult("it returns nothing: a `return` is missing.")
+        if type(part).__module__ == "numpy":
+            raise WrongResult("it returns a NumPy array: NumPy has no gradient and no GPU. Compute with torch.")
+        if not isinstance(part, Tensor):
+            raise WrongResult(f"it returns a {type(part).__name__}, not a tensor.")
+    if function not in GRADIENT:
+        return {
+            "outputs": [plain(part * tensor(case["shown"])) for part in parts]
+            if "shown" in case
+            else [plain(p) for p in parts]
+        }
+    (loss,) = parts
+    weights = tensor(case["weights"])
+    if loss.ndim == 0:
+        raise WrongResult("it returns a scalar, the loss already averaged. The loss of each token is wanted, (B, T).")
+    if loss.shape != weights.shape:
+        raise WrongResult(f"it returns the shape {tuple(loss.shape)}, not {tuple(weights.shape)}.")
+    if not loss.requires_grad:
+        raise WrongResult("the loss has no gradient: all that leads from its first input to it is detached.")
+    (slope,) = torch.autograd.grad((weights * loss).sum(), leaf, allow_unused=True)
+    if slope is None:
+        raise WrongResult("the loss has no gradient with respect to its first input.")
+    value = [plain(loss * tensor(case["shown"]))] if function == "kl_penalty" else []
+    return {"outputs": [*value, plain(slope) | {"dtype": str(loss.dtype).removeprefix("torch.")}]}
+
+
+def run(module: ModuleType, function: str, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """For each case {"outputs": ...} or {"problem": what is wrong}."""
+    results = []
+    for case in cases:
+        try:
+            results.append(run_case(module, function, case))
+        except WrongResult as problem:
+            results.append({"problem": str(problem)})
+        except NotImplementedError:
+            results.append({"problem": "it is not written yet."})
+        except (Exception, SystemExit) as error:
+            lines = str(error).strip().splitlines()
+            problem = f"it ends with {type(error).__name__}: {lines[0] if lines else 'no reason given'}"
+            if isinstance(error, AttributeError) and isinstance(error.obj, SimpleNamespace):
+                problem = (
+                    f"args has no setting `{error.name}`; this method's settings are those of Args in the same file."
+                )
+            if "numpy()" in problem:
+                problem = "it goes through NumPy, which has no gradient. Compute with torch."
+            results.append({"problem": problem})
+    return results

@@ -1,0 +1,199 @@
+"""Runs code that nobody vouches for: each function in a process that can compute, and nothing else.
+
+`Sandbox` talks to a server, this file run as a program, which has torch loaded and knows no answer. For each request
+the server forks; the child gives up every system call but those that a computation needs (no files, no network, no
+other processes, no signals), gets limits of memory and time, and only then reads the student's code. What it writes is
+data: plain numbers, which the grader compares. Needs Linux.
+"""
+
+import ctypes
+import json
+import os
+import platform
+import resource
+import select
+import signal
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Self
+
+CONFINED, NOT_CONFINED = "+", "-"  # the first character that a child writes, before it reads the student's code
+WALL = 4  # seconds on the clock for each second of computing, on a busy machine
+LARGEST = 4 << 20  # bytes that a function's results may take
+# System calls by number, x86-64 and ARM64 (the latter from the kernel's headers; not run).
+ALLOWED = {
+    "x86_64": (0xC000003E, {
+        "read": 0, "write": 1, "close": 3, "fstat": 5, "lseek": 8, "mmap": 9, "mprotect": 10, "munmap": 11, "brk": 12,
+        "rt_sigaction": 13, "rt_sigprocmask": 14, "rt_sigreturn": 15, "sched_yield": 24, "mremap": 25, "madvise": 28,
+        "getpid": 39, "exit": 60, "gettimeofday": 96, "gettid": 186, "futex": 202, "sched_getaffinity": 204,
+        "clock_gettime": 228, "exit_group": 231, "getrandom": 318,
+    }),
+    "aarch64": (0xC00000B7, {
+        "lseek": 62, "read": 63, "write": 64, "close": 57, "fstat": 80, "exit": 93, "exit_group": 94, "futex": 98,
+        "clock_gettime": 113, "sched_getaffinity": 123, "sched_yield": 124, "rt_sigaction": 134, "rt_sigprocmask": 135,
+        "rt_sigreturn": 139, "gettimeofday": 169, "getpid": 172, "gettid": 178, "brk": 214, "munmap": 215,
+        "mremap": 216, "mmap": 222, "mprotect": 226, "madvise": 233, "getrandom": 278,
+    }),
+}  # fmt: skip
+
+
+class Filter(ctypes.Structure):
+    """The kernel's struct sock_fprog."""
+
+    _fields_ = (("length", ctypes.c_ushort), ("program", ctypes.c_char_p))
+
+
+def confine(memory: int, seconds: int) -> None:
+    """From here on this process can compute, and write to what is open; any other system call fails with EPERM."""
+    now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (now + memory, now + memory))
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    machine, calls = ALLOWED[platform.machine()]
+    numbers = sorted(calls.values())
+    load, if_equal, give = 0x20, 0x15, 0x06  # of the kernel's packet filter: BPF_LD, BPF_JEQ, BPF_RET
+    program = [(load, 0, 0, 4), (if_equal, 1, 0, machine), (give, 0, 0, 0x80000000), (load, 0, 0, 0)]
+    program += [(if_equal, len(numbers) - i, 0, number) for i, number in enumerate(numbers)]
+    program += [(give, 0, 0, 0x00050001), (give, 0, 0, 0x7FFF0000)]  # EPERM; allowed
+    packed = b"".join(struct.pack("HBBI", *step) for step in program)
+    libc = ctypes.CDLL(None, use_errno=True)
+    no_new_privileges, set_seccomp, filter_mode = 38, 22, 2
+    if libc.prctl(no_new_privileges, 1, 0, 0, 0) or libc.prctl(
+        set_seccomp, filter_mode, ctypes.byref(Filter(len(program), packed)), 0, 0
+    ):
+        raise OSError(ctypes.get_errno(), "the kernel refuses the filter of system calls")
+
+
+def child(request: dict[str, Any], results: int) -> None:
+    """Run the student's function and write what it gives; in the forked process, which ends here."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(null, standard)
+    os.closerange(3, results)
+    os.closerange(results + 1, 1024)
+    try:
+        confine(request["memory"], request["seconds"])
+    except OSError as error:
+        os.write(results, f"{NOT_CONFINED}{error}".encode())
+        return
+    os.write(results, CONFINED.encode())
+    from runner import run
+
+    module = ModuleType(request["script"])
+    sys.modules[request["script"]] = module  # dataclasses look their module up
+    try:
+        exec(compile(request["source"], f"{request['script']}.py", "exec"), module.__dict__)
+    except (Exception, SystemExit) as error:
+        outcome = [{"problem": f"the file ends with {type(error).__name__}: {error}"[:300]}]
+    else:
+        outcome = run(module, request["function"], request["cases"])
+    data = json.dumps(outcome).encode()
+    while data:
+        data = data[os.write(results, data) :]
+
+
+def serve() -> None:
+    """Answer requests, a line of JSON each, until there are no more."""
+    for line in sys.stdin:
+        request = json.loads(line)
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                child(request, writing)
+            finally:
+                os._exit(0)
+        os.close(writing)
+        reply = collect(pid, reading, WALL * request["seconds"])
+        print(json.dumps(reply), flush=True)
+
+
+def collect(pid: int, reading: int, seconds: float) -> dict[str, str]:
+    """What the child writes before it ends or is ended: {"data": text} or {"problem": why there is none}."""
+    end, data, problem = time.monotonic() + seconds, b"", None
+    while problem is None:
+        if not select.select([reading], [], [], max(0.0, end - time.monotonic()))[0]:
+            problem = "it does not end: it used up the time that it has."
+        elif not (chunk := os.read(reading, 1 << 16)):
+            break
+        elif len(data := data + chunk) > LARGEST:
+            problem = "it writes more than any right answer takes."
+    os.close(reading)
+    if problem:
+        os.kill(pid, signal.SIGKILL)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if status == -signal.SIGXCPU:
+        problem = "it does not end: it used up the time that it has."
+    elif not problem and status < 0:
+        problem = f"its process was ended by {signal.Signals(-status).name}."
+    text = data.decode(errors="replace")
+    if not text.startswith(CONFINED):
+        return {"failed": text.removeprefix(NOT_CONFINED) or "the process did not start"}
+    if not problem and text == CONFINED:
+        problem = "its process ended without a result."
+    return {"problem": problem} if problem else {"data": text.removeprefix(CONFINED)}
+
+
+class Sandbox:
+    """The grader's side."""
+
+    def __init__(self, seconds: int = 10, memory_mb: int = 1024) -> None:
+        self.limits = {"seconds": seconds, "memory": memory_mb << 20}
+
+    def __enter__(self) -> Self:
+        environment = {"PATH": os.defpath, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        self.server = subprocess.Popen(
+            [sys.executable, "-I", __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.stdin.close()
+        self.server.wait()
+
+    def run(self, script: str, source: str, function: str, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """What `runner.run` gives for the student's function; for a process that fails, one problem."""
+        request = self.limits | {"script": script, "source": source, "function": function, "cases": cases}
+        print(json.dumps(request), file=self.server.stdin, flush=True)
+        reply = json.loads(self.server.stdout.readline() or '{"failed": "the server ended"}')
+        if "failed" in reply:
+            raise RuntimeError(reply["failed"])
+        return readable(reply["data"], len(cases)) if "data" in reply else [{"problem": reply["problem"]}]
+
+
+def readable(text: str, count: int) -> list[dict[str, Any]]:
+    """Results out of text that may be anything."""
+    try:
+        results = json.loads(text)
+        for result in results:
+            if "problem" in result:
+                return [{"problem": str(result["problem"])}]
+            for output in result["outputs"]:
+                numbers, shape = [float(x) for x in output["values"]], [int(n) for n in output["shape"]]
+                size = 1
+                for n in shape:
+                    size *= n
+                if size != len(numbers) or min(shape, default=0) < 0:
+                    raise ValueError
+                output |= {"values": numbers, "shape": shape, "dtype": str(output["dtype"])}
+        if len(results) != count:
+            raise ValueError
+        return results
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
+        return [{"problem": "what its process wrote is no result."}]
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent))
+    import numpy  # noqa: F401  (what a student may import has to be loaded before)
+    import runner  # noqa: F401
+    import torch
+
+    sys.path.clear()
+    torch.set_num_threads(1)
+    repr(torch.vmap(torch.sin)(torch.ones(1)))  # loads what torch loads late
+    serve()

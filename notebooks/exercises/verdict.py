@@ -1,0 +1,82 @@
+"""What is wrong with a function, from what it gave for some cases and what right and wrong functions give."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Results may be off by a thousandth: so any ε beside a standard deviation, up to 1e-4, is right.
+RELATIVE, ABSOLUTE = 1e-3, 1e-4  # of the value itself, and of the largest value of the output
+
+
+def numbers(output: dict[str, Any]) -> Tensor:
+    return torch.tensor(output["values"], dtype=torch.double).view(output["shape"])
+
+
+def equal(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    """Whether two results of a case have the same shapes and numbers; `b` sets the scale."""
+    if "problem" in a or "problem" in b or len(a["outputs"]) != len(b["outputs"]):
+        return False
+    for x, y in zip(a["outputs"], b["outputs"], strict=True):
+        scale = max(map(abs, y["values"]), default=0.0)
+        atol = ABSOLUTE * scale if math.isfinite(scale) else 0.0
+        near = x["shape"] == y["shape"] and torch.allclose(
+            numbers(x), numbers(y), rtol=RELATIVE, atol=atol, equal_nan=True
+        )
+        if not near:
+            return False
+    return True
+
+
+def wrong_type(case: dict[str, Any], got: str, right: str) -> str | None:
+    """What is wrong with the type of a result."""
+    given = [next(iter(x)) for x in case["inputs"] if isinstance(x, dict)]
+    if right == "bool":
+        return None if got == "bool" else f"it returns {got}; booleans are wanted."
+    if not any(kind.startswith("float") for kind in given):
+        return None if got.startswith("float") else f"it returns {got}; weights are floating-point numbers."
+    return None if got == right else f"it returns {got} where {right} goes in: the result has the type of the inputs."
+
+
+def verdict(results: list[dict[str, Any]], answers: dict[str, Any]) -> str | None:
+    """What is wrong with a function, or None. `results` are what `runner.run` gives for `answers["cases"]`."""
+    right, settings, varied = answers["right"], answers["settings"], answers["varied"]
+    first_shape = tuple(right[0]["outputs"][0]["shape"])
+    hard_coded = f"it is right for the shape {first_shape} and not for others: a shape is hard-coded"
+    for i, result in enumerate(results):
+        if "problem" in result:
+            return f"{hard_coded}; with another {result['problem']}" if i and varied[i] else result["problem"]
+    for result, wanted, case in zip(results, right, answers["cases"], strict=True):
+        if len(result["outputs"]) != len(wanted["outputs"]):
+            return f"it returns {len(result['outputs'])} tensors, not {len(wanted['outputs'])}."
+        for x, y in zip(result["outputs"], wanted["outputs"], strict=True):
+            if x["shape"] != y["shape"]:
+                return f"it returns the shape {tuple(x['shape'])}, not {tuple(y['shape'])}."
+            if message := wrong_type(case, x["dtype"], y["dtype"]):
+                return message
+    wrong = [i for i, result in enumerate(results) if not equal(result, right[i])]
+    if not wrong:
+        return None
+    plain = [i for i in range(len(results)) if not settings[i]]
+    for where in (range(len(results)), plain, [i for i in plain if not varied[i]]):
+        if set(where) & set(wrong):
+            for mistake in answers["mistakes"]:
+                if all(equal(results[i], mistake["results"][i]) for i in where):
+                    return mistake["message"]
+    for i in wrong:
+        if not set(plain) & set(wrong) and answers["ignored"][i] and equal(results[i], answers["ignored"][i]):
+            ((name, value),) = settings[i].items()
+            return f"args.{name} is ignored: with {name}={value} it gives what the default gives."
+    if all(varied[i] for i in wrong):
+        return f"{hard_coded}."
+    i = wrong[0]
+    for k, (x, y) in enumerate(zip(results[i]["outputs"], right[i]["outputs"], strict=True)):
+        got, wanted = numbers(x), numbers(y)
+        if not got.isfinite().all():
+            return "it gives numbers that are not finite; look for a division by 0 or an exp of something large."
+        if not equal({"outputs": [x]}, {"outputs": [y]}):
+            place = [int(n) for n in torch.unravel_index((got - wanted).abs().argmax(), wanted.shape)]
+            kind = answers["what"][k]
+            return f"{kind} at {place} is {got[*place].item():.6g} and should be {wanted[*place].item():.6g}."
+    raise AssertionError("unreachable: the results are equal after all")

@@ -1,0 +1,220 @@
+"""The capstone's leaderboard: accuracy on hidden problems, at a fixed budget of sampled responses.
+
+    python -m notebooks.leaderboard NAME RUN RUN RUN ... --hidden-seed "a phrase that nobody guesses"
+
+An entry is at least three finished runs of one script, with the same settings and different seeds. The budget is
+verified from what the runs recorded. The accuracy is computed again, from their last checkpoints and on problems that
+the hidden seed makes and that stand in no data set. The table is a Markdown file, with its figures beside it as JSON.
+
+Records can be forged: notebooks/teachers-guide.md says how to run an entry again with seeds that nobody knew.
+"""
+
+import hashlib
+import json
+import random
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpo
+from common.checkpoints import CHECKSUMS, checksum
+from common.cli import fail, flag
+from common.data import GENERATORS, generated_problems, make_prompt
+from common.engines import make_engine
+from common.evaluate import evaluate
+from common.models import load_model
+from common.plots import read_metrics
+from common.records import Problem
+from common.run import write_whole
+from common.settings import Count, validated
+from common.stats import interval
+from common.verify import Verifier
+
+import tyro
+
+LEAST = 3  # runs of an entry: an interval needs several
+MAY_DIFFER = ("seed", "run_dir", "resume")  # between the runs of an entry
+HEADER = """| place | entry | script | accuracy | 95 % interval | seeds | responses |
+|---|---|---|---|---|---|---|
+"""
+
+
+@dataclass
+class Args:
+    name: tyro.conf.Positional[str]
+    """Name of the entry; one of the same name is replaced."""
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Its run folders."""
+    hidden_seed: str
+    """Any text; the same for all entries, and known to the teacher only."""
+    table: Path = Path("leaderboard.md")
+    """The file to update; figures go to the .json of the same name."""
+    dataset: str = "arithmetic-hard"
+    """The generated data set to train on, and to make hidden problems of."""
+    budget: Count = 25_600
+    """Responses that a run may sample for training; what evaluations sample is free."""
+    problems: Count = 512
+    """Hidden problems."""
+    samples: Count = 4
+    """Responses to each; the accuracy is the share of correct ones."""
+    max_response_tokens: Count = 96
+    """Their length limit."""
+
+
+@dataclass
+class Submission:
+    """A run folder as it was read."""
+
+    folder: Path
+    method: str
+    settings: dict[str, Any]
+    rows: list[dict[str, Any]]  # of the training steps
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / f"checkpoint-{self.settings['steps']:06d}"
+
+    @property
+    def responses(self) -> int:
+        """Responses sampled for training, as recorded: DAPO's discarded groups and VinePPO's continuations count."""
+        P, G = self.settings["prompts_per_step"], self.settings["responses_per_prompt"]
+        return sum(row.get("sampled_prompts", P) * G + row.get("continuations", 0) for row in self.rows)
+
+
+def read_submission(folder: Path) -> Submission:
+    """A finished run, or the end of the program with one sentence."""
+    try:
+        config = json.loads((folder / "config.json").read_text())
+        method, settings = config["method"], config["args"]
+        rows = [row for row in read_metrics(folder) if "response_tokens" in row]
+    except (OSError, ValueError, KeyError, TypeError):
+        fail(f"{folder} is no run folder: its config.json or metrics.jsonl is missing or damaged.")
+    run = Submission(folder, method, settings, rows)
+    if [row["step"] for row in rows] != list(range(1, settings["steps"] + 1)):
+        fail(f"{folder}: {len(rows)} of {settings['steps']} steps are recorded; finish the run with --resume {folder}.")
+    try:
+        sums = json.loads((run.checkpoint / CHECKSUMS).read_text())
+        changed = [name for name, expected in sums.items() if checksum(run.checkpoint / name) != expected]
+    except (OSError, ValueError):
+        fail(f"{run.checkpoint} is missing or incomplete: the accuracy is that of the last step's weights.")
+    if changed or "model.safetensors" not in sums:
+        fail(f"{run.checkpoint} has changed since it was written: {(changed or ['model.safetensors'])[0]}.")
+    return run
+
+
+def check_run(run: Submission, args: Args) -> None:
+    """End the program with one sentence where a run breaks the rules."""
+    settings = run.settings
+    if settings["model"] != "arithmetic" or settings.get("teacher"):
+        other = settings.get("teacher") or settings["model"]
+        fail(f"{run.folder} starts from {other}: every entry starts from the embedded model, and from it alone.")
+    if settings["dataset"] != args.dataset:
+        fail(f"{run.folder} was trained on {settings['dataset']}, not on {args.dataset}.")
+    group = settings["prompts_per_step"] * settings["responses_per_prompt"]
+    for row in run.rows:
+        sampled = row.get("sampled_prompts", settings["prompts_per_step"]) * settings["responses_per_prompt"]
+        trained_on = row["response_tokens"] / row["length"] if row["length"] else 0
+        if trained_on > sampled + 0.5 or sampled < group:
+            fail(f"{run.folder}, step {row['step']}: what was recorded contradicts the settings.")
+    if run.responses > args.budget:
+        fail(f"{run.folder} sampled {run.responses} responses, more than the budget of {args.budget}.")
+
+
+def check_entry(runs: list[Submission]) -> None:
+    """End the program with one sentence where the runs do not belong together."""
+    if len(runs) < LEAST:
+        fail(f"an entry needs at least {LEAST} runs with different seeds, for an interval; {len(runs)} were given.")
+    if len({run.settings["seed"] for run in runs}) < len(runs):
+        fail("two of the runs have the same seed.")
+    if len({checksum(run.checkpoint / "model.safetensors") for run in runs}) < len(runs):
+        fail("two of the runs have the same weights.")
+    first, *others = ({k: v for k, v in run.settings.items() if k not in MAY_DIFFER} for run in runs)
+    for run, settings in zip(runs[1:], others, strict=True):
+        if run.method != runs[0].method:
+            fail(f"{run.folder} is a run of {run.method}.py, {runs[0].folder} one of {runs[0].method}.py.")
+        if different := [name for name in first if settings.get(name) != first[name]]:
+            fail(f"{run.folder} and {runs[0].folder} differ in {different[0]}: only the seed may.")
+
+
+def hidden_problems(dataset: str, seed: str, count: int) -> list[tuple[str, Any]]:
+    """Questions and answers that the data set's generator makes from the seed, none of them in the data set."""
+    if dataset not in GENERATORS:
+        fail(f"--dataset {dataset}: hidden problems can be made for {', '.join(GENERATORS)}.")
+    known = {question for split in ("train", "eval") for question, _ in generated_problems(dataset, split)}
+    rng, made = random.Random(seed), {}
+    while len(made) < count:
+        question, answer = GENERATORS[dataset](rng)
+        if question not in known:
+            made[question] = answer
+    return list(made.items())
+
+
+def accuracy(model: Path | str, pairs: list[tuple[str, Any]], args: Args) -> float:
+    """Share of correct responses of a model to hidden problems, sampled at temperature 1."""
+    settings = grpo.Args(model=str(model), max_response_tokens=args.max_response_tokens)
+    learner, tokenizer = load_model(settings)
+    problems = [Problem(question, answer, *make_prompt(question, None, tokenizer)) for question, answer in pairs]
+    with (
+        closing(Verifier(tokenizer, problems)) as verifier,
+        closing(make_engine(settings, learner, tokenizer, problems)) as engine,
+    ):
+        engine.load_weights(learner.named_parameters())
+        return evaluate(engine, verifier, problems, args.samples, settings)[0]["eval/avg"]
+
+
+def rules_of(args: Args, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """What all entries share. The digest tells the same hidden problems from others, and gives none of them away."""
+    rules = {name: getattr(args, name) for name in ("dataset", "budget", "problems", "samples", "max_response_tokens")}
+    return rules | {"hidden_seed": hashlib.sha256(json.dumps([question for question, _ in pairs]).encode()).hexdigest()}
+
+
+def read_entries(path: Path, rules: dict[str, Any]) -> list[dict[str, Any]]:
+    """The entries so far, which must have been made by the same rules."""
+    try:
+        board = json.loads(path.read_text()) if path.exists() else {"rules": rules, "entries": []}
+        different = [name for name, value in rules.items() if board["rules"][name] != value]
+        entries = list(board["entries"])
+    except (OSError, ValueError, KeyError, TypeError):
+        fail(f"{path} is damaged: restore it, or move it away to start a new leaderboard.")
+    if different:
+        fail(f"{path} was made with another {flag(different[0])}: all entries must have the same.")
+    return entries
+
+
+def render(entries: list[dict[str, Any]]) -> str:
+    """The rows of the table; whoever cannot be told from a better entry shares its place."""
+    lines = []
+    for e in entries:
+        place = 1 + sum(other["mean"] - other["half"] > e["mean"] + e["half"] for other in entries)
+        accuracy = f"{e['mean']:.3f} | ± {e['half']:.3f}"
+        lines.append(f"| {place} | {e['name']} | {e['script']} | {accuracy} | {e['seeds']} | {e['responses']} |\n")
+    return HEADER + "".join(lines)
+
+
+def main(args: Args) -> None:
+    args = validated(Args, vars(args))
+    if set(args.name) & set("|\n"):
+        fail("the name of an entry is one line without |.")
+    runs = [read_submission(folder) for folder in args.runs]
+    for run in runs:
+        check_run(run, args)
+    check_entry(runs)
+    pairs = hidden_problems(args.dataset, args.hidden_seed, args.problems)
+    rules = rules_of(args, pairs)
+    figures = args.table.with_suffix(".json")
+    others = [entry for entry in read_entries(figures, rules) if entry["name"] != args.name]
+
+    accuracies = [accuracy(run.checkpoint, pairs, args) for run in runs]
+    mean, half = interval(accuracies)
+    entry = {"name": args.name, "script": runs[0].method, "mean": mean, "half": half, "accuracies": accuracies}
+    entry |= {"seeds": len(runs), "responses": max(run.responses for run in runs)}
+    entries = sorted([*others, entry], key=lambda e: -e["mean"])
+    write_whole(figures, json.dumps({"rules": rules, "entries": entries}, indent=2) + "\n")
+    table = render(entries)
+    write_whole(args.table, f"# Leaderboard: {args.dataset}, {args.budget} responses\n\n{table}")
+    print(table, end="")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args, description=__doc__))

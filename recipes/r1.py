@@ -1,0 +1,461 @@
+"""DeepSeek-R1, R1-Zero and R1-Distill: 2501.12948 (Jan 2025), Sec. 2.2 to 2.4.
+
+    J(θ) = E_x E_{o_1..o_G ~ π_old(·|x)} 1/G Σ_i 1/|o_i| Σ_t
+               min(r_it A_i, clip(r_it, 1 - ε, 1 + ε) A_i) - β KL_k3(π_θ ‖ π_ref)        the RL of every stage, GRPO's
+    L(θ) = -1/Σ_i|o_i| Σ_i Σ_t log π_θ(o_it | x_i, o_i<t)        supervised fine-tuning (SFT): questions have no loss
+
+R1-Zero is RL alone, and all that a run does by default. R1 has four stages, its distillation a fifth:
+
+| --stages | what it is | starts from |
+|---|---|---|
+| cold-start | SFT on a few correct solutions in the style that is wanted | the base |
+| rl | GRPO until the reward no longer rises | the stage before |
+| rejection | many responses of the stage before, of which the correct ones are kept; SFT on these | the base again |
+| rl | GRPO once more | the stage before |
+| distill | SFT of a smaller model on the same correct responses, or on those of the stage before; no RL | the student |
+
+Each of them can be left out, and each writes a run folder with a model for the next one.
+
+Differs from its parent grpo.py:
+- sft, rejection_sample, and the stages that are made of them and of the loop below, which is GRPO's to the byte;
+- ε = 10, as in R1's first RL: it ends almost no gradient. The paper's β is 0.001, here 0 unless it is given.
+Not here: rewards for a format and for the language (the box is in the reward for the answer already), questions that
+have no right answer, and a reference that is renewed every 400 steps: it is the model that the stage starts from.
+
+    python -m recipes.r1
+    python -m recipes.r1 --stages cold-start rl rejection rl distill
+"""
+
+import json
+import math
+import random
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from common.batch import collate, micro_batches, minibatches
+from common.checkpoints import checkpoints
+from common.cli import fail
+from common.data import generated_problems, load_problems, make_prompt, read_dataset, sample_problems
+from common.distributed import gather, rank
+from common.engines import WeightHistory, make_engine, prompt_seeds
+from common.logprobs import batch_logps, token_logps
+from common.metrics import StepMetrics, mismatch_metrics, rollout_metrics
+from common.models import context_length, load_model
+from common.plots import read_metrics
+from common.records import Problem, Rollouts
+from common.run import Run, seed_step, write_whole
+from common.schedule import learning_rate
+from common.settings import Count, CountOrZero, GroupSize, NonNegative, Positive, Rate, Settings, Share
+from common.verify import Verifier
+from models.pretrain import solution
+
+import torch
+import tyro
+from torch import Tensor
+
+
+@dataclass
+class Args(Settings):
+    # R1
+    stages: tuple[Literal["cold-start", "rl", "rejection", "distill"], ...] = ("rl",)
+    """What is done, in this order. R1-Zero: rl. R1: cold-start rl rejection rl; and distill for a smaller model."""
+    cold_start: str | None = None
+    """File of solutions for the cold start, with the columns question and solution; the sums have their own."""
+    cold_start_solutions: Count = 64
+    """Solutions of the cold start, the first ones. Paper: thousands."""
+    rejection_prompts: Count = 512
+    """Training prompts of rejection sampling, with G responses each. Paper: 600,000 correct responses in the end."""
+    student: str | None = None
+    """Model to distill into, on the hub or in a folder; for the embedded one, itself without every other layer."""
+    sft_epochs: Count = 2
+    """Passes over the solutions in SFT. Paper 2."""
+    sft_batch: Count = 32
+    """Solutions in an update of SFT."""
+    sft_lr: Rate = 3e-4
+    """AdamW's peak learning rate in SFT. Models of 1B and more: 5e-6 to 5e-5."""
+    clip_eps: Positive = 10.0
+    """ε: the ratio's gradient ends at 1 ± ε. R1's first RL 10; elsewhere usual 0.2."""
+    ddof: Literal[0, 1] = 1
+    """Std of the group divides by G - ddof: 1 is the sample std of most code, 0 the population's."""
+    kl_beta: NonNegative = 0.0
+    """β: weight of the KL to the initial model in the loss. Paper 0.001."""
+    ratio_anchor: Literal["learner", "sampler"] = "learner"
+    """Denominator of the ratio: π_old as the learner computes it, or as the engine reported it (then --tis-cap 0)."""
+    tis_cap: NonNegative = 2.0
+    """C: cap of π_old / π_sampler, the correction for the sampler's other numerics; 0 turns it off."""
+    num_minibatches: Count = 4
+    """Parts of a rollout batch, with one optimizer update each."""
+    update_epochs: Count = 1
+    """Passes over each rollout batch; updates per batch = update_epochs * num_minibatches. Papers: 1 or 2."""
+    responses_per_prompt: GroupSize = 8
+    """G: responses to each prompt, the group. Paper 16."""
+
+    # The same in every script
+    steps: Count = 100
+    """Rollout batches. Real models: 100 to 1000."""
+    prompts_per_step: Count = 32
+    """P: different prompts in a rollout batch. Papers: 32 to 512."""
+    max_response_tokens: Count = 96
+    """T: length limit of a response. Reasoning models need 1,000 to 30,000."""
+    temperature: Positive = 1.0
+    """Sampling temperature; every log-prob is taken at the same one."""
+    lr: Rate = 1e-4
+    """AdamW's peak learning rate. Models of 1B and more: 5e-7 to 3e-6."""
+    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """What the learning rate does after the warm-up: it stays, or falls to 0 at the end of the run."""
+    warmup_steps: CountOrZero = 5
+    """Steps over which the learning rate rises from 0, in rollout batches."""
+    weight_decay: Share = 0.0
+    """AdamW's weight decay; 0 to 0.1."""
+    max_grad_norm: Positive = 1.0
+    """Gradients are scaled down to this norm."""
+    staleness: CountOrZero = 0
+    """k: the engine samples with the weights of k rollout batches ago, as asynchronous training does."""
+
+
+def compute_advantages(rewards: Tensor, args: Args) -> Tensor:
+    """(P, G) rewards in, (P, G) advantages out: z-scores within each group (2402.03300, Sec. 4.1.2)."""
+    mean = rewards.mean(1, keepdim=True)  # (P, 1)
+    std = rewards.std(1, correction=args.ddof, keepdim=True)  # (P, 1)
+    # The paper has no ε; 1e-6 only keeps a group without signal at 0 instead of 0 / 0.
+    return (rewards - mean) / (std + 1e-6)
+
+
+def token_weights(mask: Tensor, args: Args) -> Tensor:
+    """(B, T) mask of a whole minibatch in, (B, T) weights out: 1 / (B |o_i|), each response counts the same."""
+    return mask / (len(mask) * mask.sum(1, keepdim=True))
+
+
+def policy_loss(
+    logp: Tensor, old_logp: Tensor, rollout_logp: Tensor, advantages: Tensor, mask: Tensor, args: Args
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Per-token loss (B, T) and per-token metrics, all inputs (B, T); only `logp` carries a gradient.
+
+    On-policy every ratio is 1, and the loss 0 as the advantages of each group are; its gradient is not.
+    """
+    ratio = torch.exp(logp - old_logp)  # (B, T)
+    clipped_ratio = ratio.clamp(1 - args.clip_eps, 1 + args.clip_eps)  # (B, T)
+    # The minimum makes the clip one-sided: a ratio that moved the wrong way always has its gradient.
+    loss = -torch.min(ratio * advantages, clipped_ratio * advantages)  # (B, T)
+    return loss, {
+        "ratio": ratio,
+        "clip_pos": ((advantages > 0) & (ratio > 1 + args.clip_eps)).float(),
+        "clip_neg": ((advantages < 0) & (ratio < 1 - args.clip_eps)).float(),
+    }
+
+
+def tis_weight(old_logp: Tensor, rollout_logp: Tensor, mask: Tensor, args: Args) -> Tensor:
+    """(B, T) weights of truncated importance sampling: min(π_old / π_sampler, C), token by token (Yao et al., 2025)."""
+    weight = torch.exp(old_logp - rollout_logp).clamp(max=args.tis_cap)  # (B, T)
+    return weight if args.tis_cap > 0 else torch.ones_like(weight)
+
+
+def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
+    """Per-token k3 estimate (B, T) of KL(π_θ ‖ π_ref) (2402.03300, Eq. 4).
+
+    As a value it is unbiased and never negative; as a loss its gradient is that of KL(π_ref ‖ π_θ).
+    """
+    return torch.exp(ref_logp - logp) - (ref_logp - logp) - 1
+
+
+def sft_weights(mask: Tensor) -> Tensor:
+    """(B, T) mask of the solutions of an update in, (B, T) weights out: 1 / Σ_i |o_i|, each token counts the same."""
+    return mask / mask.sum()
+
+
+def sft_examples(
+    solutions: list[dict[str, str]],
+    train: list[Problem],
+    held_out: list[Problem],
+    model: Any,
+    tokenizer: Any,
+    args: Args,
+) -> list[tuple[list[int], list[int]]]:
+    """(prompt, solution with its EOS) as token ids, of solutions that fit; none of a held-out question."""
+    asked, prompts = {p.question for p in held_out}, {p.question: p.prompt_ids for p in train}
+    examples = []
+    for row in solutions:
+        if (question := row["question"]) in asked:
+            continue
+        prompt = prompts.get(question) or make_prompt(question, args.prompt, tokenizer)[1]
+        answer = [*tokenizer(row["solution"], add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+        if len(answer) <= args.max_response_tokens and len(prompt) + len(answer) <= context_length(model):
+            examples.append((prompt, answer))
+    if not examples:
+        fail(f"none of {len(solutions)} solutions is to a training question and fits --max-response-tokens.")
+    return examples
+
+
+def sft(args: Args, solutions: list[dict[str, str]]) -> None:
+    """Supervised fine-tuning of `args.model` on questions and solutions, in a run folder of its own."""
+    if args.resume is None:
+        args = replace(args, steps=math.ceil(args.sft_epochs * len(solutions) / args.sft_batch), lr=args.sft_lr)
+    with Run(args, __file__) as run:
+        args = run.args
+        model, tokenizer = load_model(args)
+        train, held_out = load_problems(args, model, tokenizer)
+        verifier = run.closing(Verifier(tokenizer, train + held_out, args.answer_format, args.tolerance, args.reward))
+        engine = run.closing(make_engine(args, model, tokenizer, train + held_out))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
+        examples = sft_examples(solutions, train, held_out, model, tokenizer, args)
+        done = run.restore(model, tokenizer, optimizer)
+        run.evaluate(done, engine, verifier, held_out)
+
+        for step in range(done + 1, args.steps + 1):
+            seed_step(args.seed, step)
+            engine.sleep()
+            some = sample_problems(examples, args.seed, (step - 1) * args.sft_batch, args.sft_batch)
+            prompts, answers = zip(*some, strict=True)
+            lengths = [len(answer) for answer in answers]
+            nothing, everything = ([[value] * n for n in lengths] for value in (0.0, True))
+            given = Rollouts(answers, logps=nothing, truncated=[False] * len(lengths), sampled=everything)
+            batch = collate(prompts, given, model.device)
+            weights, metrics = sft_weights(batch.mask), StepMetrics()  # (B, T)
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate(step, args)
+            with run.clock("train"):
+                for rows in micro_batches(torch.arange(len(lengths)), batch, args.micro_batch_tokens):
+                    logp, entropy = token_logps(model, batch, rows, args)  # (b, T), (b, T)
+                    metrics.add({"entropy": entropy}, weights[rows], batch.mask[rows])
+                    loss = -(weights[rows] * logp).sum()
+                    loss.backward()
+                    metrics.add_loss(loss)
+                grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
+                run.require_finite(step, loss=metrics.loss, gradient=grad_norm)
+                optimizer.step()
+                optimizer.zero_grad()
+                metrics.add_update(grad_norm=grad_norm)
+
+            run.log(step, {"length": sum(lengths) / len(lengths), "response_tokens": sum(lengths)} | metrics.result())
+            if run.due(step, args.save_every):
+                run.save(step)
+            if run.interrupted:
+                break
+            run.evaluate(step, engine, verifier, held_out)
+
+
+def rejection_sample(args: Args, path: Path) -> None:
+    """Write the correct ones of `args.model`'s responses to training prompts, each once, as lines of `path`."""
+    model, tokenizer = load_model(args)
+    train, held_out = load_problems(args, model, tokenizer)
+    problems = sample_problems(train, args.seed, 0, min(args.rejection_prompts, len(train)))
+    P, G, solutions = args.prompts_per_step, args.responses_per_prompt, {}
+    with (
+        closing(Verifier(tokenizer, train + held_out, args.answer_format, args.tolerance, args.reward)) as verifier,
+        closing(make_engine(args, model, tokenizer, train + held_out)) as engine,
+    ):
+        for start in range(0, len(problems), P):
+            some = problems[start : start + P]
+            seeds = prompt_seeds(len(some), args.seed, 0, start)
+            rollouts = engine.generate(
+                [p.prompt_ids for p in some], G, args.max_response_tokens, args.temperature, seeds
+            )
+            texts = tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True)
+            for i, right in enumerate(verifier(some, rollouts)):
+                if right:
+                    solutions[some[i // G].question, texts[i]] = None
+    if not solutions:
+        fail(f"rejection sampling: none of {G} responses to each of {len(problems)} prompts is right.", code=1)
+    if rank() == 0:
+        rows = [{"question": question, "solution": text} for question, text in solutions]
+        write_whole(path, "".join(json.dumps(row) + "\n" for row in rows))
+    gather(None)  # it is there for all
+
+
+def cold_start_solutions(args: Args) -> list[dict[str, str]]:
+    """Correct solutions: those of a file, or for the sums the steps that patient writers in models/pretrain.py take."""
+    if args.cold_start is None:
+        if args.dataset != "arithmetic":
+            fail("--stages cold-start needs solutions: name a file of them with --cold-start, or leave the stage out.")
+        questions = [
+            question for question, _ in generated_problems("arithmetic", "train")[-args.cold_start_solutions :]
+        ]
+        return [{"question": q, "solution": solution(random.Random(0), q, textbook=True)} for q in questions]
+    rows = read_dataset(args.cold_start, None, "train", "cold_start")
+    if absent := {"question", "solution"} - set(rows.column_names):
+        fail(f"--cold-start {args.cold_start} has no column '{min(absent)}'.")
+    return rows.select_columns(["question", "solution"]).to_list()[: args.cold_start_solutions]
+
+
+def make_student(args: Args, folder: Path) -> None:
+    """Write the embedded model without every other layer: a smaller one, which at first can do nothing."""
+    model, tokenizer = load_model(args, placed=False)
+    model.model.layers = model.model.layers[::2]
+    model.config.num_hidden_layers = len(model.model.layers)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def check_stages(args: Args) -> None:
+    """End the program where a later stage could not begin, before the first one does."""
+    if not args.stages:
+        fail("--stages names no stage.")
+    if args.sharded_checkpoints:
+        fail("--sharded-checkpoints does not go with several --stages, each of which loads the model of another.")
+    load_problems(args, *load_model(args))
+    if "cold-start" in args.stages:
+        cold_start_solutions(args)
+    if "distill" in args.stages:
+        if args.student is not None:
+            load_problems(args, *load_model(args, setting="student"))
+        elif args.model != "arithmetic":
+            fail("--stages distill needs a smaller model to train: name it with --student.")
+
+
+def stage_folders(folder: Path, args: Args) -> list[Path]:
+    """The run folders of the stages: 1-cold-start, 2-rl, ..."""
+    return [folder / f"{number}-{stage}" for number, stage in enumerate(args.stages, 1)]
+
+
+def outcome(folder: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """The held-out evaluations before the first and after the last step of a stage, None if it is not done."""
+    if not (folder / "metrics.jsonl").exists():
+        return None
+    steps = json.loads((folder / "config.json").read_text())["args"]["steps"]
+    evaluations = {row["step"]: row for row in read_metrics(folder) if "eval/avg" in row}
+    return (evaluations[0], evaluations[steps]) if steps in evaluations else None
+
+
+class Stages(Run):
+    """The folder of all stages, with a run folder of each in it."""
+
+    def summarize(self) -> None:
+        """Print and write one table of the stages that are done."""
+        lines = ["| stage | held out before | after | greedy before | after | length of right answers before | after |"]
+        lines.append("|---|---|---|---|---|---|---|")
+        folders = stage_folders(self.dir, self.args)
+        for folder in folders:
+            if found := outcome(folder):
+                error = found[1]["eval/standard_error"]
+                accuracies, greedy = ([f"{row[f'eval/{key}']:.3f}" for row in found] for key in ("avg", "greedy"))
+                lengths = [f"{row['eval/length_correct'] or 0:.1f}" for row in found]
+                cells = [folder.name, accuracies[0], f"{accuracies[1]} ± {error:.3f}", *greedy, *lengths]
+                lines.append(f"| {' | '.join(cells)} |")
+        write_whole(self.dir / "stages.md", "\n".join(lines) + "\n")
+        lines += ["", f"stages                    {self.dir}"]
+        if not all(map(outcome, folders)):
+            lines.append(f"to go on                  {self.resume_command()}")
+        self.write_line("\n" + "\n".join(lines))
+
+
+def run_stages(args: Args) -> None:
+    """Every stage in turn: those that are done are passed over, one that was interrupted goes on."""
+    if args.resume is not None and (args.resume.parent / "config.json").exists():  # of one stage: the others follow
+        args = replace(args, resume=args.resume.parent)
+    with Stages(args, __file__) as run:
+        args, model, solutions = run.args, run.args.model, Path()
+        student = args.student or str(run.dir / "student")
+        if args.resume is None:
+            check_stages(args)
+            if rank() == 0:
+                if "distill" in args.stages and args.student is None:
+                    make_student(args, run.dir / "student")
+                run.write_config()
+            gather(None)  # it is there for all
+        for number, folder in enumerate(stage_folders(run.dir, args)):
+            stage = args.stages[number]
+            start = {"rl": model, "distill": student}.get(stage, args.model)
+            # Each stage has a seed of its own: the second RL does not meet its problems in the order of the first.
+            settings = {"seed": (args.seed + number) % (1 << 32), "stages": (stage,), "resume": None, "run_dir": folder}
+            of_stage = replace(args, model=start, **settings)
+            if stage == "rejection" or (stage == "distill" and not solutions.name):
+                solutions = folder.with_suffix(".jsonl")
+                if not solutions.exists():
+                    rejection_sample(replace(of_stage, model=model), solutions)
+            if (folder / "config.json").exists():
+                of_stage = Args(resume=folder)
+            if outcome(folder) is None:
+                if stage == "rl":
+                    main(of_stage)
+                elif stage == "cold-start":
+                    sft(of_stage, cold_start_solutions(args))
+                else:
+                    sft(of_stage, [json.loads(line) for line in solutions.read_text(encoding="utf-8").splitlines()])
+            if run.asked_to_stop or outcome(folder) is None:
+                break
+            model = str(checkpoints(folder)[-1])
+
+
+def main(args: Args) -> None:
+    stages = (Run(args, __file__).saved_settings() if args.resume else args).stages
+    if stages != ("rl",):
+        return run_stages(args)
+    with Run(args, __file__) as run:
+        args, P, G = run.args, run.args.prompts_per_step, run.args.responses_per_prompt
+        model, tokenizer = load_model(args)
+        train, held_out = load_problems(args, model, tokenizer)
+        verifier = run.closing(Verifier(tokenizer, train + held_out, args.answer_format, args.tolerance, args.reward))
+        engine = run.closing(make_engine(args, model, tokenizer, train + held_out))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
+        reference = load_model(args)[0] if args.kl_beta > 0 else None
+        history = WeightHistory(model, args.staleness)
+        done = run.restore(model, tokenizer, optimizer, history=history)
+        run.evaluate(done, engine, verifier, held_out)
+
+        for step in range(done + 1, args.steps + 1):
+            seed_step(args.seed, step)
+            with run.clock("sync"):
+                engine.load_weights(history.oldest())
+
+            # Generate G responses to each of P prompts, and verify their answers.
+            with run.clock("generate"):
+                problems = sample_problems(train, args.seed, (step - 1) * P, P)
+                prompts, seeds = [p.prompt_ids for p in problems], prompt_seeds(P, args.seed, step)
+                rollouts = engine.generate(prompts, G, args.max_response_tokens, args.temperature, seeds)
+            with run.clock("verify"):
+                correct = torch.tensor(verifier(problems, rollouts), device=model.device).float().view(P, G)  # (P, G)
+            engine.sleep()  # its memory is the learner's until it gets new weights
+            batch = collate(prompts, rollouts, model.device)
+            mask, rollout_logp = batch.sampled, batch.rollout_logp  # (B, T), (B, T)
+
+            # The learner's own log-probs at the rollout weights; the engine's differ in their numerics.
+            with run.clock("logps"):
+                old_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
+                ref_logp = batch_logps(reference, batch, args)[0] if reference else None  # (B, T)
+            rewards = batch.rewards.view(P, G)  # (P, G)
+            advantages = compute_advantages(rewards, args).view(-1, 1).expand(mask.shape)  # (B, T)
+            anchor_logp = old_logp if args.ratio_anchor == "learner" else rollout_logp  # (B, T)
+            run.require_finite(step, sampler_logp=rollout_logp, learner_logp=old_logp, advantage=advantages)
+
+            metrics = StepMetrics()
+            tis = tis_weight(old_logp, rollout_logp, mask, args)  # (B, T)
+            of_tis = {"tis_weight": tis, "tis_truncated": tis == args.tis_cap}  # (B, T), (B, T)
+            metrics.add({"entropy": entropy} | of_tis, token_weights(mask, args), mask)
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate(step, args)
+            with run.clock("train"):
+                for minibatch in minibatches(P, G, args):  # (b,) rows of whole groups
+                    weights = torch.zeros_like(old_logp)  # (B, T)
+                    weights[minibatch] = token_weights(mask[minibatch], args)
+                    for rows in micro_batches(minibatch, batch, args.micro_batch_tokens):
+                        logp, _ = token_logps(model, batch, rows, args)  # (b, T)
+                        loss, values = policy_loss(
+                            logp, anchor_logp[rows], rollout_logp[rows], advantages[rows], mask[rows], args
+                        )
+                        loss = tis[rows] * loss
+                        if reference:  # GRPO has the KL in the loss
+                            values["kl"] = kl_penalty(logp, ref_logp[rows])  # (b, T)
+                            loss = loss + args.kl_beta * values["kl"]
+                        metrics.add(values, weights[rows], mask[rows])
+                        loss = (weights[rows] * loss).sum()
+                        loss.backward()
+                        metrics.add_loss(loss)
+                    grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
+                    run.require_finite(step, loss=metrics.loss, gradient=grad_norm)
+                    optimizer.step()
+                    optimizer.zero_grad()
+                    metrics.add_update(grad_norm=grad_norm)
+
+            rollout = rollout_metrics(rewards, correct, rollouts, verifier.take_failures())
+            run.log(step, rollout | mismatch_metrics(old_logp, rollout_logp, mask) | metrics.result())
+            if run.due(step, args.save_every):
+                run.save(step)
+            if run.interrupted:
+                break
+            run.evaluate(step, engine, verifier, held_out)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args, description=__doc__))

@@ -1,0 +1,103 @@
+"""A second device on a machine that has none: tensors there compute on the CPU, but not together with the CPU's.
+
+    python -m tests.fake_device grpo --steps 1 ...     # all flags of the script
+
+Runs a script as on a GPU. Where a tensor of the device meets one of the CPU (other than a number, as on a GPU), the run
+ends with an error. It needs a process of its own.
+"""
+
+import sys
+from typing import Any
+
+import torch
+import tyro
+from torch import Tensor
+from torch.utils import backend_registration
+from torch.utils._pytree import tree_iter, tree_map
+
+DEVICE = torch.device("privateuseone", 0)  # torch's place for a device of one's own
+MOVES = {"aten::_to_copy", "aten::copy_", "aten::_copy_from"}
+# Indices may lie on the CPU.
+INDEXING = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
+
+
+class Module(backend_registration._DummyBackendModule):
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.bfloat16, torch.float16]
+
+
+class OnDevice(Tensor):
+    """Says that it is on DEVICE; its numbers are those of `inner`, on the CPU."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, inner: Tensor) -> "OnDevice":
+        return Tensor._make_wrapper_subclass(
+            cls, inner.shape, inner.stride(), inner.storage_offset(), dtype=inner.dtype, device=DEVICE
+        )
+
+    def __init__(self, inner: Tensor) -> None:
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, operator: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd"):
+            return operator.decompose(*args, **kwargs)
+        name = operator._schema.name
+        if name not in MOVES:
+            for tensor in tree_iter(args[:1] if name in INDEXING else (args, kwargs)):
+                if isinstance(tensor, Tensor) and not isinstance(tensor, cls) and tensor.ndim > 0:
+                    raise RuntimeError(f"{name}: tensors on the device and on the CPU")
+        stays = True
+        if kwargs.get("device") is not None:
+            stays = torch.device(kwargs["device"]).type == DEVICE.type
+            kwargs["device"] = torch.device("cpu")
+        result = operator(*tree_map(unwrapped, args), **tree_map(unwrapped, kwargs))
+        if operator._schema.is_mutable:  # what was changed in place is what comes back
+            if "out" in kwargs:
+                return kwargs["out"]
+            if isinstance(result, Tensor):
+                return args[0]
+        return tree_map(lambda x: cls(x) if isinstance(x, Tensor) else x, result) if stays else result
+
+
+def unwrapped(value: Any) -> Any:
+    return value.inner if isinstance(value, OnDevice) else value
+
+
+def empty(size: list[int], dtype: torch.dtype | None = None, **_: Any) -> Tensor:
+    return OnDevice(torch.empty(size, dtype=dtype))
+
+
+def empty_strided(size: list[int], stride: list[int], dtype: torch.dtype | None = None, **_: Any) -> Tensor:
+    return OnDevice(torch.empty_strided(size, stride, dtype=dtype))
+
+
+def copy(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
+    unwrapped(target).copy_(unwrapped(source))
+    return target
+
+
+def run(name: str, flags: list[str]) -> None:
+    """Run the script `name` with all that it places on a device on DEVICE."""
+    backend_registration._setup_privateuseone_for_python_backend("fake", backend_module=Module())
+    kernels = torch.library.Library("aten", "IMPL")
+    for operator, kernel in [("empty.memory_format", empty), ("empty_strided", empty_strided), ("_copy_from", copy)]:
+        kernels.impl(operator, kernel, "PrivateUse1")
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    to_list = Tensor.tolist
+    Tensor.tolist = lambda tensor: to_list(unwrapped(tensor))  # torch refuses it to subclasses
+
+    torch.accelerator.synchronize = lambda: None
+
+    from common import distributed, scripts
+
+    assert distributed.device().type == "fake"
+    script = scripts.load(name)
+    script.main(tyro.cli(script.Args, args=flags))
+
+
+if __name__ == "__main__":
+    run(sys.argv[1], sys.argv[2:])

@@ -1,0 +1,71 @@
+import math
+import os
+
+from oracles import Row, at_least, grpo, not_negative
+
+
+class Oracle(grpo.Oracle):
+    # Of ten tokens at most; the first eight tokens of a response have weights that are two, one and no batches old.
+    IN_FLIGHT = {"staleness": 2, "in_flight_every": 3, "steps": 4}
+    CASES = [
+        IN_FLIGHT | {"tis_cap": 1.3},
+        IN_FLIGHT | {"kv": "recompute", "correction": "sequence-tis", "tis_cap": 1.5, "ddof": 0},
+        IN_FLIGHT | {"correction": "icepop", "icepop_low": 0.8, "tis_cap": 1.2, "clip_eps": 0.05},
+        IN_FLIGHT | {"overlap": True, "correction": "sequence-mask", "tis_cap": 1.5},
+        {"staleness": 3, "in_flight_every": 4, "steps": 5, "overlap": True, "kv": "recompute", "kl_beta": 0.3}
+        | {"correction": "geometric-mask", "geometric_low": 0.95, "geometric_high": 1.04},
+        {"staleness": 1, "in_flight_every": 1, "steps": 3, "correction": "deepseek", "deepseek_delta": 0.02}
+        | {"ratio_anchor": "sampler", "tis_cap": 0.0, "responses_per_prompt": 3},
+        {"staleness": 2, "in_flight_every": 0, "steps": 4, "overlap": True, "correction": "none"},
+        {"staleness": 0, "in_flight_every": 0, "num_minibatches": 1, "update_epochs": 1},
+    ]
+    RANGES = {
+        **grpo.Oracle.RANGES,
+        "in_flight_every": at_least(0),
+        "icepop_low": lambda v: 0 <= v <= 1,
+        "geometric_low": lambda v: 0 <= v <= 1,
+        "geometric_high": lambda v: 1 <= v <= 1e6,
+        "deepseek_delta": not_negative,
+    }
+    DEFAULTS = {
+        **grpo.Oracle.DEFAULTS,
+        "staleness": 2,
+        "in_flight_every": 16,
+        "kv": "keep",
+        "overlap": False,
+        "correction": "token-tis",
+        "tis_cap": 5.0,
+        "icepop_low": 0.5,
+        "geometric_low": 0.9,
+        "geometric_high": 1.1,
+        "deepseek_delta": 0.5,
+    }
+
+    def settings_fit(self):
+        newer = self.args.in_flight_every or self.args.overlap
+        return (self.args.staleness > 0 or not newer) and not (self.args.overlap and os.cpu_count() == 1)
+
+    def version(self, t):
+        every, k = self.args.in_flight_every, self.args.staleness
+        return min(t // every, k) if every else 0
+
+    def keeps_cache(self):
+        return self.args.kv == "keep"
+
+    def tis(self, row: Row):
+        kind, cap, n = self.args.correction, self.args.tis_cap, len(row.old)
+        if kind == "deepseek":
+            away = sum(mu - pi for mu, pi in zip(row.rollout, row.new, strict=True)) / n > self.args.deepseek_delta
+            return [0.0 if away and a < 0 else 1.0 for a in row.advantages]
+        rho = [math.exp(old - mu) for old, mu in zip(row.old, row.rollout, strict=True)]
+        whole = math.prod(rho)
+        if kind == "geometric-mask":
+            return [float(self.args.geometric_low <= whole ** (1 / n) <= self.args.geometric_high)] * n
+        if kind == "none" or cap == 0:
+            return [1.0] * n
+        return {
+            "token-tis": [min(x, cap) for x in rho],
+            "sequence-tis": [min(whole, cap)] * n,
+            "icepop": [x if self.args.icepop_low <= x <= cap else 0.0 for x in rho],
+            "sequence-mask": [whole if whole <= cap else 0.0] * n,
+        }[kind]

@@ -1,0 +1,26 @@
+from oracles import at_least, grpo
+
+
+class Oracle(grpo.Oracle):
+    # Supervised stages and what they are made of: test_recipes.py
+    ELSEWHERE = {
+        "stages", "cold_start", "cold_start_solutions", "rejection_prompts", "student",
+        "sft_epochs", "sft_batch", "sft_lr",
+    }  # fmt: skip
+    RANGES = {
+        **grpo.Oracle.RANGES,
+        **dict.fromkeys(["cold_start_solutions", "rejection_prompts", "sft_epochs", "sft_batch"], at_least(1)),
+        "sft_lr": lambda v: 0 < v <= 1,
+    }
+    DEFAULTS = {
+        **grpo.Oracle.DEFAULTS,
+        "clip_eps": 10.0,
+        "stages": ("rl",),
+        "cold_start": None,
+        "cold_start_solutions": 64,
+        "rejection_prompts": 512,
+        "student": None,
+        "sft_epochs": 2,
+        "sft_batch": 32,
+        "sft_lr": 3e-4,
+    }

@@ -1,0 +1,114 @@
+import math
+from dataclasses import replace
+
+from oracles import cispo, positive
+
+from transformers import AutoTokenizer
+
+
+def share(value):
+    return 0 <= value <= 1
+
+
+class Oracle(cispo.Oracle):
+    INTERRUPTED = {"interrupt_from": 0.3, "interrupt_to": 0.6, "interrupt_text": "=?", "thinking_end": "T"}
+    CASES = [
+        {"steps": 3, "staleness": 1, "max_grad_norm": 1e6, **INTERRUPTED},  # not clipped: the mean's scale shows
+        {"ratio_cap": 1.05, "average": "token", "num_minibatches": 2, "update_epochs": 2, "interrupt_from": 1.0},
+        {"std": "group", "ddof": 0, "average": "response", "ratio_anchor": "learner", "tis_cap": 1.1, **INTERRUPTED},
+        {"filter_groups": False, "kl_beta": 0.3, "num_minibatches": 2, "interrupt_from": 1.0, "fp32_lm_head": False},
+        {
+            **{"steps": 5, "prompts_per_step": 16, "responses_per_prompt": 2, "num_minibatches": 2},
+            **{"no_resampling_pass_rate": 0.5, "ddof": 0, "staleness": 2, "interrupt_from": 1.0},
+        },
+    ]
+    RANGES = {
+        **cispo.Oracle.RANGES,
+        "interrupt_from": share,
+        "interrupt_to": share,
+        "no_resampling_pass_rate": positive,
+    }
+    DEFAULTS = {
+        **cispo.Oracle.DEFAULTS,
+        "staleness": 8,
+        "interrupt_from": 0.5,
+        "interrupt_to": 0.65,
+        "interrupt_text": "\n\\boxed{",
+        "thinking_end": "\\boxed{",
+        "fp32_lm_head": True,
+        "average": "prompt",
+        "std": "batch",
+        "filter_groups": True,
+        "no_resampling_pass_rate": 0.9,
+        "ratio_anchor": "sampler",
+        "tis_cap": 0.0,
+        "num_minibatches": 1,
+    }
+
+    def __init__(self, args):
+        super().__init__(args)
+        self.solved, self.silent = set(), set()  # prompts that may not come again; responses without signal
+
+    def settings_fit(self):
+        return self.args.interrupt_from == 1 or self.args.interrupt_from <= self.args.interrupt_to
+
+    def batch(self, rounds):
+        """What a second round of generation brought are the ends of those that were told to answer."""
+        groups, *more = rounds
+        ends = [end for (end,) in more[0]] if more else []
+        groups = [[self.told(response, ends) for response in group] for group in groups]
+        assert not ends, "something that nobody asked for was generated"
+        assert len(groups) == self.args.prompts_per_step
+        for group in groups:
+            assert tuple(group[0].prompt) not in self.solved, "a prompt that was solved comes again"
+        for group in groups:
+            if sum(r.correct for r in group) / len(group) >= self.args.no_resampling_pass_rate:
+                self.solved.add(tuple(group[0].prompt))
+        mixed = [group for group in groups if 0 < sum(r.correct for r in group) < len(group)]
+        self.silent = {id(r) for group in groups for r in group if group not in mixed}
+        return groups
+
+    def told(self, response, ends):
+        """A response with its end, where that is the first of `ends`, which it takes away."""
+        if self.args.interrupt_from == 1:
+            return response
+        tokenizer, T = AutoTokenizer.from_pretrained("models/arithmetic"), self.args.max_response_tokens
+        text = tokenizer.convert_tokens_to_ids(list(self.args.interrupt_text))  # a token for each character
+        first, last = math.floor(self.args.interrupt_from * T), math.floor(self.args.interrupt_to * T)
+        thinks = [
+            t < len(response.tokens) and self.args.thinking_end not in tokenizer.decode(response.tokens[:t])
+            for t in range(last + 1)
+        ]
+        for t in range(first, last + 1):
+            if ends and ends[0].prompt == response.prompt + response.tokens[:t] + text:
+                assert thinks[t], "it did not think any more"
+                end = ends.pop(0)
+                assert t + len(text) + len(end.tokens) <= T
+                return replace(
+                    response,
+                    tokens=response.tokens[:t] + text + end.tokens,
+                    logps=response.logps[:t] + [0.0] * len(text) + end.logps,
+                    sampled=response.sampled[:t] + [False] * len(text) + end.sampled,
+                    truncated=end.truncated,
+                )
+        assert not thinks[last], "it should have been told"
+        return response
+
+    def counts(self, response):
+        return not (self.args.filter_groups and id(response) in self.silent)
+
+    def leaves_out(self):
+        return self.args.filter_groups
+
+    def advantages(self, rewards):
+        if self.args.std == "group":
+            return super().advantages(rewards)
+        centered = [[r - sum(row) / len(row) for r in row] for row in rewards]
+        counted = [a for row in centered if len(set(row)) > 1 or not self.args.filter_groups for a in row]
+        std = math.sqrt(sum(a**2 for a in counted) / (len(counted) - self.args.ddof)) if counted else 0.0
+        return [[a / (std + 1e-6) for a in row] for row in centered]
+
+    def weight(self, lengths, i):
+        rows = {"token": len(lengths), "response": 1, "prompt": self.args.responses_per_prompt}[self.args.average]
+        parts = [lengths[start : start + rows] for start in range(0, len(lengths), rows)]
+        return 1 / (len(parts) * sum(parts[i // rows]))
