@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from common.answers import last_boxed, parse_number
 from common.cli import fail, first_line, flag
@@ -28,6 +28,7 @@ from common.settings import (
 import numpy as np
 
 INSTRUCTION = "\nPlease reason step by step, and put your final answer within \\boxed{}."
+R = TypeVar("R")
 Pair = tuple[Any, str | tuple[str, ...] | Countdown | GymAnswer]  # a question, as text or chat messages, and its answer
 MOST_EMPTY = 0.01  # share of rows without a question or answer that may be left out
 
@@ -358,26 +359,33 @@ def load_problems(
     return problems
 
 
-def sample_problems(problems: list[Problem], seed: int, start: int, count: int) -> list[Problem]:
-    """Problems number `start` to `start + count` of an endless stream of reshuffled passes.
+def sample_rows(rows: list[R], seed: int, start: int, count: int) -> list[R]:
+    """Rows number `start` to `start + count` of an endless stream of reshuffled passes.
 
-    The stream depends on the seed alone, so a resumed run goes on where it was interrupted. Of several data sets each
-    has a stream of its own, and chance decides which of them is next, each with its share.
+    The stream depends on the seed alone, so a resumed run goes on where it was interrupted.
+    """
+    sampled, size = [], len(rows)
+    while len(sampled) < count:
+        epoch, offset = divmod(start + len(sampled), size)
+        order = random.Random(f"{seed}-{epoch}").sample(range(size), size)
+        sampled += [rows[i] for i in order[offset : offset + count - len(sampled)]]
+    return sampled
+
+
+def sample_problems(problems: list[Problem], seed: int, start: int, count: int) -> list[Problem]:
+    """`sample_rows` of problems; of several data sets each has a stream of its own.
+
+    Chance decides from which the next problem comes, each with its share, by the seed and the problem's number alone.
     """
     parts: dict[str, list[Problem]] = {}
     for problem in problems:
         parts.setdefault(problem.dataset, []).append(problem)
-    if len(parts) > 1:
-        shares = [part[0].share for part in parts.values()]
-        chosen = np.random.default_rng(seed).choice(len(parts), start + count, p=shares)  # a longer one begins alike
-        streams = [
-            iter(sample_problems(part, seed, int((chosen[:start] == i).sum()), int((chosen[start:] == i).sum())))
-            for i, part in enumerate(parts.values())
-        ]
-        return [next(streams[i]) for i in chosen[start:]]
-    sampled, size = [], len(problems)
-    while len(sampled) < count:
-        epoch, offset = divmod(start + len(sampled), size)
-        order = random.Random(f"{seed}-{epoch}").sample(range(size), size)
-        sampled += [problems[i] for i in order[offset : offset + count - len(sampled)]]
-    return sampled
+    if len(parts) == 1:
+        return sample_rows(problems, seed, start, count)
+    shares = [part[0].share for part in parts.values()]
+    chosen = np.random.default_rng(seed).choice(len(parts), start + count, p=shares)  # a longer one begins alike
+    streams = [
+        iter(sample_rows(part, seed, int((chosen[:start] == i).sum()), int((chosen[start:] == i).sum())))
+        for i, part in enumerate(parts.values())
+    ]
+    return [next(streams[i]) for i in chosen[start:]]

@@ -47,8 +47,8 @@ def split_weight(text: str) -> tuple[str, float]:
 class Worker:
     """A process that runs one function; it is started when it is first asked, and again after it was killed."""
 
-    def __init__(self, name: str, limit: float = TIME_LIMIT) -> None:
-        self.name, self.limit = name, limit
+    def __init__(self, name: str, limit: float | None = None) -> None:
+        self.name, self.limit = name, limit or TIME_LIMIT
         self.process: subprocess.Popen[str] | None = None
 
     def start(self) -> bool:

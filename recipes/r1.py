@@ -37,7 +37,7 @@ from typing import Any, Literal
 from common.batch import collate, micro_batches, minibatches
 from common.checkpoints import checkpoints
 from common.cli import fail
-from common.data import generated_problems, load_problems, make_prompt, read_dataset, sample_problems
+from common.data import generated_problems, load_problems, make_prompt, read_dataset, sample_problems, sample_rows
 from common.distributed import gather, rank
 from common.engines import WeightHistory, make_engine, prompt_seeds
 from common.folders import write_whole
@@ -207,7 +207,7 @@ def sft(args: Args, solutions: list[dict[str, str]]) -> None:
         for step in range(done + 1, args.steps + 1):
             seed_step(args.seed, step)
             engine.sleep()
-            some = sample_problems(examples, args.seed, (step - 1) * args.sft_batch, args.sft_batch)
+            some = sample_rows(examples, args.seed, (step - 1) * args.sft_batch, args.sft_batch)
             prompts, answers = zip(*some, strict=True)
             lengths = [len(answer) for answer in answers]
             nothing, everything = ([[value] * n for n in lengths] for value in (0.0, True))

@@ -514,9 +514,9 @@ class TestR1:
             adam_step(optimizer, *rest)
             updates.append((before, gradients, [p.detach().clone() for p in parameters]))
 
-        used, sampled = [], r1.sample_problems
+        used, sampled = [], r1.sample_rows
         monkeypatch.setattr(torch.optim.AdamW, "step", recorded)
-        monkeypatch.setattr(r1, "sample_problems", lambda *a: used.append(sampled(*a)) or used[-1])
+        monkeypatch.setattr(r1, "sample_rows", lambda *a: used.append(sampled(*a)) or used[-1])
         solutions = [{"question": f"{i}+{i}=?", "solution": "\\boxed{" + "7" * (1 + i % 4) + "}"} for i in range(20)]
         args = r1.Args(
             model=str(tiny_model), dataset=str(tiny_model / "problems.jsonl"), run_dir=tmp_path / "run",
