@@ -91,6 +91,8 @@ def run(name: str, flags: list[str]) -> None:
     Tensor.tolist = lambda tensor: to_list(unwrapped(tensor))  # torch refuses it to subclasses
 
     torch.accelerator.synchronize = lambda: None
+    save = torch.save  # reads the memory of a tensor, and these have none
+    torch.save = lambda value, *more, **named: save(tree_map(unwrapped, value), *more, **named)
 
     from common import distributed, scripts
 
