@@ -1,7 +1,7 @@
 # The GPU environment: CUDA from the wheels of torch and vLLM, so the base needs the driver's hooks and a compiler only.
 #
 #     docker build -t rl-scripts .
-#     docker run --gpus all --shm-size 8g -v "$PWD/runs:/work/runs" rl-scripts python grpo.py --model ...
+#     docker run --gpus all --shm-size 8g -v "$PWD/runs:/rl/runs" rl-scripts python grpo.py --model ...
 #
 # It was not built where this repository is tested: there is neither Docker nor a GPU.
 FROM nvidia/cuda:13.0.2-devel-ubuntu24.04
@@ -17,7 +17,7 @@ ENV VIRTUAL_ENV=/opt/venv
 ENV PATH="$VIRTUAL_ENV/bin:$PATH"
 RUN python3 -m venv "$VIRTUAL_ENV"
 
-WORKDIR /work
+WORKDIR /rl
 # Before the scripts: an edited script does not install everything again.
 COPY requirements.txt requirements-vllm.txt ./
 RUN pip install --no-cache-dir -r requirements-vllm.txt
