@@ -1,12 +1,12 @@
 """Every method at the top level under stress: stale rollouts and many updates from each batch.
 
-    nice -n 15 python -m benchmarks.stress            # runs what is not there yet, seed by seed, then draws
-    python -m benchmarks.stress --redraw              # only the page and the picture, from stress.json
+    python -m benchmarks.stress                       # runs what stress.json has not yet, seed by seed, then draws
+    python -m benchmarks.stress --redraw              # only the page and the picture
 
-30 steps of 64 responses; k rollout batches of staleness, and 4, 16 or 32 updates from every batch (passes of four
-minibatches). A method keeps its paper's own defaults, nothing is tuned. A run has collapsed if its held-out accuracy
-ends below half of its best training accuracy (mean of 5 steps). Runs are kept in runs/claims/ (claims/runs.py), so an
-interrupted comparison goes on; the figures land in benchmarks/stress.json, stress.png and docs/stress.md.
+30 steps of 64 responses, with one stress at a time: four updates from rollouts that are 0, 1, 4 or 16 batches old, or
+4, 16 or 32 updates (passes of four minibatches) from fresh ones. A method keeps its paper's own defaults, nothing is
+tuned. A run has collapsed if its held-out accuracy ends below half of its best training accuracy (mean of 5 steps). The
+figures land in benchmarks/stress.json, stress.png and docs/stress.md.
 """
 
 import json
@@ -26,15 +26,19 @@ from matplotlib.figure import Figure
 
 HERE = Path(__file__).parent
 METHODS = [method for method in parents() if script_path(method).parent == ROOT]
-STALENESS, UPDATES, WINDOW = (0, 1, 4, 16), (4, 16, 32), 5
+WINDOW = 5
+AGES, UPDATES = "age of the rollouts, in rollout batches", "updates from each rollout batch"
+STRESSES = {AGES: {k: (k, 4) for k in (0, 1, 4, 16)}, UPDATES: {n: (0, n) for n in (4, 16, 32)}}  # value: (k, updates)
+CELLS = list(dict.fromkeys(cell for cells in STRESSES.values() for cell in cells.values()))
 PAGE_HEAD = """# All methods under stress
 
-Each method with its paper's defaults for 30 steps of 64 responses: rollouts that are k batches old, and 4, 16 or 32
-updates from every batch. At the default settings of the scripts all methods [do alike](methods.md); here they do not.
-Made by `python -m benchmarks.stress` ({seeds} seeds, 95 % intervals). A run has collapsed if its held-out accuracy
-(avg@8 on 64 problems; {base:.2f} before training) ends below half of its best training accuracy.
+Each method with its paper's defaults for 30 steps of 64 responses, under one stress at a time: four updates from
+rollouts that are k batches old, or many updates from each fresh batch. At the default settings of the scripts the
+methods [do much alike](methods.md). Made by `python -m benchmarks.stress` ({seeds} seeds, 95 % intervals). A run has
+collapsed if its held-out accuracy (avg@8 on 64 problems; {base:.2f} before training) ends below half of its best
+training accuracy.
 
-![Held-out accuracy by staleness, each method beside GRPO](../benchmarks/stress.png)
+![Held-out accuracy under stress, each method beside GRPO](../benchmarks/stress.png)
 """
 
 
@@ -77,10 +81,10 @@ def accuracy(cell: list[dict]) -> tuple[float, float]:
 
 def table(runs: list[dict], title: str, form) -> str:
     """A line per method, a column per cell; `form` writes the runs of a cell."""
-    heads = " | ".join(f"{updates}, k = {k}" for updates in UPDATES for k in STALENESS)
-    lines = [f"\n## {title}\n", f"| updates per batch, staleness | {heads} |", f"|---|{'---|' * 12}"]
+    heads = " | ".join(f"{updates}, k = {k}" for k, updates in CELLS)
+    lines = [f"\n## {title}\n", f"| updates per batch, staleness | {heads} |", f"|---|{'---|' * len(CELLS)}"]
     for method in METHODS:
-        cells = (of_cell(runs, method, k, updates) for updates in UPDATES for k in STALENESS)
+        cells = (of_cell(runs, method, *cell) for cell in CELLS)
         lines.append(f"| {method} | {' | '.join(form(cell) if cell else '' for cell in cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -104,43 +108,41 @@ def page(runs: list[dict]) -> str:
 
 
 def draw(runs: list[dict]) -> None:
-    """A column for each method beside GRPO in gray, a row for each number of updates."""
+    """A column for each method beside GRPO in gray, a row for each stress."""
     others = [method for method in METHODS if method != "grpo"]
-    figure = Figure(figsize=(1.5 * len(others), 6), layout="constrained")
-    panels = figure.subplots(len(UPDATES), len(others), sharex=True, sharey=True)
-    for of_row, updates in zip(panels, UPDATES, strict=True):
-        for axes, method in zip(of_row, others, strict=True):
+    figure = Figure(figsize=(1.5 * len(others), 4.6), layout="constrained")
+    rows = figure.subfigures(len(STRESSES), 1)
+    for row, (stress, cells) in zip(rows, STRESSES.items(), strict=True):
+        panels = row.subplots(1, len(others), sharey=True)
+        row.supxlabel(stress, fontsize="medium")
+        for axes, method in zip(panels, others, strict=True):
             for name, color in (("grpo", GRAY), (method, BLUE)):
-                cells = {x: of_cell(runs, name, k, updates) for x, k in enumerate(STALENESS)}
-                cells = {x: cell for x, cell in cells.items() if cell}
-                if not cells:
-                    continue
-                means, halves = zip(*map(accuracy, cells.values()), strict=True)
-                axes.errorbar(list(cells), means, halves, color=color, marker="o", markersize=3, capsize=2)
-                lost = [x for x, cell in cells.items() if mean(r["collapsed"] for r in cell) > 0.5]
-                axes.plot(lost, [means[list(cells).index(x)] for x in lost], "x", color=RED, markersize=7, zorder=3)
-            axes.set(ylim=(0, 1), xticks=range(len(STALENESS)), xticklabels=STALENESS)
+                tried = [(x, of_cell(runs, name, *cell)) for x, cell in enumerate(cells.values())]
+                xs, found = zip(*[(x, cell) for x, cell in tried if cell], strict=True)
+                means, halves = zip(*map(accuracy, found), strict=True)
+                axes.errorbar(xs, means, halves, color=color, marker="o", markersize=3, capsize=2)
+                lost = [i for i, cell in enumerate(found) if mean(r["collapsed"] for r in cell) > 0.5]
+                axes.plot([xs[i] for i in lost], [means[i] for i in lost], "x", color=RED, markersize=7, zorder=3)
+            axes.set(ylim=(0, 1), xlim=(-0.3, len(cells) - 0.7), xticks=range(len(cells)), xticklabels=cells)
             axes.grid(alpha=0.3)
-        of_row[0].set_ylabel(f"{updates} updates per batch")
-    for axes, method in zip(panels[0], others, strict=True):
-        axes.set_title(method, color=BLUE, fontsize="medium")
-    figure.supxlabel("age of the rollouts, in rollout batches")
+            axes.set_title(method, color=BLUE, fontsize="medium")
+        panels[0].set_ylabel("accuracy")
     figure.suptitle("Held-out accuracy: each method beside GRPO (gray); a red cross where most runs collapsed")
     figure.savefig(HERE / "stress.png", dpi=80)
 
 
 def main(args: Args) -> None:
     results = HERE / "stress.json"
+    runs = json.loads(results.read_text()) if results.exists() else []
     if not args.redraw:
-        cells = [(method, k, updates) for k in STALENESS for updates in UPDATES for method in METHODS]
-        jobs = [(*cell, seed) for seed in range(1, args.seeds + 1) for cell in cells]
-        runs = []
+        known = {(r["method"], r["k"], r["updates"], r["seed"]) for r in runs}
+        jobs = [(m, *cell, seed) for seed in range(1, args.seeds + 1) for cell in CELLS for m in METHODS]
+        jobs = [job for job in jobs if job not in known]
         with ThreadPoolExecutor(JOBS) as pool:
             done = pool.map(lambda job: summary(trial(arm(*job[:3]), job[3])), jobs)
             for job, found in zip(jobs, done, strict=True):
                 runs.append(dict(zip(("method", "k", "updates", "seed"), job, strict=True)) | rounded(found))
                 results.write_text("[\n" + ",\n".join(map(json.dumps, runs)) + "\n]\n")
-    runs = json.loads(results.read_text())
     (ROOT / "docs" / "stress.md").write_text(page(runs))
     draw(runs)
 

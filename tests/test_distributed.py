@@ -112,29 +112,35 @@ def test_more_processes_than_rows(tmp_path):
     assert_same(tmp_path / "1", tmp_path / "3", 1e-5)
 
 
-def test_resume_with_another_number(tmp_path):
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder of a run of two processes."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    finish(start(2, "grpo.py", folder, SMALL + " --staleness 1 --kl-beta 0.05"))
+    return folder
+
+
+@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.slow), 2, 3])
+def test_resume_with_another_number(processes, whole, tmp_path):
     """A run goes on with another number of processes as if it had not; with the same number, to the bit."""
-    finish(start(2, "grpo.py", tmp_path / "whole", SMALL + " --staleness 1 --kl-beta 0.05"))
-    for processes in (1, 2, 3):
-        folder = tmp_path / f"{processes}"
-        shutil.copytree(tmp_path / "whole", folder)
-        shutil.rmtree(folder / "checkpoint-000003")
-        output = finish(start(processes, "grpo.py", folder, resume=True))
-        assert "after step 2" in output
-        assert_same(tmp_path / "whole", folder, 0 if processes == 2 else 1e-5)
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder)
+    shutil.rmtree(folder / "checkpoint-000003")
+    output = finish(start(processes, "grpo.py", folder, resume=True))
+    assert "after step 2" in output
+    assert_same(whole, folder, 0 if processes == 2 else 1e-5)
 
 
-def test_sharded_checkpoints(tmp_path):
+def test_sharded_checkpoints(whole, tmp_path):
     """Each process saves its part; another number of them goes on from there, and one command makes a model of them."""
-    finish(start(1, "grpo.py", tmp_path / "one"))
-    finish(start(2, "grpo.py", tmp_path / "parts", SMALL + " --sharded-checkpoints"))
+    finish(start(2, "grpo.py", tmp_path / "parts", SMALL + " --staleness 1 --kl-beta 0.05 --sharded-checkpoints"))
     last = tmp_path / "parts" / "checkpoint-000003"
     assert not (last / "model.safetensors").exists()
     checkpoints.main([str(last), str(tmp_path / "model")])
     shutil.rmtree(last)
     assert "after step 2" in finish(start(1, "grpo.py", tmp_path / "parts", resume=True))
     checkpoints.main([str(last), str(tmp_path / "model-resumed")])
-    expected = dict(AutoModelForCausalLM.from_pretrained(tmp_path / "one" / last.name).named_parameters())
+    expected = dict(AutoModelForCausalLM.from_pretrained(whole / last.name).named_parameters())
     for folder in (tmp_path / "model", tmp_path / "model-resumed"):
         weights = dict(AutoModelForCausalLM.from_pretrained(folder).named_parameters())
         assert max((weights[name] - expected[name]).abs().max() for name in expected) <= 1e-5
@@ -216,6 +222,7 @@ def test_rows_are_dealt_once(processes, monkeypatch):
         assert len(part) * int(batch.lengths[part].max()) <= 200
 
 
+@pytest.mark.slow
 def test_memory_and_traffic():
     """Of 16 bytes per parameter each process holds its share; what it receives is what the formula says."""
     one, two = sharding.measure(1), sharding.measure(2)

@@ -600,6 +600,7 @@ class TestR1:
             r1.sft_examples([longer, asked], *given)
         assert "none of 2 solutions" in capsys.readouterr().err
 
+    @pytest.mark.slow
     def test_a_kill_at_any_stage(self, whole, tmp_path, monkeypatch, capsys):
         """Killed once in every stage, between its checkpoints or while it samples, it ends as if nothing had been."""
         folder, killed = tmp_path / "cut", []
