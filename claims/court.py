@@ -7,6 +7,7 @@ judged; `compute` gives a dict of numbers, `verdict` and `effect` judge and summ
 import copy
 import importlib
 import json
+import re
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -30,7 +31,7 @@ from torch import Tensor
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
-PAGE = ROOT / "docs" / "claims.md"
+PAGE, README = ROOT / "docs" / "claims.md", ROOT / "README.md"
 VERDICTS = REPRODUCED, REFUTED, WITHIN_NOISE, VOID = "reproduced", "refuted", "within noise", "void"
 PARTS = ("Said by:", "Tested:", "Rule:")  # what the paragraphs of a claim's docstring begin with, after the claim
 KINDS = {
@@ -38,12 +39,27 @@ KINDS = {
     "model": "On the embedded model: a few passes or updates, no training run",
     "runs": "By training runs",
 }
+TABLE_HEAD = "| claim | verdict | effect | command |", "|---|---|---|---|"
+IN_README = (  # claims by runs that show what methods change
+    "stale_rollouts_are_harmless",
+    "anchoring_on_the_sampler_repairs_staleness",
+    "sampler_anchor_suits_a_quantized_sampler",
+    "reusing_responses_pays",
+    "clip_needs_both_bounds",
+    "gspo_clips_more_and_learns_as_well",
+    "cispo_is_twice_as_fast",
+    "response_mean_lengthens_wrong_answers",
+    "k1_in_the_loss_holds_the_policy",
+    "critic_is_unnecessary",
+    "dynamic_sampling_pays",
+    "thinking_lengthens_because_it_pays",
+)
 PAGE_HEAD = """# The court of claims
 
 What papers and write-ups say about these methods, each tested by one file of `claims/`. Its docstring says who claims
 it, what is tested and by which rule it is judged. A verdict says what was measured here, on a policy that can be
 enumerated or on the embedded model; none of them says what is true at scale. It links to its picture.
-`python -m claims --page` makes this page from `claims/results/`.
+`python -m claims --page` makes this page, and the README's table, from `claims/results/`.
 
 - **reproduced**: the effect goes the claimed way, and is large enough to be worth naming.
 - **refuted**: an effect of that size is excluded, here.
@@ -130,22 +146,25 @@ def draw(name: str) -> Path:
     return path
 
 
+def row(name: str, to_root: str) -> str:
+    """The line of a claim in a table; `to_root` leads from the page to the repository's root."""
+    stored = record(name)
+    cells = (
+        f"[{statement(name)}]({to_root}claims/{name}.py)",
+        f"[{stored['verdict']}]({to_root}claims/results/{name}.png)",
+        stored["effect"].replace("|", "\\|"),
+        f"`python -m claims {name}`",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
 def page() -> str:
     """docs/claims.md: every claim with its verdict, from the stored results."""
     lines = [PAGE_HEAD]
     for kind, heading in KINDS.items():
         of_kind = [name for name in names() if kind == load(name).KIND and record(name)]
         if of_kind:
-            lines += ["", f"## {heading}", "", "| claim | verdict | effect | command |", "|---|---|---|---|"]
-        for name in of_kind:
-            stored = record(name)
-            cells = (
-                f"[{statement(name)}](../claims/{name}.py)",
-                f"[{stored['verdict']}](../claims/results/{name}.png)",
-                stored["effect"].replace("|", "\\|"),
-                f"`python -m claims {name}`",
-            )
-            lines.append(f"| {' | '.join(cells)} |")
+            lines += ["", f"## {heading}", "", *TABLE_HEAD, *(row(name, "../") for name in of_kind)]
     if waiting := [name for name in names() if record(name) is None]:
         lines += ["", "## Rules without a verdict yet", "", "Their runs are still to be made.", ""]
         lines += [f"- [{statement(name)}](../claims/{name}.py) `python -m claims {name}`" for name in waiting]
@@ -153,10 +172,21 @@ def page() -> str:
 
 
 def counts() -> str:
-    """How many verdicts there are of each kind, as the README says it."""
+    """How many verdicts there are of each kind."""
     verdicts = [stored["verdict"] for name in names() if (stored := record(name))]
     *parts, last = (f"{verdicts.count(word)} {word}" for word in VERDICTS if word in verdicts)
     return f"[{len(verdicts)} verdicts](docs/claims.md), {', '.join(parts)} and {last}"
+
+
+def readme(text: str) -> str:
+    """The README `text` with its counts, and its table of claims by runs, as the stored results have them.
+
+    The table leaves out what docs/claims.md adds to the means and differences.
+    """
+    lines = [row(name, "") for name in IN_README if record(name)]
+    lines = [re.sub(r" \(smallest to be seen [^)]*\)|; clipped [^|]*(?= \|)", "", line) for line in lines]
+    text = re.sub(r"(?<=\n\n)\| claim \|.*?\n(?=\n)", "\n".join([*TABLE_HEAD, *lines]) + "\n", text, flags=re.DOTALL)
+    return re.sub(r"\[\d+ verdicts\]\(docs/claims\.md\), [^.]* and \d+ [a-z ]+", counts(), text)
 
 
 def axes(title: str, xlabel: str, ylabel: str, **more: Any) -> Axes:

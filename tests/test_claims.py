@@ -134,10 +134,17 @@ def test_the_page_shows_the_stored_verdicts():
     assert court.PAGE.read_text() == court.page(), "python -m claims --page"
 
 
-def test_readme_counts_the_verdicts():
+def test_the_readme_shows_the_stored_verdicts():
     verdicts = [court.record(name)["verdict"] for name in JUDGED]
     assert f"{verdicts.count('reproduced')} reproduced" in court.counts() and f"[{len(JUDGED)} " in court.counts()
-    assert court.counts() in " ".join((ROOT / "README.md").read_text().split()), "python -m claims --page"
+    text = court.README.read_text()
+    assert court.readme(text) == text, "python -m claims --page"
+    assert court.counts() in text
+    for name in filter(court.record, court.IN_README):
+        stored = court.record(name)
+        assert f"| [{stored['verdict']}](claims/results/{name}.png) | {stored['effect'][:40]}" in text
+    outdated = text.replace(f"[{len(JUDGED)} verdicts]", "[7 verdicts]").replace("| reproduced", "| refuted")
+    assert court.readme(outdated) == text
 
 
 # Claims by runs
