@@ -1,6 +1,6 @@
 """DCPO's clip leaves unlikely tokens far more room to grow than a fixed one, and likely tokens no more.
 
-Said by: DCPO, 2509.02333, Eq. 4 to 8, with ε_low = 0.16, ε_high = 0.2 and no ratio beyond 10.
+Said by: DCPO, 2509.02333, Sec. 3, with ε_low = 0.16, ε_high = 0.2 and no ratio beyond 10.
 
 Tested: for tokens of probability q = 0.001 to 0.99 under the old policy, the smallest ratio with a gradient where the
 advantage is -1 and the largest where it is 1, by bisection: methods/dcpo.py and grpo.py.
