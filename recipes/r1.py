@@ -38,7 +38,7 @@ from common.batch import collate, micro_batches, minibatches
 from common.checkpoints import checkpoints
 from common.cli import fail
 from common.data import generated_problems, load_problems, make_prompt, read_dataset, sample_problems, sample_rows
-from common.distributed import gather, rank
+from common.distributed import any_process, gather, rank
 from common.engines import WeightHistory, make_engine, prompt_seeds
 from common.folders import write_whole
 from common.logprobs import batch_logps, token_logps
@@ -319,6 +319,11 @@ def outcome(folder: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
     return (evaluations[0], evaluations[steps]) if steps in evaluations else None
 
 
+def progress(folder: Path) -> tuple[bool, bool]:
+    """Whether a stage has begun and whether it is done, as the process that writes its folder sees it."""
+    return gather(((folder / "config.json").exists(), outcome(folder) is not None))[0]
+
+
 class Stages(Run):
     """The folder of all stages, with a run folder of each in it."""
 
@@ -365,18 +370,19 @@ def run_stages(args: Args) -> None:
             of_stage = replace(args, model=start, **settings)
             if stage == "rejection" or (stage == "distill" and not solutions.name):
                 solutions = folder.with_suffix(".jsonl")
-                if not solutions.exists():
+                if not gather(solutions.exists())[0]:
                     rejection_sample(replace(of_stage, model=model), solutions)
-            if (folder / "config.json").exists():
+            begun, done = progress(folder)
+            if begun:
                 of_stage = Args(resume=folder)
-            if outcome(folder) is None:
+            if not done:
                 if stage == "rl":
                     main(of_stage)
                 elif stage == "cold-start":
                     sft(of_stage, cold_start_solutions(args))
                 else:
                     sft(of_stage, [json.loads(line) for line in solutions.read_text(encoding="utf-8").splitlines()])
-            if run.asked_to_stop or outcome(folder) is None:
+            if any_process(run.asked_to_stop > 0) or not progress(folder)[1]:
                 break
             model = str(checkpoints(folder)[-1])
 

@@ -199,6 +199,7 @@ MUTATIONS = [
     Mutation("the band begins at the mean", "(statistics.mean, min, max)", "(statistics.mean, statistics.mean, max)", "common/plots.py", LOOKING),
     Mutation("the cosine is a line", "0.5 * (1.0 + math.cos(math.pi * progress))", "1.0 - progress", "common/schedule.py"),
     Mutation("gradients are means of processes", "divide_factor(1.0)", "divide_factor(float(world_size()))", "common/distributed.py", DISTRIBUTED),
+    Mutation("each process looks for itself how far a stage is", "outcome(folder) is not None))[0]", "outcome(folder) is not None))[-1]", "recipes/r1.py", DISTRIBUTED),
     Mutation("every process has all rows", "parts(rows[i::N], batch", "parts(rows, batch", "common/batch.py", DISTRIBUTED),
     Mutation("every process the same prompts", "some = prompt_ids[mine]", "some = prompt_ids[: len(prompt_ids[mine])]", "common/engines.py", DISTRIBUTED),
     Mutation("log-probs of one's own rows only", "return sum_over_processes(results)", "return results", "common/logprobs.py", DISTRIBUTED),

@@ -14,6 +14,7 @@ from common import checkpoints
 from common.batch import collate, micro_batches
 from common.plots import read_metrics
 from common.records import Rollouts
+from recipes import r1
 
 import pytest
 import torch
@@ -101,6 +102,22 @@ def test_in_flight_weights_of_several_processes(tmp_path):
     for processes in (1, 2):
         finish(start(processes, "-m recipes.pipeline_rl", tmp_path / str(processes), flags))
     assert_same(tmp_path / "1", tmp_path / "2", 1e-5)
+
+
+def test_who_says_how_far_a_stage_is(tmp_path, monkeypatch):
+    """The first process, which writes its folder; what another one finds there may be a moment old."""
+    monkeypatch.setattr(r1, "gather", lambda mine: [(True, True), mine])
+    assert r1.progress(tmp_path / "not begun") == (True, True)
+
+
+@pytest.mark.slow
+def test_stages_of_several_processes(tmp_path):
+    """All of them agree which stage is next, and each stage ends as that of one process."""
+    flags = SMALL + " --stages cold-start rl rejection --cold-start-solutions 32 --rejection-prompts 8 --sft-batch 16"
+    for processes in (1, 2):
+        finish(start(processes, "-m recipes.r1", tmp_path / str(processes), flags))
+    for stage in ("1-cold-start", "2-rl", "3-rejection"):
+        assert_same(tmp_path / "1" / stage, tmp_path / "2" / stage, 1e-5)
 
 
 @pytest.mark.slow
