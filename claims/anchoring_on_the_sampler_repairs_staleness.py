@@ -1,4 +1,4 @@
-"""Importance sampling makes stale rollouts usable.
+"""Importance sampling recovers accuracy that stale rollouts lose.
 
 Said by: slides on asynchronous training ("applying importance sampling also helps"); DPPO, 2602.04879, takes the ratio
 to the sampler; AReaL, 2505.24298, keeps a recomputed ratio and weighs by its distance from the sampler.

@@ -1,4 +1,4 @@
-"""CISPO, which keeps the gradient of every token, reaches DAPO's accuracy in half the steps.
+"""CISPO, which keeps the gradient of every token, reaches DAPO's accuracy in far fewer steps.
 
 Said by: MiniMax-M1, 2506.13585, Sec. 3.1 (CISPO matches DAPO with half the training steps; 16 updates per batch).
 
@@ -7,9 +7,9 @@ of 64 responses with 16 updates each: DAPO's clip (0.2 and 0.28; recipes/olmo3.p
 cispo.py, whose cap is not published, with 5 and 2. Steps until the mean training accuracy of 5 steps reaches 0.5; a run
 that never does counts with 26.
 
-Rule: 95 % interval of the paired difference in steps for the better cap. Reproduced if CISPO needs fewer by a third of
-DAPO's mean or more and the interval excludes 0; refuted if the interval excludes that. Void where DAPO clips less than
-1 %.
+Rule: 95 % interval of the paired difference in steps for the better cap (which favors CISPO). Reproduced if CISPO needs
+fewer by a third of DAPO's mean or more and the interval excludes 0; refuted if the interval excludes that. Void where
+DAPO clips less than 1 %.
 """
 
 from statistics import mean

@@ -1,4 +1,4 @@
-"""Where rollouts are reused, both bounds of PPO's clip are needed: without either, training collapses.
+"""Where rollouts are reused, both bounds of PPO's clip are needed: taking either away costs accuracy.
 
 Said by: PPO, 1707.06347, Table 1 (without clipping or penalty it does worse than nothing). DAPO, 2503.14476, Sec. 3.1,
 and others loosen the upper bound; CISPO, 2506.13585, has no bound that ends a gradient.

@@ -6,14 +6,14 @@ Tested: the embedded model after 16 updates of grpo.py on one batch of 32 prompt
 passes). The share of tokens without gradient by the probability that they were sampled with, at the first token of the
 response, which decides the style of answering, and among the fifth of the tokens with the highest entropy.
 
-Rule: reproduced if at least 1 % of the tokens are clipped in all (else void: within noise), and tokens below 0.2 are
-clipped at least 10 times as often as those above 0.9; else refuted.
+Rule: reproduced if at least 1 % of the tokens are clipped in all (else void), and tokens below 0.2 are clipped at least
+10 times as often as those above 0.9; else refuted.
 """
 
 import itertools
 
 import grpo
-from claims.court import WITHIN_NOISE, axes, decide, embedded, updates
+from claims.court import VOID, axes, decide, embedded, updates
 from common.logprobs import batch_logps
 from common.plots import BLUE
 
@@ -45,7 +45,7 @@ def compute():
 
 def verdict(result):
     if result["all"] < 0.01:
-        return WITHIN_NOISE
+        return VOID
     return decide(result["below 0.2"] >= 10 * result["above 0.9"])
 
 

@@ -1,11 +1,12 @@
-"""A small model learns more from a trained teacher than from reinforcement learning of its own.
+"""A small model learns more from a teacher of its size that was trained for longer than from RL of its own.
 
 Said by: DeepSeek-R1, 2501.12948, Sec. 4.1 (distillation against RL on a 32B model); on-policy distillation, Thinking
 Machines (2025).
 
 Tested: methods/opd.py, on-policy distillation by the KL to a teacher at each token, and grpo.py, for 30 steps of 64
 responses of the student with four updates each. The teacher is the same base model after 80 steps of grpo.py with seed
-1: no larger than the student, so that only the kind of signal differs. Its own training is not counted.
+1: no larger than the student, so that only the kind of signal differs. Its own training is not counted. It ended 0.034
+above the runs with RL, so a gain of 0.05 was hardly possible: a better teacher may give another verdict.
 
 Rule: by held-out accuracy, 95 % interval of the paired difference. Reproduced if the student gains 0.05 or more over RL
 and the interval excludes 0; refuted if the interval excludes such a gain.

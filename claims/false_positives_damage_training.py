@@ -6,7 +6,8 @@ Tested: grpo.py for 30 steps where the reward of a wrong answer is 1 with chance
 accuracy is measured by the true verifier.
 
 Rule: 95 % intervals of the paired differences from q = 0. Reproduced if q = 0.2 loses 0.05 or more and the interval
-excludes 0, and q = 0.5 has no higher mean than q = 0.2; refuted if the interval at q = 0.2 excludes a loss of 0.05.
+excludes 0, and q = 0.5 has no higher mean than q = 0.2; refuted if the interval at q = 0.2 excludes a loss of 0.05; a
+loss that q = 0.5 does not have is within noise.
 """
 
 from statistics import mean

@@ -1,7 +1,7 @@
-"""Less than 1 % of the tokens, of negative advantage and pushed too far, make training unstable.
+"""Masking less than 1 % of the tokens, of negative advantage and pushed too far, keeps training stable.
 
-Said by: DPPO, 2602.04879 (masking at most 0.5 % of the tokens, those of negative samples outside the trust
-region, is enough for stability).
+Said by: DPPO, 2602.04879 (masking at most 0.5 % of the tokens, those of negative samples outside the trust region, is
+enough for stability).
 
 Tested: dppo.py (total variation, δ = 0.2) for 25 steps of 64 responses with 16 updates each: no mask, the mask on
 negative advantages alone, on positive ones alone, on both; and, as a control, on as many tokens of negative advantage

@@ -1,4 +1,4 @@
-"""Many responses per prompt are needed for a stable gradient.
+"""Groups of two responses give a noisier gradient than large groups, at equal responses.
 
 Said by: write-ups on GRPO, after DeepSeekMath's G = 64 (2402.03300). Against it: 2510.00977, by which two are enough.
 

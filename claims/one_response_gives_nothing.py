@@ -1,9 +1,9 @@
-"""GRPO with one response per prompt has an advantage of 0 and learns nothing.
+"""GRPO with one response per prompt has an advantage of 0, whichever standard deviation it divides by.
 
 Said by: write-ups on the group size. Some libraries define the advantage of a lone response as its reward instead.
 
-Tested: grpo.py's advantages for groups of one response, right or wrong, with the population's and the sample's
-standard deviation.
+Tested: grpo.py's advantages for groups of one response, right or wrong, with the population's and the sample's standard
+deviation.
 
 Rule: reproduced if the advantage is 0 under both; else refuted.
 """

@@ -1,4 +1,4 @@
-"""GRPO's mean over each response makes wrong answers longer; dividing by a constant does not, at equal accuracy.
+"""GRPO's mean over each response makes wrong answers longer than dividing by a constant does.
 
 Said by: Dr. GRPO, 2503.20783, Sec. 3.1 and 3.2 (wrong responses of GRPO grow; without both normalizations tokens are
 saved). There the mean and the std were taken away together.

@@ -1,4 +1,4 @@
-"""Rewards of 1 and -1, as in DAPO, train differently from rewards of 1 and 0.
+"""Rewards of 1 and -1, as in DAPO, train differently from rewards of 1 and 0 under a group baseline.
 
 Said by: write-ups that list DAPO's rewards, 2503.14476, Eq. 7, among its changes.
 

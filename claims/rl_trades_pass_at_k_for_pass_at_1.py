@@ -7,7 +7,7 @@ Tested: pass@32 of 64 held-out sums of 5 to 8 terms before and after 60 steps of
 maxrl_keeps_pass_at_k_in_training.py), both sampled at temperature 1.
 
 Rule: reproduced if pass@1 rises and pass@32 falls by 0.02 or more, with a 95 % interval over seeds that excludes 0;
-refuted if the interval excludes such a fall of pass@32.
+refuted if the interval excludes such a fall of pass@32, or if pass@1 does not rise.
 """
 
 from claims.court import REFUTED, REPRODUCED

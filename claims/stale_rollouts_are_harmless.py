@@ -1,4 +1,4 @@
-"""Rollouts of weights that are up to 8 rollout batches old do not hurt.
+"""Rollouts that are 8 rollout batches (16 updates) old do not hurt, even where nothing corrects for it.
 
 Said by: slides and posts on asynchronous training ("in practice, this doesn't hurt until > 8 steps"); ScaleRL,
 2510.13786, settles on PipelineRL with 8 steps.

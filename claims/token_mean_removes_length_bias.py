@@ -1,12 +1,12 @@
-"""Averaging over tokens instead of responses removes GRPO's length bias.
+"""Averaging over the tokens of a group instead of responses removes GRPO's length bias.
 
 Said by: DAPO, 2503.14476, Eq. 8 and 12, whose printed objective averages over the tokens of a group, and many
 write-ups, which call it as unbiased as Dr. GRPO. DAPO's code averages over the minibatch instead.
 
 Tested: a policy that is right or wrong by chance (p = 1/2) and stops with chance 1/4 after each token, at the latest
-after 12: length and reward have nothing to do with one another, so the expected gradient on the logit of stopping
-after a right response should be 0. It is computed over all outcomes of P groups of G, with the advantages of grpo.py
-and the token weights of grpo.py, dapo.py and dr_grpo.py. Positive: right responses shrink, wrong ones grow as much.
+after 12: length and reward have nothing to do with one another, so the expected gradient on the logit of stopping after
+a right response should be 0. It is computed over all outcomes of P groups of G, with the advantages of grpo.py and the
+token weights of grpo.py, dapo.py and dr_grpo.py. Positive: right responses shrink, wrong ones grow as much.
 
 Rule: reproduced if the printed objective leaves less than 10 % of GRPO's bias at G = 8; else refuted. What larger
 groups and a mean over the minibatch leave is shown beside it.
