@@ -49,10 +49,7 @@ IN_README = (  # claims by runs that show what methods change
     "gspo_clips_more_and_learns_as_well",
     "cispo_is_twice_as_fast",
     "response_mean_lengthens_wrong_answers",
-    "k1_in_the_loss_holds_the_policy",
     "critic_is_unnecessary",
-    "dynamic_sampling_pays",
-    "thinking_lengthens_because_it_pays",
 )
 PAGE_HEAD = """# The court of claims
 

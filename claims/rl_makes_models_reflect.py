@@ -5,7 +5,7 @@ self-reflection in base models, and no higher accuracy where it appears.
 
 Tested: the share of 2048 responses in which the embedded model writes "wait" and corrects a line, before and after 30
 steps of grpo.py. The base model does it now and then, since its training text does. The accuracy of responses with and
-without it is reported. The base's share, one figure from 2,048 responses for all seeds, is itself uncertain by 0.005,
+without it is reported. The base's share, one figure from 2,048 responses for all seeds, is itself uncertain by 0.003,
 which the interval leaves out.
 
 Rule: reproduced if training raises the share by 0.01 or more and the 95 % interval over seeds excludes 0; refuted if
@@ -19,6 +19,8 @@ from claims.court import embedded
 from claims.runs import compare, drawn, judged, told
 from common.models import load_model
 
+import torch
+
 KIND = "runs"
 ARMS = {"before": "grpo", "after": "grpo"}
 
@@ -28,8 +30,8 @@ def waits(model):
     """Share of the responses with "wait", and the accuracy of those with it and without it."""
     args = grpo.Args(model=model)
     _, batch, correct = embedded(256, 8, args)
-    letter = load_model(args)[1].convert_tokens_to_ids("w")
-    with_it = ((batch.response == letter) & batch.mask).any(1)
+    tokens = [row[mask].tolist() for row, mask in zip(batch.response, batch.mask, strict=True)]
+    with_it = torch.tensor(["wait" in text for text in load_model(args)[1].batch_decode(tokens)])
     correct = correct.flatten().bool()
     return [x.float().mean().item() if len(x) else 0.0 for x in (with_it, correct[with_it], correct[~with_it])]
 

@@ -11,7 +11,8 @@ Differs from its parent grpo.py:
 - --kl full takes the KL over the vocabulary (GKD with λ = 1; Qwen3): at π_old the same gradient in
   expectation, without the chance of one token. There the code of the first has no counterpart.
 
-    python -m methods.opd
+    python grpo.py --run-dir runs/teacher
+    python -m methods.opd --teacher runs/teacher/checkpoint-000100
 """
 
 from dataclasses import dataclass

@@ -42,7 +42,7 @@ def write_additions(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
         fail("name the folder to write: python -m models.smollm runs/smollm")
     folder = Path(sys.argv[1])
     must_be_new(folder)

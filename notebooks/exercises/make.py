@@ -128,7 +128,7 @@ def make(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
         fail("name the folder to make: python -m notebooks.exercises.make handout")
     folder = Path(sys.argv[1])
     if folder.exists():
