@@ -6,7 +6,7 @@
 Differs from its parent grpo.py:
 - no division by |o_i|: under it, a long wrong response is punished less per token than a short
   one, so wrong responses grow. The sum over tokens is divided by the constant L, the length limit;
-- no division by the group's std: it weighs prompts that are nearly always or nearly never solved
+- no division by the group's std: it weights prompts that are nearly always or nearly never solved
   more than the others.
 Some code drops only the std. The paper's aggregation is a sum over a constant, not a token average.
 

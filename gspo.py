@@ -111,7 +111,7 @@ def policy_loss(
 def tis_weight(old_logp: Tensor, rollout_logp: Tensor, mask: Tensor, args: Args) -> Tensor:
     """(B, T) weights of truncated importance sampling: min(π_old / π_sampler, C), token by token (Yao et al., 2025).
 
-    A response's loss is the same at each of its tokens, so their mean is what weighs it (verl's form).
+    A response's loss is the same at each of its tokens, so their mean is what weights it (verl's form).
     """
     weight = torch.exp(old_logp - rollout_logp).clamp(max=args.tis_cap)  # (B, T)
     return weight if args.tis_cap > 0 else torch.ones_like(weight)

@@ -4,7 +4,7 @@
     python -m benchmarks.router_shift --model runs/experts
 
 One rollout batch, then the updates of grpo.py on it, 4 and 16 of them. Before and after, every layer's router says
-which two experts a token has, and how likely each is. RSPO weighs a token by exp(-mean |log r_new - log r_old|), over
+which two experts a token has, and how likely each is. RSPO weights a token by exp(-mean |log r_new - log r_old|), over
 its old experts and the layers, and not below a floor of 0.8. What it has to correct is what lies below 1.
 The figures land in benchmarks/router_shift.json.
 """

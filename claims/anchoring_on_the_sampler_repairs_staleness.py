@@ -1,7 +1,7 @@
 """Importance sampling recovers accuracy that stale rollouts lose.
 
 Said by: slides on asynchronous training ("applying importance sampling also helps"); DPPO, 2602.04879, takes the ratio
-to the sampler; AReaL, 2505.24298, keeps a recomputed ratio and weighs by its distance from the sampler.
+to the sampler; AReaL, 2505.24298, keeps a recomputed ratio and weights by its distance from the sampler.
 
 Tested: grpo.py with rollouts 8 batches old (two updates from each, learning rate 1.5e-4, 48 steps): uncorrected;
 recomputed log-probs and truncated importance sampling (TIS); the ratio and its clip anchored on the sampler.

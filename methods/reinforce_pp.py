@@ -7,7 +7,7 @@
 
 Differs from its parent grpo.py:
 - the unit of the advantages is the whole batch's: a group's own std depends on its few rewards, and
-  would weigh a prompt that is nearly always right, or nearly always wrong, more than others;
+  would weight a prompt that is nearly always right, or nearly always wrong, more than others;
 - REINFORCE++ needs no group, so that each response can have a prompt of its own;
 - the KL is a part of the rewards of the tokens, where k1 has the gradient of the KL itself.
 Statistics are of tokens: long responses count more, so that a group without signal has advantages a little off

@@ -76,7 +76,7 @@ class Args(Settings):
     correction: Literal[
         "none", "token-tis", "sequence-tis", "icepop", "sequence-mask", "geometric-mask", "deepseek"
     ] = "token-tis"
-    """What weighs or masks tokens and responses that the learner at π_old would have sampled less or more often."""
+    """What weights or masks tokens and responses that the learner at π_old would have sampled less or more often."""
     icepop_low: Share = 0.5
     """α: icepop leaves out tokens with a smaller ρ, and with a larger one than --tis-cap. Ring-1T 0.5 and 5."""
     geometric_low: Share = 0.9

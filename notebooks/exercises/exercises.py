@@ -80,7 +80,7 @@ EXERCISES = [
         ("gmpo", "tis_weight", 3,
          "All inputs (B, T). Returns (B, T): the geometric mean over a response of the capped weights of its tokens."),
         ("dppo", "policy_loss", 3,
-         LOGPS + "\n    The ratio is to the sampler, weighs log π and is capped at args.ratio_cap; a token is left\n"
+         LOGPS + "\n    The ratio is to the sampler, weights log π and is capped at args.ratio_cap; a token is left\n"
          "    out where the ratio has gone the advantage's way and divergence(μ, π, kind) exceeds args.delta."),
     )
 ]  # fmt: skip

@@ -106,7 +106,7 @@ MISTAKES = [
      "it divides by the width T of the mask; the mean is over the B rows."),
     ("reinforce.policy_loss", "loss = -advantages * logp", "loss = advantages * logp", MINUS),
     ("reinforce.policy_loss", "loss = -advantages * logp", "loss = -advantages * logp.exp()",
-     "it weighs the probability; the policy gradient is that of log π: no exp."),
+     "it weights the probability; the policy gradient is that of log π: no exp."),
     # RLOO
     ("rloo.compute_advantages", "(rewards.shape[1] - 1)", "rewards.shape[1]",
      "the mean of the others divides by G; there are G - 1 others."),

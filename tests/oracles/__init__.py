@@ -150,7 +150,7 @@ class Reference:
         return row.rollout if getattr(self.args, "ratio_anchor", "learner") == "sampler" else row.old
 
     def row(self, row: Row) -> tuple[list[float], list[float]]:
-        """A response's losses, one per token and weighed by TIS, and the slope of their sum in each `new` log-prob."""
+        """A response's losses, one per token and weighted by TIS, and the slope of their sum in each `new` log-prob."""
         raise NotImplementedError("each method has its own")
 
     def entropy_slopes(self, row: Row) -> list[float]:
@@ -162,7 +162,7 @@ class Reference:
         return 0.0
 
     def distribution_loss(self, row: Row, every: list[Any]) -> Any:
-        """What a response's loss has of whole distributions (V,), to be differentiated; weighed as its other losses."""
+        """What a response's loss has of whole distributions (V,), to be differentiated; weights as for the other losses."""
         return 0.0
 
     def with_kl(self, row: Row) -> tuple[list[float], list[float]]:

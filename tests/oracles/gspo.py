@@ -31,6 +31,6 @@ class Oracle(grpo.Oracle):
         s = math.exp(sum(new - anchor for new, anchor in zip(row.new, self.anchor(row), strict=True)) / len(row.new))
         clipped = (a > 0 and s > high) or (a < 0 and s < low)
         value = (high if a > 0 else low) * a if clipped else s * a
-        # The weighed row is -Σ_t w_t s A; each log-prob moves s by s / |o|.
+        # The weighted row is -Σ_t w_t s A; each log-prob moves s by s / |o|.
         slope = 0.0 if clipped else -sum(weights) * s * a / len(row.new)
         return [-w * value for w in weights], [slope] * len(row.new)
