@@ -5,13 +5,14 @@
 
 A method keeps its paper's own defaults (clip bounds, aggregation, reward), nothing is tuned. Where one needs a teacher,
 it is the model after as many steps of grpo.py with seed 1, in runs/. The figures land in benchmarks/methods.json,
-benchmarks/methods.md and benchmarks/methods.png.
+benchmarks/methods.png and the table of docs/methods.md.
 """
 
 import itertools
 import json
 import math
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -152,7 +153,8 @@ def main(args: Args) -> None:
             for r in pool.map(one, [job for job in plan if job not in done]):
                 runs.append(r)
                 results.write_text("[\n" + ",\n".join(json.dumps(r) for r in runs) + "\n]\n")
-    (HERE / "methods.md").write_text(table(runs))
+    page = ROOT / "docs" / "methods.md"
+    page.write_text(re.sub(r"\| method \|.*?\n(?=\n)", table(runs), page.read_text(), flags=re.DOTALL))
     draw(runs)
     print(table(runs))
 

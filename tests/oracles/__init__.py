@@ -162,7 +162,7 @@ class Reference:
         return 0.0
 
     def distribution_loss(self, row: Row, every: list[Any]) -> Any:
-        """What a response's loss has of whole distributions (V,), to be differentiated; weights as for the other losses."""
+        """What a response's loss has of whole distributions (V,), to be differentiated; weights as elsewhere."""
         return 0.0
 
     def with_kl(self, row: Row) -> tuple[list[float], list[float]]:
