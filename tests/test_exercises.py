@@ -584,3 +584,13 @@ def test_a_picture_of_a_run(tmp_path):
     figure = silent_bugs.show_bug("C")
     shown = [axes for axes in figure.axes if axes.get_visible()]
     assert all(len(axes.lines) == 6 for axes in shown) and len(shown) >= 9
+
+
+@pytest.mark.parametrize("module", ["notebooks.exercises.make", "models.smollm"])
+def test_an_option_is_no_folder(module, tmp_path):
+    command = [sys.executable, "-m", module, "--help"]
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert ended.returncode == 2 and ended.stderr.startswith("error: name the folder")
+    assert not any(tmp_path.iterdir())
