@@ -47,7 +47,6 @@ IN_README = (  # claims by runs that show what methods change
     "reusing_responses_pays",
     "clip_needs_both_bounds",
     "gspo_clips_more_and_learns_as_well",
-    "cispo_is_twice_as_fast",
     "response_mean_lengthens_wrong_answers",
     "critic_is_unnecessary",
 )

@@ -1,7 +1,10 @@
 """What the pages for readers say of the code is so."""
 
+import json
 import re
 from pathlib import Path
+
+from benchmarks import methods, stress
 
 import pytest
 
@@ -34,6 +37,12 @@ def test_links_lead_somewhere(page):
 def test_all_questions_are_answered():
     page = (ROOT / "notebooks/README.md").read_text()
     assert re.findall(r"^\*\*(\d+)\.", page, re.M) == [str(i) for i in range(1, 16)]
+
+
+def test_tables_show_what_was_measured():
+    measured = {name: json.loads((ROOT / f"benchmarks/{name}.json").read_text()) for name in ("methods", "stress")}
+    assert methods.table(measured["methods"]) in (ROOT / "docs/methods.md").read_text()
+    assert (ROOT / "docs/stress.md").read_text() == stress.page(measured["stress"])
 
 
 def test_the_readme_is_short_and_its_diff_is_real():
