@@ -33,8 +33,8 @@ CELLS = list(dict.fromkeys(cell for cells in STRESSES.values() for cell in cells
 PAGE_HEAD = """# All methods under stress
 
 Each method with its paper's defaults for 30 steps of 64 responses, under one stress at a time: four updates from
-rollouts that are k batches old, or many updates from each fresh batch. At the default settings of the scripts the
-methods [do much alike](methods.md). Made by `python -m benchmarks.stress` ({seeds} seeds; 95 % intervals from three on).
+rollouts that are k batches old, or many updates from each fresh batch. At the default settings the methods
+[do much alike](methods.md). Made by `python -m benchmarks.stress` ({seeds} seeds; 95 % intervals from three on).
 A run has collapsed if its held-out accuracy (avg@8 on 64 problems; {base:.2f} before training) ends below half of its
 best training accuracy; one whose numbers are not finite counts with an accuracy of 0. REINFORCE and RLOO are made for
 one update from a batch.
