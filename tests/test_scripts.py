@@ -134,7 +134,8 @@ def test_every_script_has_its_place():
     }  # fmt: skip
     for name in parents():
         path = script_path(name)
-        assert f"\n    python {' '.join(command(path))}\n" in docstring(path) + "\n"
+        usage = re.escape(f"python {' '.join(command(path))}")
+        assert re.search(rf"^    {usage}( --.*)?$", docstring(path), re.MULTILINE), f"{name} does not say how it is run"
 
 
 def test_every_script_has_a_look_of_its_own():
