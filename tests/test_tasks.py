@@ -237,7 +237,8 @@ def test_tasks_of_reasoning_gym_are_disjoint_and_always_the_same(stand_in, capsy
     train, held_out = gym_problems("reasoning-gym:mirror")
     questions = [question for question, _ in held_out + train]
     assert len(held_out) == 256 and len(train) == 26 * 80 - 256 and len(set(questions)) == len(questions)
-    assert gym_problems("reasoning-gym:mirror") == (train, held_out)  # whatever strings hash to
+    again = gym_problems.__wrapped__("reasoning-gym:mirror")  # in another process, whatever strings hash to there
+    assert [question for question, _ in again[1] + again[0]] == questions
     with pytest.raises(SystemExit):
         gym_problems("reasoning-gym:miror")
     assert "there is no task 'miror', but mirror." in capsys.readouterr().err
