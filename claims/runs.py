@@ -232,7 +232,7 @@ def drawn(
         right.plot(arm["values"], [row] * len(arm["values"]), "o", color=color, alpha=0.35, markersize=4)
         mean, half = interval(arm["values"])
         right.errorbar(mean, row, xerr=half, fmt="o", color=color, capsize=4)
-    left.set(xlabel="step", ylabel=f"{curve}, mean of {result['seeds']} seeds")
+    left.set(xlabel=f"step (mean of {result['seeds']} seeds)", ylabel=curve)
     count = len(result["arms"])
     right.set(xlabel=metric, yticks=range(count), yticklabels=result["arms"], ylim=(count - 0.5, -0.5))
     for panel in (left, right):
