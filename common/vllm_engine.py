@@ -46,11 +46,14 @@ def repack_cpu_head(model: Any) -> None:
 def check_memory(args: ModelSettings, model: Any, total: int) -> None:
     """End the program where the engine's share of a GPU of `total` bytes leaves too little to the learner.
 
-    The engine starts beside weights alone; it wakes beside moments too, those of PPO's critic, and the reference model.
+    The engine starts beside weights alone; it wakes beside moments too, those of a critic, the reference model, and a
+    teacher, which is counted as large as the learner.
     """
     weights = sum(local(weight).nbytes for weight in model.parameters())
     moments = 2 * sum(local(weight).nbytes for weight in model.parameters() if weight.requires_grad)
-    held = (weights + moments) * (1 + hasattr(args, "gae_lambda")) + weights * (getattr(args, "kl_beta", 0) > 0)
+    reference = getattr(args, "kl_beta", 0) > 0 and not getattr(args, "spin", False)
+    frozen = reference + (getattr(args, "teacher", None) is not None)
+    held = (weights + moments) * (1 + hasattr(args, "critic_lr")) + weights * frozen
     left = (1 - args.gpu_memory_utilization) * total
     if held > left:
         fail(

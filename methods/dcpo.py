@@ -119,7 +119,7 @@ def policy_loss(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Per-token loss (B, T) and per-token metrics, all inputs (B, T); only `logp` carries a gradient.
 
-    On-policy every ratio is 1, and the loss the mean of the advantages: 0 at the first visits of all prompts.
+    On-policy every ratio is 1, and the loss -G times the mean of the advantages: 0 at the first visits of all prompts.
     """
     ratio = torch.exp(logp - old_logp)  # (B, T)
     low = 0.5 + 0.5 * (1 - 4 * args.clip_eps_low * torch.exp(-old_logp)).clamp(min=0).sqrt()  # (B, T)

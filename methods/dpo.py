@@ -14,8 +14,9 @@ minibatch. At the reference m = 0, and the gradient within a group is GRPO's wit
 
 With --spin it is SPIN, self-play fine-tuning: 2401.01335 (Jan 2024), Eq. 4.7, and rewards count no more:
 - w is the data set's solution, l the policy's own response, right or wrong: all of them, as G - 1 pairs with it;
-- π_ref is the policy that sampled l, the opponent in the game: one iteration of SPIN is one rollout batch here
-  (paper: two passes over 50,000 prompts). When the policy writes as the data set does, no pair teaches anything.
+- π_ref is the policy before the batch, the opponent in the game, which sampled l where --staleness is 0: one iteration
+  of SPIN is one rollout batch here (paper: two passes over 50,000 prompts). When the policy writes as the data set
+  does, no pair teaches anything.
 
     python -m methods.dpo
     python -m methods.dpo --spin
@@ -50,7 +51,7 @@ from torch import Tensor
 class Args(Settings):
     # DPO
     kl_beta: Positive = 0.1
-    """β: weight of the KL to the initial model, which the loss has in it. Paper 0.1, and 0.5 for summaries."""
+    """β: weight of the KL to the initial model (SPIN: the opponent) in the loss. Paper 0.1, for summaries 0.5."""
     spin: bool = False
     """SPIN: prefer the data set's solutions, all of the text in the answer column, to the policy's own responses."""
     num_minibatches: Count = 4
@@ -173,12 +174,13 @@ def main(args: Args) -> None:
                 old_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
                 ref_logp = batch_logps(reference, batch, args)[0] if reference else old_logp  # (B, T), DPO
             rewards = torch.tensor(rollouts.rewards, device=model.device).view(P, own)  # (P, own), DPO
-            require_binary(rewards, "a pair of DPO has a right response and a wrong one")  # DPO
             preferred = rewards  # (P, G), DPO: what makes a pair
             if args.spin:  # DPO
                 is_solution = torch.arange(P * G, device=model.device) % G == 0  # (B,)
                 preferred = is_solution.float().view(P, G)  # (P, G)
                 mask = mask | (batch.mask & is_solution[:, None])  # (B, T)
+            else:
+                require_binary(rewards, "a pair of DPO has a right response and a wrong one")
             run.require_finite(step, sampler_logp=rollout_logp, learner_logp=old_logp, reference_logp=ref_logp)
 
             metrics = StepMetrics()

@@ -14,7 +14,8 @@ become likelier still, and with it falls what can be found by sampling:
   those at which it is high, where responses fork;
 - all tokens count the same, as in all these papers.
 Shares and statistics are of a rollout batch at its own weights; the authors' codes have those of micro-batches, at the
-weights of each update. KL-Cov's KL is k3 here and |log r| there. c has no floor in the paper; here, as in its code, 0.
+weights of each update. KL-Cov's KL is k3 here and |log r| there. Clip-Cov's code ends the ratio at 2 besides, its
+paper does not. c has no floor in the paper; here, as in its code, 0.
 
     python -m methods.entropy
 """
@@ -109,6 +110,8 @@ def compute_advantages(rewards: Tensor, args: Args) -> Tensor:
 
 def choose(old_logp: Tensor, entropy: Tensor, advantages: Tensor, mask: Tensor, args: Args) -> Tensor:
     """The tokens of a rollout batch that the control acts on, as a mask; all (B, T)."""
+    if args.control in ("none", "bonus", "adaptive"):
+        return torch.zeros_like(mask)
     candidates, score, share = mask, entropy, args.top_share  # (B, T), (B, T)
     if args.control in ("clip-cov", "kl-cov"):
         score = (old_logp - old_logp[mask].mean()) * (advantages - advantages[mask].mean())  # (B, T)

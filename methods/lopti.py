@@ -52,9 +52,9 @@ class Args(Settings):
     tis_cap: NonNegative = 2.0
     """C: cap of π_old / π_sampler, the correction for the sampler's other numerics; 0 turns it off."""
     num_minibatches: Count = 4
-    """Parts of a rollout batch, with one optimizer update each."""
+    """Parts of a rollout batch, with one optimizer update each in every pass: with Lopti there are two."""
     update_epochs: Count = 1
-    """Passes over each rollout batch; updates per batch = update_epochs * num_minibatches. Papers: 1 or 2."""
+    """Passes over each rollout batch; updates per batch = update_epochs * num_minibatches, twice that with Lopti."""
     responses_per_prompt: GroupSize = 8
     """G: responses to each prompt, the group. Papers: 8 to 64."""
 

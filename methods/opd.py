@@ -41,7 +41,7 @@ class Args(Settings):
     teacher: str | None = None
     """Needed: a model with the same tokenizer, on the hub or in a folder, such as a checkpoint of another run."""
     kl: Literal["sampled", "full"] = "sampled"
-    """The KL from the sampled token alone, or over the whole vocabulary: (tokens, V) log-probs are in memory then."""
+    """The KL from the sampled token, or over the whole vocabulary: no ratio, and (tokens, V) log-probs in memory."""
     kl_beta: NonNegative = 0.0
     """β: weight of the KL to the initial model in the loss. Papers 0."""
     ratio_anchor: Literal["learner", "sampler"] = "learner"
@@ -127,6 +127,8 @@ def full_kl(model: torch.nn.Module, teacher: torch.nn.Module, V: int, batch: Bat
 def main(args: Args) -> None:
     if args.teacher is None and args.resume is None:
         fail("name a teacher with --teacher: a model with the same tokenizer, for example a checkpoint of another run.")
+    if args.kl == "full" and args.ratio_anchor == "sampler":
+        fail("--kl full has no ratio: leave out --ratio-anchor sampler.")
     with Run(args, __file__) as run:
         args, P, G = run.args, run.args.prompts_per_step, run.args.responses_per_prompt
         model, tokenizer = load_model(args)

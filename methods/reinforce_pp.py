@@ -10,8 +10,8 @@ Differs from its parent grpo.py:
   would weight a prompt that is nearly always right, or nearly always wrong, more than others;
 - REINFORCE++ needs no group, so that each response can have a prompt of its own;
 - the KL is a part of the rewards of the tokens, where k1 has the gradient of the KL itself.
-Statistics are of tokens: long responses count more, so that a group without signal has advantages a little off
-0. The std is the population's, as in the authors' OpenRLHF; the loss is Eq. 1's mean per response.
+Statistics are of tokens: long responses count more, so that with --baseline group a group without signal has
+advantages a little off 0. The std is the population's, as in the authors' OpenRLHF; the loss has Eq. 1's response mean.
 
     python -m methods.reinforce_pp
 """

@@ -2,13 +2,13 @@
 
     J(θ) = 1/Σ_i |o_i| Σ_i Σ_t min(r_it Â_it, clip(r_it, 1 - ε_low, 1 + ε_high) Â_it)
            + μ 1/Σ_{i right} |o_i| Σ_{i right} Σ_t log π_θ(o_it | x, o_i<t)
-    Â: GAE with λ_i = 1 - 1 / (α |o_i|);  the critic's targets: GAE with λ = 1, Σ_{s≥t} γ^(s-t) ρ_s
+    Â: GAE with λ_i = 1 - 1 / (α |o_i|);  the critic's targets: λ = 1, Σ_{s≥t} γ^(s-t) ρ_s of the token rewards ρ
 
 Differs from its parent ppo.py:
 - the critic learns alone at first, from a policy that stays as it is: one that starts at random misleads;
 - its targets are the returns themselves, without its own values in them, which would carry its bias on;
 - λ grows with the response, so that the reward reaches back over α |o_i| tokens at any length;
-- clip-higher and the token mean as in DAPO, and the likelihood of right responses as a second objective.
+- clip-higher as in DAPO, and the likelihood of right responses as a second objective.
 The paper starts the critic from a reward model; here it is the policy's body with a new head. For responses
 of less than 1/α tokens λ would be negative: it is 0 there. No code was published.
 
@@ -43,7 +43,7 @@ class Args(Settings):
     clip_eps_high: Positive = 0.28
     """ε_high: for positive advantages the gradient ends at a ratio of 1 + ε_high. Paper 0.28."""
     value_pretraining: Share = 0.1
-    """Share of the steps, at the start, in which the critic alone learns. Paper: 50 steps before some 5,000."""
+    """Share of steps, at the start, in which the critic alone learns and warms up. Paper: 50 of some 5,000 steps."""
     nll_weight: NonNegative = 0.1
     """μ: weight of the likelihood of right responses. Paper 0.1."""
     gamma: Rate = 1.0
@@ -65,7 +65,7 @@ class Args(Settings):
     update_epochs: Count = 1
     """Passes over each rollout batch; updates per batch = update_epochs * num_minibatches. Papers: 1 or 2."""
     responses_per_prompt: Count = 8
-    """G: responses to each prompt. PPO needs no group: 1 will do."""
+    """G: responses to each prompt. Paper 16, of 512 prompts; a critic needs no group: 1 will do."""
 
     # The same in every script
     steps: Count = 100

@@ -206,7 +206,7 @@ def main(args: Args) -> None:
                 correct = torch.tensor(verifier(problems, rollouts), device=model.device).float().view(P, G)  # (P, G)
             with run.clock("value"):  # VinePPO: by the weights that sampled the responses
                 steps = [split_steps(tokens, ends, args) for tokens in rollouts.tokens]
-                values, count = estimate_values(problems, rollouts, steps, engine, verifier, step, args)
+                state_values, count = estimate_values(problems, rollouts, steps, engine, verifier, step, args)
             engine.sleep()  # its memory is the learner's until it gets new weights
             batch = collate(prompts, rollouts, model.device)
             mask, rollout_logp = batch.sampled, batch.rollout_logp  # (B, T), (B, T)
@@ -216,7 +216,7 @@ def main(args: Args) -> None:
                 old_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
                 ref_logp = batch_logps(reference, batch, args)[0] if reference else None  # (B, T)
             rewards = batch.rewards.view(P, G)  # (P, G)
-            advantages = compute_advantages(rewards, values, steps, args).to(mask.device)  # (B, T), VinePPO
+            advantages = compute_advantages(rewards, state_values, steps, args).to(mask.device)  # (B, T), VinePPO
             advantages = whiten(advantages, mask)  # (B, T)
             anchor_logp = old_logp if args.ratio_anchor == "learner" else rollout_logp  # (B, T)
             run.require_finite(step, sampler_logp=rollout_logp, learner_logp=old_logp, advantage=advantages)

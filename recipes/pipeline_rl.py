@@ -15,7 +15,7 @@ grpo.py without TIS, to the bit; with --correction token-tis and the same cap it
 
 | trick | from | without it |
 |---|---|---|
-| a generator behind the learner | 2410.18252, AReaL (2505.24298) | --staleness 0 |
+| a generator behind the learner | 2410.18252, AReaL (2505.24298) | --staleness 0 --in-flight-every 0 |
 | new weights within a response | PipelineRL, AReaL | --in-flight-every 0 |
 | keys and values of the old weights are kept | PipelineRL | --kv recompute |
 | a correction for what is off-policy | PipelineRL, Eq. 5 | --correction none |
@@ -94,7 +94,7 @@ class Args(Settings):
     ratio_anchor: Literal["learner", "sampler"] = "learner"
     """Denominator of the ratio: π_old as the learner computes it, or as the engine reported it (then --tis-cap 0)."""
     tis_cap: NonNegative = 5.0
-    """C: the most that ρ = π_old / π_sampler may be, of a token or of a response; 0 turns the correction by ρ off."""
+    """C: the most that ρ = π_old / π_sampler may be, of a token or response. 0: none; geometric-mask has no C."""
     num_minibatches: Count = 4
     """Parts of a rollout batch, with one optimizer update each."""
     update_epochs: Count = 1
@@ -252,7 +252,7 @@ def main(args: Args) -> None:
             metrics = StepMetrics()
             tis = tis_weight(old_logp, rollout_logp, mask, args)  # (B, T)
             of_tis = {"tis_weight": tis, "tis_truncated": tis == args.tis_cap}  # (B, T), (B, T)
-            of_tis["tis_masked"] = tis == 0  # (B, T) PipelineRL
+            of_tis |= {"tis_truncated": (tis == args.tis_cap) & (tis > 0), "tis_masked": tis == 0}  # PipelineRL
             metrics.add({"entropy": entropy} | of_tis, token_weights(mask, args), mask)
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(step, args)

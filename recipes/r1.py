@@ -37,7 +37,15 @@ from typing import Any, Literal
 from common.batch import collate, micro_batches, minibatches
 from common.checkpoints import checkpoints
 from common.cli import fail
-from common.data import generated_problems, load_problems, make_prompt, read_dataset, sample_problems, sample_rows
+from common.data import (
+    few_shot_examples,
+    generated_problems,
+    load_problems,
+    make_prompt,
+    read_dataset,
+    sample_problems,
+    sample_rows,
+)
 from common.distributed import any_process, gather, rank
 from common.engines import WeightHistory, make_engine, prompt_seeds
 from common.folders import write_whole
@@ -65,7 +73,7 @@ class Args(Settings):
     cold_start: str | None = None
     """File of solutions for the cold start, with the columns question and solution; the sums have their own."""
     cold_start_solutions: Count = 64
-    """Solutions of the cold start, the first ones. Paper: thousands."""
+    """Solutions of the cold start: the first ones of a file, or for the last sums of the data set. Paper: thousands."""
     rejection_prompts: Count = 512
     """Training prompts of rejection sampling, with G responses each. Paper: 600,000 correct responses in the end."""
     student: str | None = None
@@ -75,7 +83,7 @@ class Args(Settings):
     sft_batch: Count = 32
     """Solutions in an update of SFT."""
     sft_lr: Rate = 3e-4
-    """AdamW's peak learning rate in SFT. Models of 1B and more: 5e-6 to 5e-5."""
+    """AdamW's peak learning rate in SFT, after --warmup-steps updates. Models of 1B and more: 5e-6 to 5e-5."""
     clip_eps: Positive = 10.0
     """ε: the ratio's gradient ends at 1 ± ε. R1's first RL 10; elsewhere usual 0.2."""
     ddof: Literal[0, 1] = 1
@@ -176,11 +184,12 @@ def sft_examples(
 ) -> list[tuple[list[int], list[int]]]:
     """(prompt, solution with its EOS) as token ids, of solutions that fit; none of a held-out question."""
     asked, prompts = {p.question for p in held_out}, {p.question: p.prompt_ids for p in train}
+    style = (args.prompt, tokenizer, args.system_prompt, few_shot_examples(args))
     examples = []
     for row in solutions:
         if (question := row["question"]) in asked:
             continue
-        prompt = prompts.get(question) or make_prompt(question, args.prompt, tokenizer)[1]
+        prompt = prompts.get(question) or make_prompt(question, *style)[1]
         answer = [*tokenizer(row["solution"], add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
         if len(answer) <= args.max_response_tokens and len(prompt) + len(answer) <= context_length(model):
             examples.append((prompt, answer))
@@ -192,7 +201,7 @@ def sft_examples(
 def sft(args: Args, solutions: list[dict[str, str]]) -> None:
     """Supervised fine-tuning of `args.model` on questions and solutions, in a run folder of its own."""
     if args.resume is None:
-        args = replace(args, steps=math.ceil(args.sft_epochs * len(solutions) / args.sft_batch), lr=args.sft_lr)
+        args = replace(args, lr=args.sft_lr)
     with Run(args, __file__) as run:
         args = run.args
         model, tokenizer = load_model(args)
@@ -201,6 +210,8 @@ def sft(args: Args, solutions: list[dict[str, str]]) -> None:
         engine = run.closing(make_engine(args, model, tokenizer, train + held_out))
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         examples = sft_examples(solutions, train, held_out, model, tokenizer, args)
+        if run.given.resume is None:
+            args.steps = math.ceil(args.sft_epochs * len(examples) / args.sft_batch)
         done = run.restore(model, tokenizer, optimizer)
         run.evaluate(done, engine, verifier, held_out)
 
@@ -350,7 +361,8 @@ class Stages(Run):
 
 def run_stages(args: Args) -> None:
     """Every stage in turn: those that are done are passed over, one that was interrupted goes on."""
-    if args.resume is not None and (args.resume.parent / "config.json").exists():  # of one stage: the others follow
+    # A stage to resume goes on with all that follow, but one of RL, which main takes alone.
+    if args.resume is not None and (args.resume.parent / "config.json").exists():
         args = replace(args, resume=args.resume.parent)
     with Stages(args, __file__) as run:
         args, model, solutions = run.args, run.args.model, Path()

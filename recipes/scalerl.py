@@ -75,7 +75,7 @@ class Args(Settings):
     ddof: Literal[0, 1] = 1
     """Std over N rewards divides by N - ddof: 1 is the sample std of most code, 0 the population's. Paper: not said."""
     filter_groups: bool = True
-    """Leave groups whose responses are all correct or all wrong out of the loss, its mean and the std."""
+    """Leave groups whose rewards are all the same out of the loss, its mean and the std."""
     no_resampling_pass_rate: Positive = 0.9
     """A prompt with a pass rate of at least this is not drawn again. Paper 0.9; above 1 all are."""
     kl_beta: NonNegative = 0.0
@@ -258,7 +258,7 @@ def main(args: Args) -> None:
                 ref_logp = batch_logps(reference, batch, args)[0] if reference else None  # (B, T)
             rewards = batch.rewards.view(P, G)  # (P, G)
             if args.filter_groups:  # ScaleRL: they leave the batch, and nothing takes their place
-                mixed = (correct != correct[:, :1]).any(1, keepdim=True)  # (P, 1)
+                mixed = (rewards != rewards[:, :1]).any(1, keepdim=True)  # (P, 1)
                 mask = mask & mixed.expand(P, G).reshape(-1, 1)  # (B, T)
             passed = (correct.mean(1) >= args.no_resampling_pass_rate).tolist()  # ScaleRL
             solved |= {problem.prompt for problem, well in zip(problems, passed, strict=True) if well}

@@ -739,8 +739,12 @@ class TestDPO:
     def test_spin_on_real_data(self, chat_model, gsm8k_file, tmp_path, capsys):
         """The whole answer column is the solution; one that does not fit is refused."""
         settings = {"model": str(chat_model), "dataset": str(gsm8k_file), "spin": True}
-        _, logged = run("dpo", tmp_path / "run", **settings)
+        weights, logged = run("dpo", tmp_path / "run", **settings)
         assert logged[1]["dpo_loss"] == pytest.approx(math.log(2), abs=1e-3) and logged[1]["grad_norm"] > 0
+        own = tmp_path / "own.py"
+        own.write_text("def half(problem, text, tokens, truncated): return 0.5")
+        same, _ = run("dpo", tmp_path / "half", **settings, reward=(f"{own}:half",))
+        assert all(torch.equal(weights[key], same[key]) for key in weights), "rewards count no more"
         args = dpo.Args(**settings)
         model, tokenizer = load_model(args)
         train, _ = load_problems(args, model, tokenizer)
@@ -802,3 +806,5 @@ class TestOPD:
         error = refused(capsys, tmp_path, opd, teacher="./nowhere")
         assert error.startswith("error: --teacher ") and "nowhere: no such model folder" in error
         assert "has another tokenizer than --model" in refused(capsys, tmp_path, opd, teacher=str(chat_model))
+        full = {"teacher": "arithmetic", "kl": "full", "ratio_anchor": "sampler", "tis_cap": 0.0}
+        assert "--kl full has no ratio: leave out --ratio-anchor" in refused(capsys, tmp_path, opd, **full)

@@ -20,7 +20,7 @@ import grpo
 import reinforce
 from benchmarks import ablation
 from common.batch import collate
-from common.data import generated_problems, load_problems, sample_problems
+from common.data import generated_problems, load_problems, make_prompt, sample_problems
 from common.engines import TransformersEngine, prompt_seeds
 from common.models import load_model
 from common.overlap import Generator
@@ -518,6 +518,7 @@ class TestR1:
         monkeypatch.setattr(torch.optim.AdamW, "step", recorded)
         monkeypatch.setattr(r1, "sample_rows", lambda *a: used.append(sampled(*a)) or used[-1])
         solutions = [{"question": f"{i}+{i}=?", "solution": "\\boxed{" + "7" * (1 + i % 4) + "}"} for i in range(20)]
+        solutions += [{"question": "1+1=?", "solution": "7" * 30}] * 9  # too long: they are no part of an epoch
         args = r1.Args(
             model=str(tiny_model), dataset=str(tiny_model / "problems.jsonl"), run_dir=tmp_path / "run",
             sft_epochs=2, sft_batch=7, sft_lr=1e-2, warmup_steps=3, weight_decay=0.1, max_grad_norm=0.3,
@@ -583,7 +584,7 @@ class TestR1:
         pairs = [(row["question"], row["solution"]) for row in sampled]
         assert len(set(pairs)) == len(pairs) > len({q for q, _ in pairs}) > 10, "several to a question, none twice"
 
-    def test_what_is_learned_from(self, capsys):
+    def test_what_is_learned_from(self, tmp_path, capsys):
         """Not from solutions to held-out questions, nor from those that do not fit."""
         args = r1.Args(max_response_tokens=8)
         model, tokenizer = load_model(args)
@@ -598,6 +599,10 @@ class TestR1:
         assert examples[1:] == [(tokenizer("1+1+1+1+1+1+1=?\n")["input_ids"], [*tokenizer("7")["input_ids"], eos])]
         with pytest.raises(SystemExit):
             r1.sft_examples([longer, asked], *given)
+        few = tmp_path / "few.jsonl"
+        few.write_text('{"question": "2+2=?", "answer": "4"}')
+        (prompt, _), *_ = r1.sft_examples([others], *given[:4], replace(args, few_shot=str(few)))
+        assert prompt == make_prompt(others["question"], None, tokenizer, None, [("2+2=?", "4")])[1] != examples[1][0]
         assert "none of 2 solutions" in capsys.readouterr().err
 
     @pytest.mark.slow
@@ -711,7 +716,6 @@ class TestPipelineRL:
         """Without any one of them a run ends at another place."""
         monkeypatch.setattr(Run, "evaluate", lambda *_: None)
         away = [{}, *(settings(pipeline_rl, [flag]) for flag in tricks("pipeline_rl").values())]
-        away[1] |= {"in_flight_every": 0}  # which has no meaning without staleness
         ends = [run("pipeline_rl", tmp_path / str(i), **LONG | s)[0] for i, s in enumerate(away)]
         for one, other in itertools.combinations(ends, 2):
             assert any(not torch.equal(one[key], other[key]) for key in one)

@@ -12,6 +12,7 @@ from common.plots import read_metrics
 from common.records import Problem
 from common.rewards import Rewards, split_weight
 from methods import dpo, lcpo, reinforce_rej
+from recipes import scalerl
 
 import pytest
 from conftest import SMALL
@@ -191,6 +192,10 @@ def test_filters_and_binary_methods(tmp_path, capsys, monkeypatch):
     dapo.main(dapo.Args(run_dir=tmp_path / "dapo", **SMALL, reward=("own.py:half",)))
     rows = [row for row in read_metrics(tmp_path / "dapo") if "accuracy" in row]
     assert all(row["accuracy"] == 0 and row["grad_norm"] == 0 for row in rows)
+    # ScaleRL keeps groups whose rewards differ, whatever is right.
+    scalerl.main(scalerl.Args(run_dir=tmp_path / "scalerl", **SMALL, reward=("own.py:half", "own.py:even=-1")))
+    rows = [row for row in read_metrics(tmp_path / "scalerl") if "accuracy" in row]
+    assert all(row["accuracy"] == 0 and row["zero_std_groups"] < 1 and row["grad_norm"] > 0 for row in rows)
     for script in (maxrl, dpo, lcpo, reinforce_rej):
         words = refused(capsys, 1, script.main, script.Args(run_dir=tmp_path / "no", **SMALL, reward=("own.py:half",)))
         assert "a reward of 0.5, but " in words and "give 0 or 1" in words

@@ -9,6 +9,7 @@ from common.logprobs import batch_logps, top_logps
 from common.models import load_model
 from common.plots import read_metrics
 from common.vllm_engine import VLLMEngine, check_memory
+from methods import vapo
 from recipes import pipeline_rl
 
 import pytest
@@ -159,9 +160,9 @@ def test_every_weight_is_reloaded(engine_and_model):
     assert engine.llm.apply_model(checksum) == before
 
 
-@pytest.mark.parametrize("script, copies", [(grpo, 3), (ppo, 6)])
+@pytest.mark.parametrize("script, copies", [(grpo, 3), (ppo, 6), (vapo, 6)])
 def test_a_share_that_leaves_too_little_is_refused(script, copies, engine_and_model, capsys):
-    """Weights and moments, with PPO those of the critic, must fit beside the engine when it wakes."""
+    """Weights and moments, where there is a critic its own too, must fit beside the engine when it wakes."""
     _, model, _ = engine_and_model
     held = sum(weight.nbytes for weight in model.parameters())
     args = script.Args(gpu_memory_utilization=0.5)
