@@ -1,9 +1,10 @@
-"""Every script with 1, 2 and 3 processes on a CPU: how far their weights and metrics are apart after six updates.
+"""Scripts with 1, 2 and 3 processes on a CPU: how far their weights and metrics are apart after six updates.
 
     python -m benchmarks.agreement          # about a quarter of an hour; resumable; writes benchmarks/agreement.json
 
-Each script runs plainly, and with what it has of the KL, gradient checkpointing, the FP32 head, stale weights and small
-micro-batches. Differences of weights are absolute, those of metrics relative to the larger of 1 and their value.
+Every script but r1.py, which is several runs. Each runs plainly, and with what it has of the KL, gradient checkpointing,
+the FP32 head, stale weights and small micro-batches. Differences of weights are absolute, those of metrics relative to
+the larger of 1 and their value.
 """
 
 import json
@@ -79,12 +80,16 @@ def differences(one: Path, other: Path) -> dict[str, float]:
 def main() -> None:
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for script in scripts.parents():
+        if script == "r1":
+            continue
         for kind, settings in (("plain", SHORT), ("with options", SHORT | OPTIONS)):
             key = f"{script}, {kind}"
             if key in results:
                 continue
             with tempfile.TemporaryDirectory() as folder:
                 paths = [Path(folder) / str(n) for n in (1, 2, 3)]
+                if "teacher" in scripts.load(script).Args.__dataclass_fields__:
+                    settings = settings | {"teacher": "arithmetic"}
                 for n, path in enumerate(paths, 1):
                     run(n, script, settings, path)
                 found = [differences(paths[0], path) for path in paths[1:]]

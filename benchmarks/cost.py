@@ -3,9 +3,9 @@
     python -m benchmarks.cost                 # about five minutes on two idle cores
     python -m benchmarks.cost --redraw        # only table and picture again, from cost.json
 
-A step is generation, the learner's log-probs and four updates, on the CPU in fp32, by the functions of the scripts.
-Batches and groups use the embedded model; the larger models have its architecture with random weights, so that their
-responses run to the length limit. Medians of interleaved repetitions.
+A step is generation, the learner's log-probs, and for each of four minibatches a pass forwards and one backwards, by
+the functions of the scripts. Batches and groups use the embedded model; the larger models have its architecture with
+random weights, so that their responses run to the length limit. Medians of interleaved repetitions.
 """
 
 import json
@@ -45,7 +45,7 @@ def step(model: Any, engine: TransformersEngine, prompts: list[list[int]], G: in
     seconds = {}
     start = time.perf_counter()
     seeds = prompt_seeds(len(prompts), seed)
-    batch = collate(prompts, engine.generate(prompts, G, args.max_response_tokens, 1.0, seeds), "cpu")
+    batch = collate(prompts, engine.generate(prompts, G, args.max_response_tokens, 1.0, seeds), model.device)
     seconds["generate"] = time.perf_counter() - start
     start = time.perf_counter()
     batch_logps(model, batch, args)
@@ -70,7 +70,7 @@ def measure(args: Args) -> list[dict]:
             "hidden_size": width, "intermediate_size": 4 * width, "num_hidden_layers": layers, "head_dim": 32,
             "num_attention_heads": width // 32, "num_key_value_heads": width // 32,
         })  # fmt: skip
-        models.append(LlamaForCausalLM(config).eval())
+        models.append(LlamaForCausalLM(config).to(embedded.device).eval())
     cases = [("tokens", embedded, P, 8) for P in (8, 16, 32, 64, 128)]
     cases += [("group", embedded, 256 // G, G) for G in (1, 2, 4, 8, 16, 32, 64)]
     cases += [("model", model, 8, 8) for model in models]

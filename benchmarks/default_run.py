@@ -17,6 +17,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.cli import fail
 from common.plots import BLUE, GREEN, ORANGE, RED, read_metrics
 from common.stats import interval
 
@@ -81,6 +82,8 @@ def draw(runs: list[dict]) -> None:
 
 
 def main(args: Args) -> None:
+    if args.seeds < 2:
+        fail("--seeds: an interval takes at least 2.")
     results = HERE / "default_run.json"
     if not args.redraw:
         runs = [run(seed) for seed in range(1, args.seeds + 1)]

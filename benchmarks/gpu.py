@@ -29,11 +29,11 @@ from typing import Any, Literal
 
 from benchmarks import smollm
 from common.cli import fail
+from common.folders import package_versions
 from common.plots import read_metrics
 from common.scripts import ROOT, command, parents, script_path
 
 import torch
-import transformers
 import tyro
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
@@ -142,6 +142,8 @@ class Session:
                 model = Qwen2ForCausalLM(config).to(torch.bfloat16)
             model.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
+            del model
+            torch.cuda.empty_cache()  # the runs to come need it
         return folder
 
 
@@ -210,6 +212,7 @@ def speed(session: Session) -> dict[str, Callable[[], dict]]:
     def stages(shape: str) -> dict:
         flags = ["--model", str(session.random_model(shape)), "--engine", session.engine, *session.steps(3)]
         flags += ["--micro-batch-tokens", str((SHAPES | TINY_SHAPES)[shape][-1]), "--eval-problems", "4"]
+        flags += ["--gradient-checkpointing"] if shape == "3B" else []
         return session.train("grpo", *flags, "--eval-samples", "1", "--max-response-tokens", "8" if tiny else "512")
 
     def logprobs() -> dict:
@@ -217,7 +220,7 @@ def speed(session: Session) -> dict[str, Callable[[], dict]]:
         vocabularies, tokens = ([512, 1024], 64) if tiny else ([32_768, 65_536, 151_936], 8192)
         words = [sys.executable, "-m", "benchmarks.memory", "chunks", str(tokens)]
         peaks = {size: float(session.call([*words, str(size)]).split()[-1]) for size in vocabularies}
-        return {"tokens": tokens, "peak_mib": peaks}
+        return {"command": words[1:], "tokens": tokens, "peak_mib": peaks}
 
     def trl() -> dict:
         sizes = ["--steps", "4", "--turns", "1"] if tiny else ["--turns", "2"]
@@ -251,18 +254,29 @@ def oom(session: Session) -> dict[str, Callable[[], dict]]:
             "1",
         ]
         words += ["--max-response-tokens", "16", "--prompts-per-step", "4", "--run-dir", str(folder)]
-        process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        while not (folder / "checkpoint-000001").exists() and process.poll() is None:
-            time.sleep(0.1)
-        address_space = peak_address_space(process.pid)
-        process.send_signal(signal.SIGINT)
-        process.wait()
+        with (session.work / "oom.log").open("w+") as log:
+            process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=log)
+            while not (folder / "checkpoint-000001").exists():
+                if process.poll() is not None or time.monotonic() > session.end:
+                    process.kill()
+                    log.seek(0)
+                    raise RuntimeError(f"no checkpoint to go on from: {log.read()[-1000:]}")
+                time.sleep(0.1)
+            address_space = peak_address_space(process.pid)
+            process.send_signal(signal.SIGINT)
+            process.wait(60)
         again = [sys.executable, "grpo.py", "--resume", str(folder)]
         with little_memory(address_space) as short:
-            lacking = subprocess.run(again, cwd=ROOT, capture_output=True, text=True, **short)
+            seconds = session.end - time.monotonic()
+            lacking = subprocess.run(again, cwd=ROOT, capture_output=True, text=True, timeout=seconds, **short)
         session.call(again)
         last = [line for line in lacking.stderr.splitlines() if line.strip()]
-        return {"code": lacking.returncode, "printed": last, "steps": read_metrics(folder)[-1]["step"]}
+        return {
+            "command": words[1:],
+            "code": lacking.returncode,
+            "printed": last,
+            "steps": read_metrics(folder)[-1]["step"],
+        }
 
     return {"memory runs out": runs_out}
 
@@ -293,7 +307,7 @@ def main(args: Args) -> None:
     file = args.out / "gpu.json"
     results: dict[str, dict] = json.loads(file.read_text()) if file.exists() else {}
     stages = {"learns": learns, "vllm": vllm, "real": real, "speed": speed, "oom": oom}
-    versions = {package.__name__: package.__version__ for package in (torch, transformers)}
+    versions = package_versions()
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     with tempfile.TemporaryDirectory() as work:
         session = Session(args, Path(work))

@@ -3,12 +3,11 @@
 python -m benchmarks.memory               # about two minutes; writes benchmarks/memory.json
 
 A Llama of one layer with the head of a 0.5B model (width 896). Each case runs in a process of its own, and its peak
-resident memory above what the process held before counts: `token_logps` with its backward pass, and the same over
+memory above what the process held before counts: `token_logps` with its backward pass, and the same over
 logits held as a whole, which is measured at 1,024 tokens and grows in proportion.
 """
 
 import json
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -27,11 +26,23 @@ VOCABULARY, WIDTH = 151_936, 896
 CASES = [("chunks", 8192), ("chunks", 1024), ("whole", 1024)]
 
 
-def peak_mib() -> float:
-    """Of a GPU's memory if there is one, else of this process's."""
+def held_mib() -> float:
+    """What is held now, of a GPU's memory if there is one, else of this process's; its peak starts again from here."""
     if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated() / 2**20
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        torch.cuda.reset_peak_memory_stats()
+        return torch.cuda.memory_allocated() / 2**20
+    Path("/proc/self/clear_refs").write_text("5")
+    return status_mib("VmRSS")
+
+
+def peak_mib() -> float:
+    """The most that was held since then."""
+    return torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else status_mib("VmHWM")
+
+
+def status_mib(field: str) -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field)) / 1024
 
 
 def measure(kind: str, tokens: int, vocabulary: int = VOCABULARY) -> float:
@@ -52,7 +63,7 @@ def measure(kind: str, tokens: int, vocabulary: int = VOCABULARY) -> float:
         parameter.grad = torch.zeros_like(parameter)
     one = collate([[1]], rollouts.split(1)[0], device())
     token_logps(model, one, torch.tensor([0]), args)[0][:, :1].sum().backward()
-    before = peak_mib()
+    before = held_mib()
     if kind == "chunks":
         logp, _ = token_logps(model, batch, torch.arange(rows), args)
     else:

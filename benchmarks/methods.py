@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.checkpoints import checkpoints
+from common.cli import fail
 from common.plots import BLUE, GRAY, draw_seeds, read_metrics
 from common.scripts import ROOT, command, load, parents, script_path
 from common.stats import interval
@@ -78,12 +79,9 @@ def needed(method: str, steps: int) -> tuple[str, ...]:
     if not hasattr(load(method).Args, "teacher"):
         return ()
     folder = ROOT / "runs" / f"teacher-{steps}"
-    if not folder.exists():
-        subprocess.run(
-            [sys.executable, "grpo.py", "--engine", "transformers", "--steps", str(steps), "--run-dir", str(folder)],
-            cwd=ROOT,
-            check=True,
-        )
+    if not (folder / f"checkpoint-{steps:06d}").exists():
+        given = ["--resume", str(folder)] if folder.exists() else ["--steps", str(steps), "--run-dir", str(folder)]
+        subprocess.run([sys.executable, "grpo.py", "--engine", "transformers", *given], cwd=ROOT, check=True)
     return "--teacher", str(checkpoints(folder)[-1])
 
 
@@ -134,13 +132,15 @@ def draw(runs: list[dict]) -> None:
         axes.grid(alpha=0.3)
     figure.supxlabel("step (a rollout batch of 256 responses)")
     figure.supylabel("held-out accuracy")
-    figure.suptitle("Each method beside GRPO (gray) at the default settings: mean and range of three seeds")
+    figure.suptitle("Each method beside GRPO (gray) at the default settings: mean and range of the seeds")
     figure.savefig(HERE / "methods.png", dpi=80)
 
 
 def main(args: Args) -> None:
     results = HERE / "methods.json"
     runs = json.loads(results.read_text()) if results.exists() else []
+    if other := {r["log"][-1]["step"] for r in runs} - {args.steps}:
+        fail(f"{results} holds runs of {other.pop()} steps: go on with as many, or move it away.")
     if not args.redraw:
         done = {(r["method"], r["seed"]) for r in runs}
         plan = [(method, seed) for seed in range(1, args.seeds + 1) for method in SCRIPTS]

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from benchmarks import methods
 from benchmarks.methods import run
+from common.cli import fail
 from common.stats import interval
 
 import tyro
@@ -59,6 +60,8 @@ def table(runs: list[dict]) -> str:
 
 
 def main(args: Args) -> None:
+    if args.seeds < 2:
+        fail("--seeds: an interval takes at least 2.")
     file = HERE / "mismatch.json"
     if not args.redraw:
 

@@ -37,7 +37,7 @@ class Args:
 def router_logps(model: Any, batch: Batch) -> Tensor:
     """Log-probs (N, L, E) of the experts of each layer at the N tokens of all responses."""
     logits = model(batch.tokens, output_router_logits=True).router_logits  # L of (B S, E)
-    at = torch.arange(batch.tokens.shape[1])  # (S,)
+    at = torch.arange(batch.tokens.shape[1], device=model.device)  # (S,)
     start = batch.prompt_lengths[:, None]  # (B, 1)
     response = (at >= start) & (at < batch.lengths[:, None])  # (B, S)
     return torch.stack([layer.float().log_softmax(-1) for layer in logits], 1)[response.flatten()]

@@ -85,7 +85,7 @@ class Learner:
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
         n = distributed.world_size()
         rollouts = Rollouts([[5] * 4] * n, [[0.0] * 4] * n, [False] * n, [[True] * 4] * n)
-        self.batch = collate([[1] * 4] * n, rollouts, "cpu")
+        self.batch = collate([[1] * 4] * n, rollouts, distributed.device())
 
     def gradients(self) -> None:
         token_logps(self.model, self.batch, torch.tensor([distributed.rank()]), self.args)[0].sum().backward()

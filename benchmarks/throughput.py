@@ -116,7 +116,7 @@ def main(args: Args) -> None:
             f"{flops / small_rate:5.1%} at the model's shapes"
         )
     if torch.cuda.is_available():
-        print(f"peak of the learner's memory on the GPU: {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")
+        print(f"peak of this process's memory on the GPU: {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")
     file = Path(__file__).parent / "throughput.json"
     known = json.loads(file.read_text()) if file.exists() else {}
     known[f"{Path(args.model).name}, {type(engine).__name__}, learner {dtype}, {model.device.type}"] = {

@@ -3,17 +3,19 @@
     python3 -m venv .trl && .trl/bin/pip install torch==2.13.0 transformers==5.19.0 datasets==5.2.0 trl==1.16.0
     python -m benchmarks.trl --trl-python .trl/bin/python      # with nothing else on the machine
 
-Each of the two runs alone, in a process of its own, in turns; a step is 32 prompts x 8 responses, log-probs,
-four updates. The learning rate is 1e-6, so that the responses keep the base model's length. Medians over all steps
-but each process's first two. TRL has its fastest settings found here: one micro-batch per update, no KL, no logging
-of completions.
+Each of the two runs alone, in a process of its own, in turns; a step is 32 prompts x 8 responses, log-probs, four
+updates, and takes the time from the end of one to the end of the next. The learning rate is 1e-6, so that the responses
+keep the base model's length. Medians over all steps but each process's first two. TRL has its fastest settings found
+here: one micro-batch per update, no KL, no logging of completions.
 """
 
+import itertools
 import json
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,11 +80,16 @@ def ours(args: Args, folder: str) -> tuple[list[float], float]:
     command = [sys.executable, "grpo.py", "--engine", "transformers", "--lr", "1e-6", "--steps", str(args.steps)]
     command += ["--eval-every", "0", "--eval-problems", "8", "--eval-samples", "1", "--save-every", "0"]
     command += ["--micro-batch-tokens", "4096", "--run-dir", f"{folder}/run"]
-    subprocess.run(command, cwd=HERE.parent, check=True, stdout=subprocess.DEVNULL)
-    rows = read_metrics(Path(folder) / "run")[1:]
-    stages = ("generate", "verify", "logps", "train", "sync")
-    seconds = [sum(row[f"seconds/{stage}"] for stage in stages) for row in rows]
-    return seconds[2:], statistics.mean(row["length"] for row in rows)
+    log, ends = Path(folder) / "run" / "metrics.jsonl", []
+    process = subprocess.Popen(command, cwd=HERE.parent, stdout=subprocess.DEVNULL)
+    while process.poll() is None:  # a line for the base model, one for each step
+        time.sleep(0.005)
+        if log.exists() and log.read_bytes().count(b"\n") > len(ends):
+            ends.append(time.perf_counter())
+    if process.returncode != 0:
+        raise SystemExit(f"{' '.join(command)} ended with status {process.returncode}.")
+    seconds = [b - a for a, b in itertools.pairwise(ends[2 : args.steps + 1])]
+    return seconds, statistics.mean(row["length"] for row in read_metrics(log.parent)[1:])
 
 
 def theirs(args: Args, folder: str) -> tuple[list[float], float]:
@@ -95,7 +102,7 @@ def theirs(args: Args, folder: str) -> tuple[list[float], float]:
     command += ["out.json", str(args.steps), "trl"]
     subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     result = json.loads((Path(folder) / "out.json").read_text())
-    return result["seconds"][1:], result["length"]
+    return result["seconds"], result["length"]
 
 
 def main(args: Args) -> None:

@@ -269,7 +269,7 @@ def embedded(P: int, G: int, args: Any) -> tuple[Any, Batch, Tensor]:
     engine = TransformersEngine(model, tokenizer)
     rollouts = engine.generate(prompts, G, args.max_response_tokens, args.temperature, prompt_seeds(P, args.seed, 1))
     verifier = Verifier(tokenizer, train + held_out)
-    correct = torch.tensor(verifier(problems, rollouts)).float().view(P, G)
+    correct = torch.tensor(verifier(problems, rollouts), device=model.device).float().view(P, G)
     verifier.close()
     return model, collate(prompts, rollouts, model.device), correct
 

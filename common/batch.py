@@ -51,7 +51,7 @@ def collate(prompt_ids: list[list[int]], rollouts: Rollouts, device: torch.devic
     K = rollouts.top_ids[0].shape[1] if rollouts.top_ids else 0
     top_ids, top_logp = torch.zeros(*mask.shape, K, dtype=torch.long), torch.zeros(*mask.shape, K)  # (B, T, K)
     if K:
-        top_ids[mask], top_logp[mask] = torch.cat(rollouts.top_ids).cpu(), torch.cat(rollouts.top_logps).cpu()
+        top_ids[mask], top_logp[mask] = torch.cat(rollouts.top_ids), torch.cat(rollouts.top_logps)
     return Batch(
         tokens=pad_sequence(rows, batch_first=True).to(device),
         prompt_lengths=torch.tensor([len(ids) for ids in prompts]).to(device),

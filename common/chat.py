@@ -43,28 +43,32 @@ def respond(
     engine: Engine, tokenizer: Any, prompt_ids: list[int], limit: int, key: tuple[int, ...], args: Args
 ) -> tuple[str, bool]:
     """Show a response piece by piece; its text, and whether it was cut off at `limit` tokens. Ctrl-C ends it early."""
-    response, text, shown = Rollouts([[]], [[]], [True], [[]]), "", 0
+    response, text, shown, cut = Rollouts([[]], [[]], [True], [[]]), "", 0, True
     try:
         for end in range(PIECE, limit + PIECE, PIECE):
             seeds = prompt_seeds(1, *key, end)  # other random numbers in each piece
             response = continue_responses(engine, [prompt_ids], response, min(end, limit), args.temperature, seeds)
             text = tokenizer.decode(response.tokens[0], skip_special_tokens=True)
+            # The engine sees a stop string within a piece only.
+            stop = min((text.index(words) + len(words) for words in args.stop if words in text), default=None)
+            text, cut = text[:stop], response.truncated[0] and stop is None
             ready = len(text.rstrip("\ufffd"))  # a character may end in the next piece
             print(printable(text[shown:ready]), end="", flush=True)
             shown = max(shown, ready)
-            if not response.truncated[0]:
+            if not cut:
                 break
     except KeyboardInterrupt:
         print(" [stopped]", end="", flush=True)
         return text, False
     print(printable(text[shown:]), end="", flush=True)
-    return text, response.truncated[0]
+    return text, cut
 
 
 def chat(args: Args, read: Callable[[str], str] = input) -> None:
     """Answer questions until there are no more."""
     with ExitStack() as stack:
         model, tokenizer = load_model(args)
+        model.requires_grad_(False)  # no optimizer will take memory for it
         if args.conversation and tokenizer.chat_template is None:
             fail("--conversation is for chat models, and this model's tokenizer has no chat template: leave it out.")
         make_prompt("", args.prompt, tokenizer, args.system_prompt)  # mistakes show before the first question

@@ -107,11 +107,13 @@ def print_side_by_side(a: str, b: str) -> None:
 def sync(name: str) -> None:
     """Merge the uncommitted change of one script into all others; where a line is the other's own, say so."""
     path = script_path(name)
-    base = subprocess.run(
-        ["git", "-C", str(ROOT), "show", f"HEAD:{path.relative_to(ROOT)}"], capture_output=True, text=True, check=True
-    ).stdout
+    shown = subprocess.run(
+        ["git", "-C", str(ROOT), "show", f"HEAD:{path.relative_to(ROOT)}"], capture_output=True, text=True
+    )
+    if shown.returncode != 0:
+        fail(f"--sync carries a change since the last commit, and there is none of {path.name}: {shown.stderr.strip()}")
     with tempfile.NamedTemporaryFile("w", suffix=".py") as before:
-        before.write(base)
+        before.write(shown.stdout)
         before.flush()
         for other in parents():
             target = script_path(other)

@@ -148,24 +148,22 @@ def read_dataset(name: str, config: str | None, split: str, setting: str = "data
         fail(f"{given} (split {split}) cannot be read: {first_line(error.__cause__ or error)}")
 
 
-def question_answer_pairs(args: DataSettings, split: str) -> list[Pair]:
+def question_answer_pairs(args: DataSettings, split: str, setting: str) -> list[Pair]:
     """(question, final answer) of every row; a question may be text or a list of chat messages."""
-    rows = read_dataset(args.dataset, args.dataset_config, split).flatten()
+    rows = read_dataset(args.dataset, args.dataset_config, split, setting).flatten()
+    given = f"{flag(setting)} {args.dataset}"
     for kind, column in (("question", args.question_column), ("answer", args.answer_column)):
         if column not in rows.column_names:
-            fail(
-                f"--dataset {args.dataset} has no column '{column}': name one of "
-                f"{', '.join(rows.column_names)} with --{kind}-column."
-            )
+            fail(f"{given} has no column '{column}': name one of {', '.join(rows.column_names)} with --{kind}-column.")
     if len(rows) == 0:
-        fail(f"--dataset {args.dataset}: the split {split} is empty.")
+        fail(f"{given}: the split {split} is empty.")
     try:
         pairs = list(zip(rows[args.question_column], rows[args.answer_column], strict=True))
     except UnicodeDecodeError as error:  # text is decoded when it is read
-        fail(f"--dataset {args.dataset} holds text that is not UTF-8: {first_line(error)}")
+        fail(f"{given} holds text that is not UTF-8: {first_line(error)}")
     empty = [i for i, (q, a) in enumerate(pairs) if q in ("", None, []) or a in (None, []) or not str(a).strip()]
     if empty:  # MATH has two such rows; many of them mean that the columns are wrong
-        what = f"--dataset {args.dataset}: {len(empty)} of {len(pairs)} rows of split {split} have an empty question"
+        what = f"{given}: {len(empty)} of {len(pairs)} rows of split {split} have an empty question"
         what += f" or answer, the first is row {empty[0]}"
         if len(empty) > MOST_EMPTY * len(pairs):
             fail(f"{what}; check --question-column and --answer-column.")
@@ -180,7 +178,10 @@ def pairs_of(name: str, part: str, args: DataSettings) -> list[Pair]:
         return generated_problems(name, part)
     if name.startswith(REASONING_GYM):
         return gym_problems(name)[part == "eval"]
-    args, split = replace(args, dataset=name), args.train_split
+    other = name != args.dataset  # --eval-dataset, of which the settings of the training data say nothing
+    args, split = replace(args, dataset=name), "train" if other else args.train_split
+    if other and local_path(name):
+        args.dataset_config = None
     if name in STANDARD:
         known = STANDARD[name]
         args.question_column, args.answer_column = known.question_column, known.answer_column
@@ -188,8 +189,8 @@ def pairs_of(name: str, part: str, args: DataSettings) -> list[Pair]:
         if split is None:
             fail(f"--dataset {name} is for evaluation alone: name it with --eval-dataset.")
     elif part == "eval":
-        split = args.eval_split or args.train_split
-    return question_answer_pairs(args, split)
+        split = args.eval_split or split
+    return question_answer_pairs(args, split, "eval_dataset" if other else "dataset")
 
 
 def few_shot_examples(args: DataSettings) -> list[tuple[str, str]]:

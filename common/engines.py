@@ -410,6 +410,7 @@ class TransformersEngine:
             [row[:end] for row, end in zip(logps.tolist(), ends, strict=True)],
             (~finished).tolist(),
             [[True] * end for end in ends],
-            [row[:end] for row, end in zip(top_ids, ends, strict=True)] if top_k else [],
-            [row[:end] for row, end in zip(top_logps, ends, strict=True)] if top_k else [],
+            # Copies: other processes get a row's whole storage.
+            [row[:end].clone() for row, end in zip(top_ids.cpu(), ends, strict=True)] if top_k else [],
+            [row[:end].clone() for row, end in zip(top_logps.cpu(), ends, strict=True)] if top_k else [],
         )

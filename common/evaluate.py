@@ -162,6 +162,8 @@ def load_evaluation(args: Args, model: Any, tokenizer: Any) -> list[Problem]:
     shown = {question for question, _ in examples}
     pairs = pairs_of(args.eval_dataset or args.dataset, "eval", args)
     pairs = [pair for pair in pairs if str(pair[0]) not in shown][: args.eval_problems]
+    if not pairs:
+        fail("--few-shot holds every question of the evaluation: none is left to ask.")
     problems = [problem for problem in make_problems(pairs, args, model, tokenizer, examples) if problem]
     if len(problems) < len(pairs):
         what = f"{len(pairs) - len(problems)} of {len(pairs)} problems have prompts of more than"
@@ -291,6 +293,7 @@ def resume_hint(folder: Path | None) -> str:
 def run(args: Args, folder: Path, say: Callable[[str], None], stack: ExitStack) -> None:
     """Sample, judge and print the figures."""
     model, tokenizer = load_model(args)
+    model.requires_grad_(False)  # no optimizer will take memory for it
     problems, graded = load_evaluation(args, model, tokenizer), difficulty(args)
     verifier = Verifier(tokenizer, problems, args.answer_format, args.tolerance, args.reward)
     stack.callback(verifier.close)

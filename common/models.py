@@ -44,8 +44,8 @@ def load_model(args: ModelSettings, placed: bool = True, setting: str = "model")
     try:
         config = AutoConfig.from_pretrained(name, **where)
         # No dropout: the ratio would be noise with it.
-        for setting in [key for key in config.to_dict() if "drop" in key or "pdrop" in key]:
-            setattr(config, setting, 0.0)
+        for dropout in [key for key in config.to_dict() if "drop" in key]:
+            setattr(config, dropout, 0.0)
         tokenizer = AutoTokenizer.from_pretrained(name, **where)
         model, loaded = AutoModelForCausalLM.from_pretrained(
             name, config=config, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **where

@@ -98,7 +98,9 @@ def work(
     torch.set_num_threads(threads)
     with ThreadPoolExecutor(1) as sender:  # a batch may wait until the learner takes it; the next one need not
         try:
-            engine = make_engine(args, *load_model(args), train)
+            model, tokenizer = load_model(args)
+            model.requires_grad_(False)  # no optimizer will take memory for it
+            engine = make_engine(args, model, tokenizer, train)
             mailbox = Mailbox(connection, ring)
             for step in range(first, args.steps + 1):
                 start, waited = time.perf_counter(), mailbox.waited

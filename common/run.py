@@ -38,6 +38,7 @@ from torch import Tensor
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 REPEATED = 1.0  # seconds after which a second Ctrl-C is meant: torchrun repeats the first one to its processes
+UNREADABLE = (errno.EACCES, errno.ENAMETOOLONG)  # what a setting names
 PEER_IS_GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out")
 COLLAPSED = 0.5  # a final accuracy below this share of the best one deserves a remark
 MEMORY_HELP = (
@@ -80,6 +81,8 @@ class Run:
         self.started = time.perf_counter()
         try:
             self.args = (self.given if self.given.resume is None else self.saved_settings()).checked()
+            if torch.cuda.is_available() and local_world_size() > (count := torch.cuda.device_count()):
+                fail(f"--nproc-per-node {local_world_size()}: this machine has {count} GPUs.")
             if distributed.start():  # not by a run that this one is a part of
                 self.closing(distributed)
             self.take_signals()
@@ -186,11 +189,15 @@ class Run:
         return self.state[name] if self.state else default
 
     def save(self, step: int, name: str = "", **extra: Any) -> Path:
-        """Write a checkpoint with all that the run needs to go on, and values of the method's own."""
+        """Write a checkpoint with all that the run needs to go on, and values of the method's own.
+
+        One with a name is a model to start from, without what it takes to go on.
+        """
         folder = self.dir / (name or f"checkpoint-{step:06d}")
-        sharded = self.args.sharded_checkpoints and not name  # a named one is a model to start from
+        state, objects = (None, {}) if name else ({"step": step, **extra}, self.objects)
+        sharded = self.args.sharded_checkpoints and not name
         try:
-            save_checkpoint(folder, self.model, self.tokenizer, {"step": step, **extra}, self.objects, sharded)
+            save_checkpoint(folder, self.model, self.tokenizer, state, objects, sharded)
         except Exception as error:  # safetensors, tokenizers and torch have each their own
             # torch names neither the disk nor the file where there is no room left for it
             reason = "the disk is full" if "enforce fail" in str(error) else first_line(error)
@@ -260,7 +267,8 @@ class Run:
         numbers = metrics | {f"seconds/{stage}": seconds for stage, seconds in self.seconds.items()}
         numbers |= {f"gpu_memory/{stage}": peak for stage, peak in self.gpu_memory.items()}  # GiB
         tokens = metrics["response_tokens"]
-        if "generate" in self.seconds:
+        # Groups that were thrown away, or kept from a step before, are not in these tokens.
+        if "generate" in self.seconds and "sampled_prompts" not in metrics:
             numbers["tokens_per_second/generate"] = tokens / self.seconds["generate"]
         numbers["tokens_per_second/train"] = tokens * self.args.update_epochs / self.seconds["train"]
         self.terminal.print_step(step, self.args.steps, metrics, sum(self.seconds.values()))
@@ -290,7 +298,10 @@ class Run:
         if step > 0 and metrics["eval/avg"] > best:
             save_checkpoint(self.dir / "best", self.model, self.tokenizer, None, {}, sharded=False)
         self.evaluations[step] = metrics
-        self.write_metrics(step, metrics | {"seconds/evaluate": self.seconds.pop("evaluate")})
+        resources = {"seconds/evaluate": self.seconds.pop("evaluate")}
+        if torch.cuda.is_available():
+            resources["gpu_memory/evaluate"] = self.gpu_memory.pop("evaluate")
+        self.write_metrics(step, metrics | resources)
 
     def write_metrics(self, step: int, numbers: dict[str, Any]) -> None:
         if rank() > 0:
@@ -336,6 +347,8 @@ class Run:
             sentence = f"nobody reads the output any more. {self.resume_hint()}"
         elif isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             sentence = f"the disk is full or a quota is used up: {error}. {self.resume_hint()}"
+        elif isinstance(error, OSError) and error.errno in UNREADABLE and not hasattr(self, "model"):
+            sentence, code = f"{error.filename}: {error.strerror}.", 2
         elif isinstance(error, OSError) and error.filename and self.dir in Path(error.filename).parents:
             sentence = f"the run folder {self.dir} was moved, deleted or made read-only: {error.strerror}."
         elif lacks_memory(error):

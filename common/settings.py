@@ -79,7 +79,7 @@ class ModelSettings:
                 setattr(args, name, tuple(map(absolute, value)) if isinstance(value, tuple) else absolute(value))
         for name in ("run_dir", "resume"):
             if path := getattr(args, name, None):
-                setattr(args, name, path.expanduser())
+                setattr(args, name, expanded(path))
         if args.prompt is not None and "{question}" not in args.prompt:
             fail("--prompt must contain {question}, where the question goes.")
         if "" in args.stop:
@@ -128,8 +128,7 @@ class DataSettings(ModelSettings):
         args = super().checked()
         check_datasets(args)
         args.reward = tuple(
-            re.sub(r"^.+\.py(?=:)", lambda file: str(Path(file[0]).expanduser().absolute()), name)
-            for name in args.reward
+            re.sub(r"^.+\.py(?=:)", lambda file: str(expanded(Path(file[0])).absolute()), name) for name in args.reward
         )
         return args
 
@@ -246,9 +245,17 @@ def absolute(name: str | None) -> str | None:
     return name if known or not (path := local_path(name)) else str(path)
 
 
+def expanded(path: Path) -> Path:
+    """The path that a person's ~ stands for."""
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        fail(f"{path}: there is no such user.")
+
+
 def local_path(name: str) -> Path | None:
     """The path that a name of a model or data set stands for, or None where it can only be a name on the hub."""
-    path = Path(name).expanduser()
+    path = expanded(Path(name))
     is_path = name.startswith((".", "/", "~")) or path.suffix in DATA_FILES or len(path.parts) > 2
     # In runs/smolm, where a folder runs/ lies, a path is meant, mistyped as it may be.
     in_folder = len(path.parts) == 2 and Path(path.parts[0]).is_dir()

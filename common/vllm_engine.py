@@ -46,19 +46,21 @@ def repack_cpu_head(model: Any) -> None:
 def check_memory(args: ModelSettings, model: Any, total: int) -> None:
     """End the program where the engine's share of a GPU of `total` bytes leaves too little to the learner.
 
-    The engine starts beside weights alone; it wakes beside moments too, those of a critic, the reference model, and a
-    teacher, which is counted as large as the learner.
+    The engine starts beside weights alone; it wakes beside moments too, those of a critic, the reference model, older
+    weights, and a teacher, which is counted as large as the learner.
     """
     weights = sum(local(weight).nbytes for weight in model.parameters())
     moments = 2 * sum(local(weight).nbytes for weight in model.parameters() if weight.requires_grad)
     reference = getattr(args, "kl_beta", 0) > 0 and not getattr(args, "spin", False)
-    frozen = reference + (getattr(args, "teacher", None) is not None)
+    frozen = reference + (getattr(args, "teacher", None) is not None) + getattr(args, "staleness", 0)
     held = (weights + moments) * (1 + hasattr(args, "critic_lr")) + weights * frozen
     left = (1 - args.gpu_memory_utilization) * total
     if held > left:
+        fits = 1 - held / total
         fail(
             f"--gpu-memory-utilization {args.gpu_memory_utilization} leaves {left / 1e9:.1f} GB to the learner, which "
-            f"holds {held / 1e9:.1f} GB while vLLM generates: {1 - held / total:.2f} would fit."
+            f"holds {held / 1e9:.1f} GB while vLLM generates: "
+            + (f"{fits:.2f} would fit." if fits > 0 else f"more than this GPU's {total / 1e9:.1f} GB.")
         )
 
 
@@ -139,17 +141,21 @@ class VLLMEngine:
             for limit, seed in zip(limits, seeds, strict=True)
         ]
         prompts = [{"prompt_token_ids": list(ids)} for ids in prompt_ids]
-        self.llm.enqueue(prompts, params, use_tqdm=False)
+        requests = self.llm.enqueue(prompts, params, use_tqdm=False)
         outputs = []
-        for step in itertools.count():
-            if not self.llm.llm_engine.has_unfinished_requests():
-                break
-            # In a step each response gets a token; one that had to wait for room begins with newer weights.
-            if in_flight and step % in_flight.every == 0 and step // in_flight.every < len(in_flight.versions):
-                self.reload(in_flight.versions[step // in_flight.every])
-                if not in_flight.keep:
-                    self.llm.reset_prefix_cache(reset_running_requests=True)
-            outputs += [output for output in self.llm.llm_engine.step() if output.finished]
+        try:
+            for step in itertools.count():
+                if not self.llm.llm_engine.has_unfinished_requests():
+                    break
+                # In a step each response gets a token; one that had to wait for room begins with newer weights.
+                if in_flight and step % in_flight.every == 0 and step // in_flight.every < len(in_flight.versions):
+                    self.reload(in_flight.versions[step // in_flight.every])
+                    if not in_flight.keep:
+                        self.llm.reset_prefix_cache(reset_running_requests=True)
+                outputs += [output for output in self.llm.llm_engine.step() if output.finished]
+        except KeyboardInterrupt:  # a chat goes on with the next question
+            self.llm.llm_engine.abort_request(requests, internal=True)
+            raise
         rollouts = Rollouts()
         for output in sorted(outputs, key=lambda output: int(output.request_id)):
             for completion in output.outputs:

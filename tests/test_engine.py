@@ -301,6 +301,8 @@ def test_top_k(embedded):
     learner = top_logps(model, batch, rows, grpo.Args())
     torch.testing.assert_close(learner, batch.top_logp, rtol=1e-4, atol=1e-4)
     assert (batch.top_logp[..., 0] >= batch.top_logp[..., 4]).all()
+    for row in (*rollouts.top_ids, *rollouts.top_logps):
+        assert row.untyped_storage().nbytes() == row.nbytes, "other processes get it with all rows"
     assert (batch.top_logp.exp().sum(-1)[batch.mask] <= 1 + 1e-5).all()
 
 

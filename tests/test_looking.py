@@ -3,6 +3,7 @@
 import io
 import json
 import statistics
+from pathlib import Path
 
 import grpo
 from common import chat, evaluate, plots
@@ -136,6 +137,13 @@ def test_mistakes_in_an_evaluation(settings, words, tmp_path, monkeypatch, capsy
     assert not any((tmp_path / "runs").glob("*")), "a refused evaluation left its folder behind"
 
 
+def test_no_question_is_left(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("all.jsonl").write_text('{"question": "1+1=?", "answer": "2"}\n{"question": "1+2=?", "answer": "3"}\n')
+    args = evaluate.Args(dataset="all.jsonl", few_shot="all.jsonl")
+    assert "--few-shot holds every question" in ended(capsys, lambda: evaluate.main(args))
+
+
 def test_of_generated_problems_the_length_is_known(tmp_path):
     """Sums have terms, and a countdown its numbers."""
     args = evaluate.Args(eval_problems=20)
@@ -246,6 +254,15 @@ def test_a_chat_asks_as_training_does(monkeypatch, capsys):
     assert out.count(f"> {expected}\n") == 2 and "cut off" not in out
     talk(monkeypatch, question + "\n", temperature=0.0, max_response_tokens=3)
     assert "[cut off after 3 tokens]" in capsys.readouterr().out
+
+
+def test_a_stop_string_in_two_pieces_ends_a_response(monkeypatch, capsys):
+    """As one within a piece does: nothing behind it is shown."""
+    monkeypatch.setattr(chat, "PIECE", 6)
+    for stop, shown in (("oxe", "\\boxe"), ("ed{8", "\\boxed{8")):  # of the greedy \boxed{81}, a token a character
+        talk(monkeypatch, "8+33+33+7=?\n", temperature=0.0, stop=(stop,))
+        out = capsys.readouterr().out
+        assert f"> {shown}\n" in out and "cut off" not in out
 
 
 def test_a_conversation_keeps_what_was_said(chat_model, monkeypatch, capsys):

@@ -173,6 +173,10 @@ def test_sync_carries_a_shared_line_into_all_scripts(tmp_path, monkeypatch, caps
     compare.main(["--sync", "grpo"])
     assert "cispo: 1 hunks touch its own lines; nothing was changed there" in capsys.readouterr().out
     assert (tmp_path / "cispo.py").read_text() == source("cispo")
+    (tmp_path / "gmpo.py").write_text(source("gmpo"))
+    with pytest.raises(SystemExit):
+        compare.main(["--sync", "gmpo"])
+    assert "there is none of gmpo.py" in capsys.readouterr().err
 
 
 def test_compare_shows_formulas_and_wraps_long_lines(monkeypatch, capsys):

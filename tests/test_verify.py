@@ -1,7 +1,9 @@
 """What counts as a right answer, and what a hostile one can do."""
 
+import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -251,6 +253,19 @@ def test_a_busy_machine_changes_no_verdict(monkeypatch):
         busy.kill()
         worker.close()
         busy.wait()
+
+
+def test_what_asks_the_run_to_end_leaves_the_workers(verifier):
+    """A closed terminal or a Ctrl-C reaches all processes; the step under way still needs its verdicts."""
+    assert right(verifier, r"\boxed{1+x^2}", "x^2+1")
+    for worker in verifier.workers:
+        if worker.process is not None:
+            pid = worker.process.pid
+            child = int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
+            for process, number in itertools.product((child, pid), (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)):
+                os.kill(process, number)
+    verifier.failures.clear()
+    assert right(verifier, r"\boxed{2+x^2}", "x^2+2") and right(verifier, r"\boxed{3+x^2}", "x^2+3")
 
 
 def test_worker_that_dies_is_replaced(verifier):

@@ -170,7 +170,32 @@ def test_a_share_that_leaves_too_little_is_refused(script, copies, engine_and_mo
     with pytest.raises(SystemExit) as stop:
         check_memory(args, model, total=2 * copies * held - 10)
     assert stop.value.code == 2
-    assert "error: --gpu-memory-utilization 0.5 leaves" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "error: --gpu-memory-utilization 0.5 leaves" in error and "0.50 would fit" in error
+    with pytest.raises(SystemExit):
+        check_memory(args, model, total=held)
+    assert "more than this GPU's" in capsys.readouterr().err
+    model.requires_grad_(False)  # as in an evaluation or a chat, where nothing has moments
+    check_memory(grpo.Args(gpu_memory_utilization=0.5), model, total=2 * held + 10)
+    model.requires_grad_(True)
+
+
+def test_an_interrupted_response_leaves_nothing(engine_and_model, monkeypatch):
+    """Ctrl-C in a chat: the next question gets its own response alone."""
+    engine, _, tokenizer = engine_and_model
+    question = [tokenizer("7+5=?\n")["input_ids"]], 1, 48, 0.0, [0]
+    expected, steps, step = engine.generate(*question), [], engine.llm.llm_engine.step
+
+    def interrupted():
+        steps.append(step())
+        if len(steps) == 3:
+            raise KeyboardInterrupt
+        return steps[-1]
+
+    monkeypatch.setattr(engine.llm.llm_engine, "step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        engine.generate(*question)
+    assert engine.generate(*question) == expected
 
 
 def rows_of_a_run(script, folder, **settings):
