@@ -2,9 +2,9 @@
 
     python -m benchmarks.agreement          # about a quarter of an hour; resumable; writes benchmarks/agreement.json
 
-Every script but r1.py, which is several runs. Each runs plainly, and with what it has of the KL, gradient checkpointing,
-the FP32 head, stale weights and small micro-batches. Differences of weights are absolute, those of metrics relative to
-the larger of 1 and their value.
+Every script but r1.py, which is several runs. Each runs plainly, and with what it has of the KL, gradient
+checkpointing, the FP32 head, stale weights and small micro-batches. Differences of weights are absolute, those of
+metrics relative to the larger of 1 and their value.
 """
 
 import json
