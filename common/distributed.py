@@ -8,6 +8,7 @@ optimizer's moments are sharded layer by layer (FSDP2); a whole tensor exists on
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from types import MethodType
@@ -22,6 +23,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_map_only
 
 TIMEOUT = timedelta(minutes=30)  # that the others wait for one process: generation and evaluation differ in length
+PATIENCE = 10  # seconds for which a process that failed waits for the first one to say why
 T = TypeVar("T")
 store: dist.Store | None = None  # what the processes know of one another, kept by torchrun
 
@@ -62,8 +64,11 @@ def close() -> None:
 
 def speaks() -> bool:
     """Whether this process may say why the run ends: the first that has to, if they can ask each other."""
-    if world_size() == 1 or store is None:
-        return rank() == 0
+    if world_size() == 1:
+        return True
+    if store is None:  # torchrun ends all others once one has ended, be it before the first one has spoken
+        time.sleep(PATIENCE if rank() > 0 else 0)
+        return True
     try:
         return store.add("failed", 1) == 1
     except RuntimeError:  # torchrun is gone

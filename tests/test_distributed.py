@@ -215,6 +215,19 @@ def test_bad_input_has_one_sentence(flags, sentence, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_the_first_process_may_be_the_last_to_fail(tmp_path):
+    """torchrun ends it when another one has ended: its sentence must have been written by then."""
+    script = tmp_path / "late.py"
+    script.write_text(
+        "import time\nfrom common.cli import fail\nfrom common.distributed import rank\n"
+        "time.sleep(0 if rank() else 2)\nfail('no')"
+    )
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=90)
+    assert run.returncode != 0 and run.stderr.count("error: no\n") == 1
+
+
 @pytest.mark.parametrize("processes", [1, 2, 3, 7])
 def test_rows_are_dealt_once(processes, monkeypatch):
     """Every row goes to one process, all make the same number of passes, and none has much more than its share."""
