@@ -7,7 +7,9 @@ optimizer's moments are sharded layer by layer (FSDP2); a whole tensor exists on
 """
 
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -69,6 +71,8 @@ def speaks() -> bool:
     if store is None:  # torchrun ends all others once one has ended, be it before the first one has spoken
         time.sleep(PATIENCE if rank() > 0 else 0)
         return True
+    if threading.current_thread() is threading.main_thread():  # what torchrun sends now must not end the sentence
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         return store.add("failed", 1) == 1
     except RuntimeError:  # torchrun is gone

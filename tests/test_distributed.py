@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks import sharding
 from common import batch as batches
-from common import checkpoints
+from common import checkpoints, distributed
 from common.batch import collate, micro_batches
 from common.plots import read_metrics
 from common.records import Rollouts
@@ -185,7 +185,7 @@ def test_a_killed_process_ends_all(tmp_path):
     output, _ = run.communicate(timeout=60)
     assert time.monotonic() - begin < 30
     assert run.returncode != 0
-    assert output.count("error: another process has ended without a word") == 1
+    assert output.count("error: another process has ended without a word") == 1, output
     assert f"--resume {tmp_path / 'run'}" in output
     assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
 
@@ -213,6 +213,24 @@ def test_bad_input_has_one_sentence(flags, sentence, tmp_path):
     assert run.returncode != 0
     assert output.count("error: ") == 1 and output.count(sentence) == 1
     assert not (tmp_path / "run").exists()
+
+
+def test_who_says_why_is_not_interrupted(monkeypatch):
+    """torchrun asks a process to end as soon as another one has, be it between two lines of this one."""
+    asked = []
+
+    class Store:
+        def add(self, *_):
+            os.kill(os.getpid(), signal.SIGTERM)
+            return 1
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(distributed, "store", Store())
+    before = signal.signal(signal.SIGTERM, lambda *_: asked.append(True))
+    try:
+        assert distributed.speaks() and not asked
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_the_first_process_may_be_the_last_to_fail(tmp_path):
