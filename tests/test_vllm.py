@@ -71,6 +71,26 @@ def test_stop_strings(engine_and_model):
     assert ended.truncated == [cut and not s for cut, s in zip(free.truncated, stopped, strict=True)]
 
 
+def test_an_interrupted_response_leaves_nothing(engine_and_model, monkeypatch):
+    """Ctrl-C in a chat: the next question gets its own response alone."""
+    engine, model, tokenizer = engine_and_model
+    engine.load_weights(model.named_parameters())
+    question = [tokenizer("7+5=?\n")["input_ids"]], 1, 48, 0.0, [0]
+    expected, steps, step = engine.generate(*question), [], engine.llm.llm_engine.step
+
+    def interrupted():
+        steps.append(step())
+        if len(steps) == 3:
+            raise KeyboardInterrupt
+        return steps[-1]
+
+    monkeypatch.setattr(engine.llm.llm_engine, "step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        engine.generate(*question)
+    again = engine.generate(*question)
+    assert again.tokens == expected.tokens and again.logps[0] == pytest.approx(expected.logps[0], abs=1e-4)
+
+
 def test_top_k_and_ends(engine_and_model):
     engine, model, tokenizer = engine_and_model
     engine.load_weights(model.named_parameters())
@@ -178,24 +198,6 @@ def test_a_share_that_leaves_too_little_is_refused(script, copies, engine_and_mo
     model.requires_grad_(False)  # as in an evaluation or a chat, where nothing has moments
     check_memory(grpo.Args(gpu_memory_utilization=0.5), model, total=2 * held + 10)
     model.requires_grad_(True)
-
-
-def test_an_interrupted_response_leaves_nothing(engine_and_model, monkeypatch):
-    """Ctrl-C in a chat: the next question gets its own response alone."""
-    engine, _, tokenizer = engine_and_model
-    question = [tokenizer("7+5=?\n")["input_ids"]], 1, 48, 0.0, [0]
-    expected, steps, step = engine.generate(*question), [], engine.llm.llm_engine.step
-
-    def interrupted():
-        steps.append(step())
-        if len(steps) == 3:
-            raise KeyboardInterrupt
-        return steps[-1]
-
-    monkeypatch.setattr(engine.llm.llm_engine, "step", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        engine.generate(*question)
-    assert engine.generate(*question) == expected
 
 
 def rows_of_a_run(script, folder, **settings):
