@@ -178,7 +178,7 @@ def pairs_of(name: str, part: str, args: DataSettings) -> list[Pair]:
         return generated_problems(name, part)
     if name.startswith(REASONING_GYM):
         return gym_problems(name)[part == "eval"]
-    other = name != args.dataset  # --eval-dataset, of which the settings of the training data say nothing
+    other = name != args.dataset  # --eval-dataset: --train-split is not about it, and a file has no --dataset-config
     args, split = replace(args, dataset=name), "train" if other else args.train_split
     if other and local_path(name):
         args.dataset_config = None

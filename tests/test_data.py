@@ -9,7 +9,7 @@ from itertools import permutations
 
 import grpo
 from common.countdown import Countdown
-from common.data import final_answer, generated_problems, load_problems, make_prompt, sample_problems
+from common.data import final_answer, generated_problems, load_problems, make_prompt, pairs_of, sample_problems
 from common.engines import TransformersEngine, prompt_seeds
 from common.models import EMBEDDED, load_model
 from common.records import Problem, Rollouts
@@ -267,3 +267,11 @@ def test_writers_ramble_by_chance():
         assert " " not in solution(random.Random(seed), "31+7-12=?", textbook=False).replace(" wait", "")
     means = [sum(counts) / len(counts) for counts in lines.values()]
     assert all(abs(mean - 3) < 0.3 for mean in means), means  # 3/4 ramble, 4 lines on average
+
+
+def test_evaluation_data_have_settings_of_their_own(tmp_path):
+    """Split and configuration of the training data are not looked for in a file to evaluate on."""
+    file = tmp_path / "mine.jsonl"
+    file.write_text('{"question": "1+1=?", "answer": "2"}')
+    args = grpo.Args(dataset="someone/data", dataset_config="main", train_split="other", eval_dataset=str(file))
+    assert pairs_of(str(file), "eval", args) == [("1+1=?", "2")]
