@@ -10,7 +10,8 @@ or with checkpointing of a layer, embedding and head; and on several GPUs, while
 their gradient and three layers. While vLLM generates, weights and moments stay (12 bytes per parameter, shared) beside
 its own share of the GPU. With LoRA only the adapters have gradients and moments, and the layers that they stand beside
 are in bf16 already; what the adapters themselves leave for the backward pass is not counted. A few chunks of logits
-(512 MiB) and what the allocator cannot use come on top.
+(512 MiB), gradients of the head on the way to their sum (on the CPU some 3 times the head, see benchmarks.memory), and
+what the allocator cannot use come on top.
 """
 
 from collections.abc import Callable
