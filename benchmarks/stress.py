@@ -32,12 +32,19 @@ STRESSES = {AGES: {k: (k, 4) for k in (0, 1, 4, 16)}, UPDATES: {n: (0, n) for n 
 CELLS = list(dict.fromkeys(cell for cells in STRESSES.values() for cell in cells.values()))
 PAGE_HEAD = """# All methods under stress
 
-Each method with its paper's defaults for 30 steps of 64 responses, under one stress at a time: four updates from
-rollouts that are k batches old, or many updates from each fresh batch. At the default settings the methods
-[do much alike](methods.md). Made by `python -m benchmarks.stress` ({seeds} seeds; 95 % intervals from three on).
-A run has collapsed if its held-out accuracy (avg@8 on 64 problems; {base:.2f} before training) ends below half of its
-best training accuracy; one whose numbers are not finite counts with an accuracy of 0. REINFORCE and RLOO are made for
-one update from a batch.
+Each method for 30 steps of 64 responses (DAPO draws more, until 8 groups have signal), under one stress at a time:
+four updates from rollouts that are k batches old, or many updates from each fresh batch. Bounds, caps and rewards are
+those of its paper where it gives any, learning rate and batch the same for all; nothing is tuned. At the default
+settings the methods [perform much alike](methods.md). Made by `python -m benchmarks.stress` ({seeds} seeds; 95 %
+intervals from three on). A run has collapsed if its held-out accuracy (avg@8 on 64 problems; {base:.2f} before
+training) ends below half of its best training accuracy (mean of 5 steps); one whose numbers are not finite counts
+with an accuracy of 0. REINFORCE and RLOO are made for one update from a batch.
+
+A sampler that is k batches old is the base model for the first k + 1 steps. All methods but DPPO, whose ratio is to the
+sampler, correct for its age with truncated importance sampling (C = 2), as by default. The ratios of the last table are
+to the learner's policy before the updates, DPPO's to the sampler's; GSPO's are of responses.
+
+{found}
 
 ![Held-out accuracy under stress, each method beside GRPO](../benchmarks/stress.png)
 """
@@ -90,11 +97,25 @@ def table(runs: list[dict], title: str, form) -> str:
     return "\n".join(lines) + "\n"
 
 
+def found(runs: list[dict]) -> str:
+    """The table of accuracies in short."""
+
+    def ends(k: int, updates: int) -> str:
+        means = [mean(r["accuracy"] for r in of_cell(runs, method, k, updates)) for method in METHODS]
+        return f"{min(means):.2f} to {max(means):.2f}"
+
+    whole = [method for method in METHODS if not any(r["collapsed"] for r in runs if r["method"] == method)]
+    fresh = (
+        f"In short: four updates from fresh rollouts end at {ends(0, 4)}, whichever the method; from rollouts that are"
+    )
+    others = f"16 batches old at {ends(16, 4)}, and 32 updates at {ends(0, 32)}."
+    return f"{fresh}\n{others} Methods of which no run collapsed: {', '.join(whole)}."
+
+
 def page(runs: list[dict]) -> str:
     fewest, most = (f(len(of_cell(runs, m, *cell)) for m in METHODS for cell in CELLS) for f in (min, max))
     seeds = str(most) if fewest == most else f"{fewest} to {most}"
-    head = PAGE_HEAD.format(seeds=seeds, base=mean(r["base"] for r in runs))
-    return head + "".join(
+    return PAGE_HEAD.format(seeds=seeds, base=mean(r["base"] for r in runs), found=found(runs)) + "".join(
         (
             table(runs, "Held-out accuracy at the end", accuracy),
             table(runs, "Share of collapsed runs", lambda cell: f"{mean(r['collapsed'] for r in cell):.0%}"),

@@ -50,8 +50,9 @@ def verdict(result):
 
 def effect(result):
     change = result["expected entropy after"] - result["entropy before"]
-    noise = f"expected gradient 0, noise {result['root mean square length']:.3f}"
-    return f"{noise}; a step of length {STEP:g} changes the entropy by {change:+.3f} nats on average"
+    expected, noise = result["length of the expected gradient"], result["root mean square length"]
+    entropy = f"a step of length {STEP:g} changes the entropy by {change:+.3f} nats on average"
+    return f"expected gradient {expected:.3f}, noise {noise:.3f}; {entropy}"
 
 
 def draw(result):

@@ -1,6 +1,6 @@
 """Dividing by the standard deviation of the batch instead of the group's removes the bias by difficulty.
 
-Said by: Lite PPO, 2508.08221, and REINFORCE++, 2501.03262, whose unit is the batch's.
+Said by: Lite PPO, 2508.08221, and REINFORCE++, 2501.03262, which divide by the std of the batch.
 
 Tested: a batch of three prompts with success rates 0.02, 0.5 and 0.98, and 16 responses to each; the expected gradient
 of each prompt is w ∇p. w over all outcomes of the batch, through the advantages of methods/reinforce_pp.py (group mean,
@@ -12,7 +12,7 @@ Rule: reproduced if the largest w is at most 1.1 times the smallest with the bat
 import itertools
 
 import grpo
-from claims.court import axes, decide
+from claims.court import axes, decide, outcomes
 from common.plots import BLUE, GREEN
 from methods import reinforce_pp
 
@@ -29,7 +29,7 @@ SCRIPTS = {
 
 def compute():
     p = torch.tensor(CHANCES, dtype=torch.float64)[:, None]  # (P, 1)
-    of_count = torch.ones(G + 1, G, dtype=torch.float64).tril(-1)  # (G + 1, G): row K has K ones
+    of_count = outcomes(G)  # (G + 1, G)
     weights = {name: torch.zeros(len(CHANCES), dtype=torch.float64) for name in SCRIPTS}
     for counts in itertools.product(range(G + 1), repeat=len(CHANCES)):
         rewards = of_count[list(counts)]  # (P, G)

@@ -1,4 +1,4 @@
-"""With rewards that say nothing, PPO's upper bound lowers the entropy and a higher one keeps it up.
+"""Without signal, entropy ends lower under PPO's upper bound than under its lower one, and a higher one keeps it up.
 
 Said by: 2509.26114 (clipping above lowers entropy and clipping below raises it, shown with random rewards); DAPO,
 2503.14476, Sec. 3.1, raises the upper bound to 0.28 against the collapse of entropy.
@@ -46,7 +46,8 @@ def entropy(t):
 
 def compute(seeds):
     pairs = [("0.2 and 0.2", "0.2 and 0.28"), ("upper alone", "lower alone")]
-    return compare(ARMS, pairs, seeds, entropy, "entropy")
+    base = batch_logps(load_model(grpo.Args())[0], fixed_text(), grpo.Args())[1][fixed_text().mask].mean().item()
+    return compare(ARMS, pairs, seeds, entropy, "entropy") | {"base": base}
 
 
 def verdict(result):
@@ -56,7 +57,7 @@ def verdict(result):
 
 
 def effect(result):
-    return told(result, "entropy on fixed text")
+    return f"{told(result, 'entropy on fixed text')}; of the base model {result['base']:.3f}"
 
 
 def draw(result):

@@ -1,6 +1,7 @@
-"""PPO's clip silences the rare tokens at which a response forks, not the routine ones.
+"""PPO's clip silences the tokens at which a response forks, not the routine ones.
 
-Said by: MiniMax-M1, 2506.13585, Sec. 3.1, of tokens such as "However", "Wait" and "Recheck", to motivate CISPO.
+Said by: MiniMax-M1, 2506.13585, Sec. 3.1, of rare tokens such as "However", "Wait" and "Recheck", to motivate
+CISPO.
 
 Tested: the embedded model after 16 updates of grpo.py on one batch of 32 prompts x 16 responses (4 minibatches, 4
 passes). The share of tokens without gradient by the probability that they were sampled with, at the first token of the
@@ -50,7 +51,7 @@ def verdict(result):
 
 
 def effect(result):
-    keys = ("all", "below 0.2", "above 0.9", "first token", "top entropy", "other entropy")
+    keys = ("all", "below 0.2", *BINS[2:4], "above 0.9", "first token", "top entropy", "other entropy")
     return "clipped after 16 updates: " + ", ".join(f"{result[key]:.1%} ({key})" for key in keys)
 
 

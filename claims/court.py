@@ -36,7 +36,7 @@ VERDICTS = REPRODUCED, REFUTED, WITHIN_NOISE, VOID = "reproduced", "refuted", "w
 PARTS = ("Said by:", "Tested:", "Rule:")  # what the paragraphs of a claim's docstring begin with, after the claim
 KINDS = {
     "exact": "By enumeration: every expectation is exact",
-    "model": "On the embedded model: a few passes or updates, no training run",
+    "model": "On the embedded model: a few passes or updates, at most one short training run",
     "runs": "By training runs",
 }
 TABLE_HEAD = "| claim | verdict | effect | command |", "|---|---|---|---|"
@@ -57,15 +57,19 @@ it, what is tested and by which rule it is judged. A verdict says what was measu
 enumerated or on the embedded model; none of them says what is true at scale. It links to its picture.
 `python -m claims --page` makes this page, and the README's table, from `claims/results/`.
 
-- **reproduced**: the effect goes the claimed way, and is large enough to be worth naming.
-- **refuted**: an effect of that size is excluded, here.
-- **within noise**: the data could not tell.
+- **reproduced**: the effect goes the claimed way, its interval excludes 0, and its mean is large enough to be worth
+  naming. A claim that nothing is lost is reproduced where the interval excludes a loss worth naming.
+- **refuted**: an effect of that size is excluded, here; for a claim that nothing is lost, a loss of it is there.
+- **within noise**: the interval has room for effects that are worth naming and for such as are not.
 - **void**: a claim about clipping, tested where nothing to speak of is clipped.
 
-Claims by runs compare arms on the same seeds: the same problems, base model and seeds of the sampler. Each line gives
-the mean of every arm, the paired difference with its 95 % interval, the smallest difference that so many seeds would
-have shown four times out of five, and how much of the loss weight was clipped in each arm. Commands, values by seed and
-budgets in responses, tokens and updates are in `claims/results/`."""
+Claims by runs compare arms on the same seeds: the same base model, problems and seeds of the sampler (other problems
+where arms take other numbers of prompts: dynamic_sampling_pays, small_groups_suffice). They were judged with five seeds
+first. Those whose runs take under a minute have eight now, which moved response_mean_lengthens_wrong_answers and
+false_positives_damage_training from reproduced to within noise. Each line gives the mean of every arm, the paired
+difference with its 95 % interval, the smallest difference that so many seeds would have shown four times out of five,
+and how much of the loss weight was clipped in each arm. Commands, values by seed and budgets in responses, tokens and
+updates are in `claims/results/`."""
 
 
 # Verdicts
@@ -80,6 +84,11 @@ def judge(effect: float, half: float, smallest: float) -> str:
     if effect - half > 0 and effect >= smallest:
         return REPRODUCED
     return REFUTED if effect + half < smallest else WITHIN_NOISE
+
+
+def judge_all(*verdicts: str) -> str:
+    """The verdict on a claim of several parts: that of the part which fares worst."""
+    return next(word for word in (REFUTED, WITHIN_NOISE, REPRODUCED) if word in verdicts)
 
 
 def decide(holds: bool) -> str:
@@ -180,7 +189,7 @@ def readme(text: str) -> str:
     The table leaves out what docs/claims.md adds to the means and differences.
     """
     lines = [row(name, "") for name in IN_README if record(name)]
-    lines = [re.sub(r" \(smallest to be seen [^)]*\)|; clipped [^|]*(?= \|)", "", line) for line in lines]
+    lines = [re.sub(r" \(detectable from [^)]*\)|; clipped [^|]*(?= \|)", "", line) for line in lines]
     text = re.sub(r"(?<=\n\n)\| claim \|.*?\n(?=\n)", "\n".join([*TABLE_HEAD, *lines]) + "\n", text, flags=re.DOTALL)
     return re.sub(r"\[\d+ verdicts\]\(docs/claims\.md\), [^.]* and \d+ [a-z ]+", counts(), text)
 
@@ -236,13 +245,18 @@ def coefficients(
     return -torch.autograd.grad(loss.sum(), logp)[0]
 
 
+def outcomes(G: int) -> Tensor:
+    """Rewards (G + 1, G) of every group of G responses, by how many are right: row K has K ones."""
+    return torch.ones(G + 1, G, dtype=torch.float64).tril(-1)
+
+
 def group_gradients(script: ModuleType, p: float, G: int, **settings: Any) -> tuple[Tensor, Tensor]:
     """Chance (G + 1,) and gradient (G + 1,) of each group with 0..G right responses to a prompt solved with chance p.
 
     On-policy, in units of ∇p: every right response has the score ∇p / p, every wrong one -∇p / (1 - p).
     """
     args = script.Args(responses_per_prompt=G, max_response_tokens=1, **settings)
-    rewards = torch.ones(G + 1, G, dtype=torch.float64).tril(-1)  # (G + 1, G): row K has K ones
+    rewards = outcomes(G)  # (G + 1, G)
     probability = torch.where(rewards > 0, p, 1 - p)  # (G + 1, G)
     advantages = script.compute_advantages(rewards, args).view(-1, 1)  # (B, 1)
     c = coefficients(script, probability.log().view(-1, 1), advantages, args).view(G + 1, G)

@@ -1,4 +1,4 @@
-"""A verifier that accepts wrong answers now and then, as easily guessed questions do, damages training.
+"""A verifier that accepts wrong answers now and then, as happens where they are easily guessed, damages training.
 
 Said by: Kimi k1.5, 2501.12599, Sec. 2.1 (questions that are easily guessed are excluded), Open-Reasoner-Zero.
 

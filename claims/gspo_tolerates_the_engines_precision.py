@@ -58,7 +58,8 @@ def effect(result):
     shares = ", ".join(
         f"{share:.0%} ({precision}; {trained[precision]:.0%} trained)" for precision, share in base.items()
     )
-    long = ", ".join(f"{result['by length'][n]:.1%} at {n}" for n in ("1000", "10000"))
+    lengths, after = result["by length"], result["trained"]["by length"]
+    long = ", ".join(f"{lengths[n]:.1%} ({after[n]:.1%} trained) at {n}" for n in ("1000", "10000"))
     longer = f"extrapolated to longer ones in bf16: {long} tokens"
     return f"responses outside the bounds though nothing has changed: {shares}; {longer}"
 

@@ -1,12 +1,13 @@
 """Adding the k3 estimate to the loss penalizes KL(π_θ ‖ π_ref).
 
-Said by: DeepSeekMath, 2402.03300, Eq. 3 and 4, which calls the estimate unbiased and never negative, and all that took
-it over.
+Said by: DeepSeekMath, 2402.03300, Eq. 3 and 4, which calls the estimate unbiased and never negative, and everyone
+who adopted it.
 
 Tested: grpo.py's kl_penalty on two policies over 6 tokens, on-policy: the expected value beside the exact KL, and the
 expected gradient of the estimate as a loss beside those of KL(π_θ ‖ π_ref) and of KL(π_ref ‖ π_θ).
 
-Rule: reproduced if the value and the gradient are those of KL(π_θ ‖ π_ref) to 1e-9; refuted if either is not.
+Rule: reproduced if the value and the gradient are those of KL(π_θ ‖ π_ref), to 1e-6
+and to 1e-5 of its length (six digits are stored); refuted if either is not.
 """
 
 import grpo

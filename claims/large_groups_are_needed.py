@@ -12,7 +12,7 @@ three p at an equal number of responses; else refuted.
 
 import grpo
 import rloo
-from claims.court import axes, coefficients, decide
+from claims.court import axes, coefficients, decide, outcomes
 from common.plots import BLUE, GREEN, ORANGE
 
 import torch
@@ -25,7 +25,7 @@ GROUPS, CHANCES = (2, 4, 8, 16, 32, 64), (0.02, 0.1, 0.5)
 
 def relative_variance(script, p, G):
     """Trace of the gradient's covariance over its squared mean, for all responses of a batch in groups of G."""
-    rewards = torch.ones(G + 1, G, dtype=torch.float64).tril(-1)  # (G + 1, G): row K has K ones
+    rewards = outcomes(G)  # (G + 1, G)
     advantages = script.compute_advantages(rewards, script.Args()).view(-1, 1)
     c = coefficients(script, torch.zeros_like(advantages), advantages, script.Args()).view(G + 1, G) / G
     chance = torch.tensor(binom.pmf(range(G + 1), G, p))  # (G + 1,)
@@ -57,7 +57,8 @@ def verdict(result):
 def effect(result):
     ratios = ", ".join(f"{ratio:.2f} (p = {p})" for p, ratio in excess(result, "grpo").items())
     of_8 = max(excess(result, "grpo", G="8").values())
-    return f"variance with groups of 2 / 64 at equal responses: {ratios}; of 8 / 64: at most {of_8:.2f}"
+    others = f"of 2 / 64 with rloo.py: at most {max(excess(result, 'rloo').values()):.2f}"
+    return f"variance with groups of 2 / 64 at equal responses: {ratios}; of 8 / 64: at most {of_8:.2f}; {others}"
 
 
 def draw(result):

@@ -1,6 +1,6 @@
 """RLOO's leave-one-out baseline with GRPO's standard deviation is a method of its own.
 
-Said by: write-ups that propose the combination and ask what is known of it; no paper is.
+Said by: write-ups that propose the combination and ask what is known of it. We know of no paper that has it.
 
 Tested: (R_i - mean of the others) / std of the group, from rloo.py's advantages, beside grpo.py's, for every group of
 0 and 1 rewards with 2 to 64 responses that is not all right or all wrong.
@@ -10,7 +10,7 @@ Rule: refuted if the two are one another's multiple by a constant that depends o
 
 import grpo
 import rloo
-from claims.court import axes, decide
+from claims.court import axes, decide, outcomes
 from common.plots import BLUE
 
 import torch
@@ -21,7 +21,7 @@ GROUPS = (2, 4, 8, 16, 64)
 
 def factors(G):
     """The combination over GRPO's advantage, for every mixed group and response."""
-    rewards = torch.ones(G + 1, G, dtype=torch.float64).tril(-1)[1:-1]  # (G - 1, G): 1 to G - 1 right
+    rewards = outcomes(G)[1:-1]  # (G - 1, G): 1 to G - 1 right
     combined = rloo.compute_advantages(rewards, rloo.Args()) / rewards.std(1, keepdim=True)
     return combined / grpo.compute_advantages(rewards, grpo.Args())  # (G - 1, G)
 

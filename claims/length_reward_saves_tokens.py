@@ -12,7 +12,7 @@ interval of the accuracies excludes a loss of 0.03; refuted if the interval of t
 accuracy is lower by 0.03 or more and its interval excludes 0.
 """
 
-from claims.court import REFUTED, REPRODUCED, WITHIN_NOISE
+from claims.court import judge_all
 from claims.runs import compare, drawn, harmless, judged, told
 
 KIND = "runs"
@@ -26,8 +26,7 @@ def compute(seeds):
 
 
 def verdict(result):
-    both = {judged(result, PAIR, smallest=2, sign=-1), harmless(result["accuracy"], PAIR, smallest=0.03)}
-    return next(word for word in (REFUTED, WITHIN_NOISE, REPRODUCED) if word in both)
+    return judge_all(judged(result, PAIR, smallest=2, sign=-1), harmless(result["accuracy"], PAIR, smallest=0.03))
 
 
 def effect(result):

@@ -37,7 +37,8 @@ def verdict(result):
 
 def effect(result):
     w = result["8"][0]
-    return f"T = N - 1 holds exactly, T = N is up to {error(result, fewer=0):.0%} off; w(0.01) = {w:.2f} at N = 8"
+    errors = f"T = N - 1 is up to {error(result, fewer=1):.0e} off, T = N up to {error(result, fewer=0):.0%}"
+    return f"{errors}; w(0.01) = {w:.2f} at N = 8"
 
 
 def draw(result):

@@ -48,7 +48,8 @@ def verdict(result):
 
 def effect(result):
     at_2, at_6 = (result["length"]["group mean"][G] for G in ("2", "6"))
-    return f"the direction is exact; the length is (G - 1) / G of the true one: {at_2:.3f} at G = 2, {at_6:.3f} at 6"
+    angle = max(result["angle"]["group mean"].values())
+    return f"angle at most {angle:.4f}°; length (G - 1) / G of the true one: {at_2:.3f} at G = 2, {at_6:.3f} at 6"
 
 
 def draw(result):

@@ -40,7 +40,8 @@ def verdict(result):
 
 
 def effect(result):
-    return f"gradients equal; values differ by up to {result['largest difference of values']:.1f} where the mask is 0"
+    gradients, values = (result[f"largest difference of {what}"] for what in ("gradients", "values"))
+    return f"gradients differ by up to {gradients:.0e}, values by up to {values:.1f} where the mask is 0"
 
 
 def draw(result):

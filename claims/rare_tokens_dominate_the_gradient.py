@@ -1,6 +1,7 @@
 """Tokens of low probability have the largest gradients, in proportion to 1 - p.
 
-Said by: 2505.12929, which bounds the norm of a token's gradient by 1 - p and reweighs rare tokens for it.
+Said by: 2505.12929, which bounds the norm of a token's gradient by a multiple of 1 - p, and reweighs rare tokens for
+it. "In proportion" is how the bound is read.
 
 Tested: ‖∇_θ log p‖ over all weights of the embedded model, of up to 200 sampled tokens in each range of probability.
 
@@ -47,7 +48,8 @@ def verdict(result):
 def effect(result):
     ends = f"mean norm {result[BINS[0]]['norm']:.0f} (p < 0.05), {result[BINS[-1]]['norm']:.2g} (p > 0.99)"
     ratios = [result[name]["norm / (1 - p)"] for name in BINS[:4]]
-    return f"{ends}; norm / (1 - p) from {min(ratios):.0f} to {max(ratios):.0f} for p < 0.9"
+    apart = f"norm / (1 - p) from {min(ratios):.0f} to {max(ratios):.0f} for p < 0.9"
+    return f"{ends}; {apart}, {max(ratios) / min(ratios):.1f} times (in proportion: at most 2)"
 
 
 def draw(result):

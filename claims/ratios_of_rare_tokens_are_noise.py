@@ -39,7 +39,8 @@ def verdict(result):
 
 
 def effect(result):
-    parts = [f"{name} {result[name]['log ratio']:.1e} and {result[name]['Δp']:.1e}" for name in ("rare", "likely")]
+    shown = {name: result[name] for name in ("rare", "likely", "all")}
+    parts = [f"{name} {of_name['log ratio']:.1e} and {of_name['Δp']:.1e}" for name, of_name in shown.items()]
     return "mean change of log π and of π, bf16 against fp32: " + ", ".join(parts)
 
 

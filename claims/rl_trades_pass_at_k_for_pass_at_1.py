@@ -11,7 +11,7 @@ Rule: reproduced if pass@1 rises and pass@32 falls by 0.02 or more, with a 95 % 
 refuted if the interval excludes such a fall of pass@32, or if pass@1 does not rise.
 """
 
-from claims.court import REFUTED, REPRODUCED
+from claims.court import REFUTED
 from claims.runs import HARD, compare, drawn, judged, told
 
 KIND = "runs"
@@ -27,7 +27,7 @@ def compute(seeds):
 def verdict(result):
     word = judged(result, "before → after", smallest=0.02, sign=-1)
     arm = result["arms"]["after"]
-    return REFUTED if word == REPRODUCED and arm["pass@1 after"] <= arm["pass@1 before"] else word
+    return REFUTED if arm["pass@1 after"] <= arm["pass@1 before"] else word
 
 
 def effect(result):

@@ -1,7 +1,8 @@
 """What the claims by training runs share: arms with paired seeds, and what may be said of their differences.
 
 An arm is a script's name, with changes of claims/variant.py, and flags on top of SETTINGS: "grpo --clip-eps 0.1",
-"grpo+coin". Seed s of every arm has the same problems, the same base model and the same seeds of the sampler. A run
+"grpo+coin". Seed s of every arm has the same base model and, where a step has as many prompts, the same problems and
+seeds of the sampler. A run
 stays in runs/claims/ under a name made of its command and its script's code: an interrupted claim goes on, and arms
 that several claims share are run once. A run that ends because its numbers are not finite has a final accuracy of 0.
 """
@@ -78,10 +79,10 @@ class Trial:
         return (self.rows[-1].get(metric) or 0.0) if self.ended else 0.0
 
     def series(self, metric: str) -> list[float]:
-        """A metric by step, from step 1 on; where it is missing it has not changed, and after an early end it is 0."""
+        """A metric by step, from step 1 on; where it is missing it has not changed, but accuracy is 0 after the end."""
         values, rows = [], {row["step"]: row for row in self.rows}
         for step in range(1, self.settings["steps"] + 1):
-            value = rows[step].get(metric) if step in rows else 0.0
+            value = rows[step].get(metric) if step in rows else 0.0 if metric == "accuracy" else None
             values.append(value if value is not None else values[-1] if values else 0.0)
         return values
 
@@ -212,7 +213,7 @@ def told(result: dict[str, Any], what: str = "accuracy", form: str = ".3f") -> s
     arms = result["arms"]
     means = ", ".join(f"{name} {statistics.mean(arm['values']):{form}}" for name, arm in arms.items())
     differences = "; ".join(
-        f"{pair} {mean:+{form}} ± {half:{form}} (smallest to be seen {seen:{form}})"
+        f"{pair} {mean:+{form}} ± {half:{form}} (detectable from {seen:{form}})"
         for pair, (mean, half, seen) in result["differences"].items()
     )
     clipped = ", ".join(f"{arm['clipped']:.1%}" for arm in arms.values())

@@ -76,7 +76,7 @@ def compute():
             return torch.tensor([v for row in values for v in row])
 
         truth = sampled(TRUE_SAMPLES, 1)  # (N,)
-        values = {f"{K} continuations": sampled(K, 1 + K) for K in SAMPLES}
+        values = {f"{K} continuation{'s' * (K > 1)}": sampled(K, 1 + K) for K in SAMPLES}
     of_critic = in_micro_batches(critic, collate(prompts, rollouts, model.device), args)  # (B, T)
     starts = [(i, t) for i, ends in enumerate(steps) for t in [0, *ends[:-1]]]
     values |= {"the critic": of_critic[tuple(zip(*starts, strict=True))], "a constant": truth.mean().expand(len(truth))}

@@ -5,7 +5,7 @@ collapse).
 
 Tested: grpo.py for 30 steps of 64 responses from a sampler with weights of 4 bits: log-probs recomputed by the learner,
 without TIS and with it; ratio and clip anchored on the sampler, whose distance from the learner is there before any
-update.
+update. dppo.py, whose mask bounds the change of a probability and not a ratio, is shown with both anchors beside it.
 
 Rule: by held-out accuracy, 95 % interval of the paired difference from recomputed log-probs without TIS. Reproduced if
 the anchor gains 0.05 or more and the interval excludes 0; refuted if the interval excludes such a gain. Void where less
@@ -19,11 +19,14 @@ ARMS = {
     "recomputed": "grpo --rollout-precision int4 --tis-cap 0",
     "with TIS": "grpo --rollout-precision int4",
     "anchored": "grpo --rollout-precision int4 --tis-cap 0 --ratio-anchor sampler",
+    "DPPO, recomputed": "dppo --rollout-precision int4 --ratio-anchor learner",
+    "DPPO, anchored": "dppo --rollout-precision int4",
 }
 
 
 def compute(seeds):
-    return compare(ARMS, [("recomputed", "anchored"), ("recomputed", "with TIS")], seeds)
+    pairs = [("recomputed", "anchored"), ("recomputed", "with TIS"), ("DPPO, recomputed", "DPPO, anchored")]
+    return compare(ARMS, pairs, seeds)
 
 
 def verdict(result):

@@ -36,8 +36,8 @@ def verdict(result):
 
 
 def effect(result):
-    at_1_percent = {G: w[0] for G, w in result["relative"].items()}
-    return "w(0.01) / w(0.5) = " + ", ".join(f"{w:.2f} (G = {G})" for G, w in at_1_percent.items()) + "; p = 0.99 alike"
+    of_grpo = ", ".join(f"{w[0]:.2f} (G = {G})" for G, w in result["relative"].items())
+    return f"w(0.01) / w(0.5) = {of_grpo}; p = 0.99 alike; rloo.py {result['rloo'][0]:.2f}"
 
 
 def draw(result):

@@ -5,10 +5,11 @@
     python -m claims.variant grpo+lenient=0.2                    # a wrong answer is accepted with chance 0.2
     python -m claims.variant grpo+k1 --kl-beta 0.5               # the k1 estimate of the KL in the loss, not k3
     python -m claims.variant dppo+negative                       # the mask on negative advantages alone (or positive)
-    python -m claims.variant dppo+random                         # on as many tokens of negative advantage, at random
+    python -m claims.variant dppo+random                         # on as many tokens as +negative would, at random
     python -m claims.variant grpo+dr_grpo.token_weights          # a function of another script
 
-What is random here is drawn after the script has seeded the step: the same in every arm that has the same seed.
+Rewards are drawn after the script has seeded the step: the same in every arm that has the same seed. Masks at random
+have a generator of their own, the same for all seeds.
 """
 
 import dataclasses

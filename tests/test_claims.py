@@ -77,6 +77,12 @@ def test_verdicts(effect, half, verdict):
     assert court.judge(effect, half, smallest=0.2) == verdict
 
 
+def test_a_claim_of_several_parts_is_as_good_as_its_worst():
+    assert court.judge_all(court.REPRODUCED, court.REPRODUCED) == court.REPRODUCED
+    assert court.judge_all(court.REPRODUCED, court.WITHIN_NOISE) == court.WITHIN_NOISE
+    assert court.judge_all(court.WITHIN_NOISE, court.REFUTED, court.REPRODUCED) == court.REFUTED
+
+
 def test_a_flipped_claim_is_refuted():
     claim, result = court.load("tis_repairs_the_gradient"), court.record("tis_repairs_the_gradient")["result"]
     share, half = result["removed"]["response, C = 2"]
@@ -213,6 +219,7 @@ def test_what_a_run_says(tmp_path):
     assert whole.budget == {"responses": 8 * 4 + 24 * 4, "tokens": 100, "updates": 12}
     diverged = written(tmp_path / "diverged", 3, rows)
     assert diverged.last() == 0 and diverged.series("accuracy") == [0.1, 0.2, 0]
+    assert diverged.series("clip_pos") == [0.25] * 3  # only an accuracy is lost with the run
 
 
 def test_differences_are_paired(tmp_path, monkeypatch):
