@@ -169,7 +169,7 @@ class Settings(DataSettings):
     eval_samples: Count = 16
     """n of avg@n and pass@k before and after; a quarter as many during the run."""
     save_every: CountOrZero = 50
-    """Steps between checkpoints; 0 for only the last."""
+    """Steps between checkpoints, of which the last two are kept; 0 for only the last."""
     sharded_checkpoints: bool = False
     """Each process saves its own part, for models that do not fit the memory of one (see common/checkpoints.py)."""
     seed: Seed = 1

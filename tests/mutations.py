@@ -310,7 +310,8 @@ def main() -> None:
         if mine:
             survivors = [name for name, alive in mine if alive]
             verdict = f"**survived in {', '.join(survivors)}**" if survivors else f"`{mutation.tests}`"
-            lines.append(f"| {mutation.what} | {', '.join(name for name, _ in mine)} | {verdict} |")
+            what = mutation.what.replace("|", "\\|")
+            lines.append(f"| {what} | {', '.join(name for name, _ in mine)} | {verdict} |")
     print("\n".join(lines))
     print(f"\n{len(jobs) - sum(outcomes)} of {len(jobs)} noticed")
     raise SystemExit(any(outcomes))

@@ -33,8 +33,11 @@ def run(name, folder, **settings):
 
 
 def results(folder):
-    last = sorted(folder.glob("checkpoint-*"))[-1]
-    return load_file(last / "model.safetensors"), read_metrics(folder)
+    last, rows = sorted(folder.glob("checkpoint-*"))[-1], read_metrics(folder)
+    explained = set(re.findall(r"`([\w/]+)`", (ROOT / "docs/runs.md").read_text())) | {"eval/pass@k"}
+    logged = {re.sub(r"pass@\d+", "pass@k", key) for row in rows for key in row}
+    assert not logged - explained, f"docs/runs.md does not say what these are: {logged - explained}"
+    return load_file(last / "model.safetensors"), rows
 
 
 def without_times(rows):
