@@ -143,14 +143,15 @@ def main(args: Args) -> None:
         fail(f"{results} holds runs of {other.pop()} steps: go on with as many, or move it away.")
     if not args.redraw:
         done = {(r["method"], r["seed"]) for r in runs}
-        plan = [(method, seed) for seed in range(1, args.seeds + 1) for method in SCRIPTS]
-        flags = {method: needed(method, args.steps) for method in SCRIPTS}
+        jobs = [(method, seed) for seed in range(1, args.seeds + 1) for method in SCRIPTS]
+        plan = [job for job in jobs if job not in done]
+        flags = {method: needed(method, args.steps) for method, _ in plan}
 
         def one(job: tuple[str, int]) -> dict:
             return run(*job, args.steps, flags[job[0]])
 
         with ThreadPoolExecutor(args.jobs) as pool:
-            for r in pool.map(one, [job for job in plan if job not in done]):
+            for r in pool.map(one, plan):
                 runs.append(r)
                 results.write_text("[\n" + ",\n".join(json.dumps(r) for r in runs) + "\n]\n")
     page = ROOT / "docs" / "methods.md"

@@ -251,6 +251,13 @@ def make_prompt(
     return text, tokenizer(text, add_special_tokens=not chat)["input_ids"]
 
 
+def add_text(question: Any, text: str) -> Any:
+    """A question, as text or as chat messages, with a text behind it or behind its last message."""
+    if isinstance(question, list):
+        return [*question[:-1], question[-1] | {"content": question[-1]["content"] + text}] if text else question
+    return f"{question}{text}"
+
+
 def settings_of_each(args: Settings) -> list[Settings]:
     """The settings of each data set as if it were the only one, with its part of the held-out problems."""
     names = dataset_names(args)
@@ -306,13 +313,14 @@ def make_problems(
     model: Any,
     tokenizer: Any,
     examples: list[tuple[str, str]],
-    rewrite: Callable[[Any], Any] = lambda question: question,
+    added: Callable[[Any], str] = lambda question: "",
 ) -> list[Problem | None]:
     """The problem of each (question, answer), None where the prompt is longer than `args.max_prompt_tokens`."""
     context, vocabulary = context_length(model), model.get_input_embeddings().num_embeddings
     problems: list[Problem | None] = []
     for question, answer in pairs:
-        prompt, prompt_ids = make_prompt(rewrite(question), args.prompt, tokenizer, args.system_prompt, examples)
+        asked = add_text(question, added(question))
+        prompt, prompt_ids = make_prompt(asked, args.prompt, tokenizer, args.system_prompt, examples)
         if not prompt_ids:
             fail("a prompt has no tokens: check --prompt and the question column.")
         if max(prompt_ids) >= vocabulary:
@@ -331,9 +339,12 @@ def make_problems(
 
 
 def load_problems(
-    args: Settings, model: Any, tokenizer: Any, rewrite: Callable[[Any], Any] = lambda question: question
+    args: Settings, model: Any, tokenizer: Any, added: Callable[[Any], str] = lambda question: ""
 ) -> tuple[list[Problem], list[Problem]]:
-    """Training problems and `args.eval_problems` held-out ones, disjoint by question; prompts hold it rewritten."""
+    """Training problems and `args.eval_problems` held-out ones, disjoint by question.
+
+    A prompt holds its question and behind it what is `added` to it.
+    """
     examples = few_shot_examples(args)
     sets, names = settings_of_each(args), short_names(dataset_names(args))
     weights = args.mix or [1.0] * len(sets)
@@ -344,7 +355,7 @@ def load_problems(
         train = [pair for pair in train if str(pair[0]) not in asked]
         if not train:
             fail(f"--dataset {one.dataset}: every training question is also a held-out one.")
-        made = [make_problems(part, one, model, tokenizer, examples, rewrite) for part in (train, held_out)]
+        made = [make_problems(part, one, model, tokenizer, examples, added) for part in (train, held_out)]
         kept = [[problem for problem in part if problem] for part in made]
         if None in made[0] + made[1]:
             what = (

@@ -106,6 +106,12 @@ def token_logps(
     return empty.masked_scatter(mask, logp), empty.masked_scatter(mask, entropy)
 
 
+def vocabulary_logps(model: Any, batch: Batch, rows: Tensor, V: int, args: Settings) -> Tensor:
+    """Log-probs (N, V) of the first V tokens at each response token of `rows`, row by row."""
+    every = torch.arange(V, device=batch.mask.device).expand(int(batch.mask[rows].sum()), V)  # (N, V)
+    return target_logps(model, batch, rows, every, args)[0]
+
+
 @torch.no_grad()
 def top_logps(model: Any, batch: Batch, rows: Tensor, args: Settings) -> Tensor:
     """The model's log-probs (b, T, K) of the tokens `batch.top_ids`, 0 on padding."""

@@ -100,14 +100,11 @@ def budget(question: str | list[dict[str, str]], args: Args) -> int:
     return random.Random(f"{args.seed} {question}").randint(round(args.min_budget * T), T)
 
 
-def with_budget(question: str | list[dict[str, str]], args: Args) -> str | list[dict[str, str]]:
-    """A question, as text or as chat messages, with what tells its budget added to it."""
+def budget_text(question: str | list[dict[str, str]], args: Args) -> str:
+    """What is added to a question, to tell its budget where the reward has one."""
     if args.length_reward in ("kimi", "cosine"):
-        return question
-    text = args.budget_prompt.replace("{n}", str(budget(question, args)))
-    if isinstance(question, list):
-        return [*question[:-1], question[-1] | {"content": question[-1]["content"] + text}]
-    return f"{question}{text}"
+        return ""
+    return args.budget_prompt.replace("{n}", str(budget(question, args)))
 
 
 def shape_rewards(correct: Tensor, lengths: Tensor, budgets: Tensor, args: Args) -> Tensor:
@@ -178,7 +175,7 @@ def main(args: Args) -> None:
         args, P, G = run.args, run.args.prompts_per_step, run.args.responses_per_prompt
         model, tokenizer = load_model(args)
         # LCPO: the budget of a question is a part of its prompt.
-        train, held_out = load_problems(args, model, tokenizer, lambda question: with_budget(question, args))
+        train, held_out = load_problems(args, model, tokenizer, lambda question: budget_text(question, args))
         verifier = run.closing(Verifier(tokenizer, train + held_out, args.answer_format, args.tolerance, args.reward))
         engine = run.closing(make_engine(args, model, tokenizer, train + held_out))
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
@@ -207,11 +204,12 @@ def main(args: Args) -> None:
             with run.clock("logps"):
                 old_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
                 ref_logp = batch_logps(reference, batch, args)[0] if reference else None  # (B, T)
+            rewards = batch.rewards.view(P, G)  # (P, G)
+            require_binary(rewards, "L1 pays for the length of right answers")  # LCPO
             # LCPO: the reward knows the length that was asked for.
             lengths = batch.mask.sum(1).view(P, G)  # (P, G)
             budgets = torch.tensor([[budget(p.question, args)] for p in problems], device=model.device)  # (P, 1)
-            require_binary(batch.rewards, "L1 pays for the length of right answers")  # LCPO
-            rewards = shape_rewards(batch.rewards.view(P, G), lengths, budgets, args)  # (P, G)
+            rewards = shape_rewards(rewards, lengths, budgets, args)  # (P, G)
             advantages = compute_advantages(rewards, args).view(-1, 1).expand(mask.shape)  # (B, T)
             anchor_logp = old_logp if args.ratio_anchor == "learner" else rollout_logp  # (B, T)
             run.require_finite(step, sampler_logp=rollout_logp, learner_logp=old_logp, advantage=advantages)

@@ -18,13 +18,13 @@ Differs from its parent grpo.py:
 from dataclasses import dataclass
 from typing import Literal
 
-from common.batch import Batch, collate, micro_batches, minibatches
+from common.batch import collate, micro_batches, minibatches
 from common.cli import fail
 from common.data import load_problems, sample_problems
 from common.engines import WeightHistory, make_engine, prompt_seeds
-from common.logprobs import batch_logps, target_logps, token_logps
+from common.logprobs import batch_logps, token_logps, vocabulary_logps
 from common.metrics import StepMetrics, mismatch_metrics, rollout_metrics
-from common.models import load_model
+from common.models import load_model, load_teacher
 from common.run import Run, seed_step
 from common.schedule import learning_rate
 from common.settings import Count, CountOrZero, NonNegative, Positive, Rate, Settings, Share
@@ -96,7 +96,10 @@ def policy_loss(
     On-policy every ratio is 1, and the loss the KL to the teacher, as estimated from the sampled tokens.
     """
     ratio = torch.exp(logp - old_logp)  # (B, T)
-    return -ratio * advantages, {"ratio": ratio}
+    loss = -ratio * advantages  # (B, T)
+    return loss, {
+        "ratio": ratio,
+    }
 
 
 def tis_weight(old_logp: Tensor, rollout_logp: Tensor, mask: Tensor, args: Args) -> Tensor:
@@ -113,13 +116,8 @@ def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
     return torch.exp(ref_logp - logp) - (ref_logp - logp) - 1
 
 
-def full_kl(model: torch.nn.Module, teacher: torch.nn.Module, V: int, batch: Batch, rows: Tensor, args: Args) -> Tensor:
-    """KL(π_θ ‖ π_T) over the vocabulary at each response token of `rows` (2306.13649, Eq. 2): (b, T), 0 on padding."""
-    mask = batch.mask[rows]  # (b, T)
-    every = torch.arange(V, device=mask.device).expand(int(mask.sum()), V)  # (N, V)
-    logp, _ = target_logps(model, batch, rows, every, args)  # (N, V)
-    with torch.no_grad():
-        teacher_logp, _ = target_logps(teacher, batch, rows, every, args)  # (N, V)
+def full_kl(logp: Tensor, teacher_logp: Tensor, mask: Tensor) -> Tensor:
+    """KL(π_θ ‖ π_T) (2306.13649, Eq. 2), (b, T) and 0 on padding, from log-probs (N, V) at the N tokens of the mask."""
     kl = (logp.exp() * (logp - teacher_logp)).sum(-1)  # (N,)
     return torch.zeros(mask.shape, device=mask.device).masked_scatter(mask, kl)
 
@@ -132,11 +130,7 @@ def main(args: Args) -> None:
     with Run(args, __file__) as run:
         args, P, G = run.args, run.args.prompts_per_step, run.args.responses_per_prompt
         model, tokenizer = load_model(args)
-        teacher, its_tokenizer = load_model(args, setting="teacher")  # OPD
-        if its_tokenizer.get_vocab() != tokenizer.get_vocab():
-            fail(
-                f"--teacher {args.teacher} has another tokenizer than --model {args.model}, whose tokens it must read."
-            )
+        teacher = load_teacher(args, tokenizer)  # OPD
         train, held_out = load_problems(args, model, tokenizer)
         verifier = run.closing(Verifier(tokenizer, train + held_out, args.answer_format, args.tolerance, args.reward))
         engine = run.closing(make_engine(args, model, tokenizer, train + held_out))
@@ -189,7 +183,8 @@ def main(args: Args) -> None:
                         )
                         loss = tis[rows] * loss
                         if args.kl == "full":  # OPD: the sampled token, its ratio and its TIS have no part in it
-                            loss = full_kl(model, teacher, len(tokenizer), batch, rows, args)  # (b, T)
+                            pair = [vocabulary_logps(m, batch, rows, len(tokenizer), args) for m in (model, teacher)]
+                            loss = full_kl(*pair, batch.mask[rows])  # (b, T)
                         if reference:  # GRPO has the KL in the loss
                             values["kl"] = kl_penalty(logp, ref_logp[rows])  # (b, T)
                             loss = loss + args.kl_beta * values["kl"]

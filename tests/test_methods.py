@@ -8,9 +8,10 @@ import grpo
 import ppo
 import reinforce
 from common.batch import collate
-from common.data import load_problems
+from common.data import add_text, load_problems
 from common.engines import prompt_seeds
-from common.models import load_model
+from common.logprobs import vocabulary_logps
+from common.models import load_model, load_teacher
 from common.records import Problem, Rollouts
 from methods import dcpo, dpo, entropy, lcpo, lopti, opd, reinforce_pp, reinforce_rej, sapo, vapo, vineppo
 
@@ -465,13 +466,13 @@ class TestLCPO:
     def test_prompts_tell_the_budget(self):
         """Training and held-out prompts alike; chat messages in the last one; without budgets nothing is added."""
         args = lcpo.Args(length_reward="max", eval_problems=5)
-        for problems in load_problems(args, *load_model(args), lambda question: lcpo.with_budget(question, args)):
+        for problems in load_problems(args, *load_model(args), lambda question: lcpo.budget_text(question, args)):
             for p in problems[:5]:
                 assert p.prompt == f"{p.question} Think for {lcpo.budget(p.question, args)} tokens.\n"
         chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1=?"}]
         asked = f"1+1=? Think for {lcpo.budget(chat, args)} tokens."
-        assert lcpo.with_budget(chat, args) == [chat[0], {"role": "user", "content": asked}]
-        assert lcpo.with_budget("1+1=?", lcpo.Args(length_reward="kimi")) == "1+1=?"
+        assert add_text(chat, lcpo.budget_text(chat, args)) == [chat[0], {"role": "user", "content": asked}]
+        assert lcpo.budget_text("1+1=?", lcpo.Args(length_reward="kimi")) == "" and add_text(chat, "") == chat
 
     def test_the_budget_must_be_told(self, capsys, tmp_path):
         settings = {"length_reward": "exact", "budget_prompt": "Be brief."}
@@ -779,11 +780,12 @@ class TestOPD:
         args = opd.Args(temperature=0.7)
         model, tokenizer = load_model(args)
         args.teacher = teacher_of("models/arithmetic")
-        teacher, _ = load_model(args, setting="teacher")
+        teacher = load_teacher(args, tokenizer)
         prompt, responses = tokenizer("7+5=?\n")["input_ids"], [[5, 6, 7, 1], [8, 1]]
         logps, sampled = [[0.0] * len(r) for r in responses], [[True] * len(r) for r in responses]
         batch = collate([prompt], Rollouts(responses, logps, [False] * 2, sampled), "cpu")
-        kl = opd.full_kl(model, teacher, len(tokenizer), batch, torch.arange(2), args)
+        pair = [vocabulary_logps(m, batch, torch.arange(2), len(tokenizer), args) for m in (model, teacher)]
+        kl = opd.full_kl(*pair, batch.mask)
         for i, response in enumerate(responses):
             tokens = torch.tensor([prompt + response])
             p, q = ((m(input_ids=tokens).logits[0, len(prompt) - 1 : -1] / 0.7).softmax(-1) for m in (model, teacher))
