@@ -4,10 +4,12 @@
     python -m benchmarks.ablation scalerl --redraw   # only the table, from ablation_scalerl.json
 
 The tricks, and the flags that take them away, are those of the table in the recipe's docstring. Each run is compared
-with that of the whole recipe with the same seed. The figures land in benchmarks/ablation_RECIPE.json and .md.
+with that of the whole recipe with the same seed. The figures land in benchmarks/ablation_RECIPE.json, and in
+docs/methods.md where that has a table of the recipe.
 """
 
 import json
+import re
 import statistics
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,12 +18,13 @@ from typing import Any
 
 from benchmarks.methods import run
 from common.cli import fail
-from common.scripts import parents, tricks
+from common.scripts import ROOT, parents, tricks
 from common.stats import interval
 
 import tyro
 
 HERE = Path(__file__).parent
+PAGE = ROOT / "docs" / "methods.md"
 WHOLE, NONE = "the whole recipe", "without all of them"
 
 
@@ -55,7 +58,7 @@ def mean_and_half(values: list[float], sign: str = "") -> str:
 def table(recipe: str, runs: list[dict[str, Any]]) -> str:
     """One line per variant: means over the seeds, with 95 % intervals where there are several."""
     lines = [
-        "| | flags | avg@16 | difference | mean of the evaluations on the way | tokens per response | minutes |",
+        f"| {recipe} | flags | avg@16 | difference | avg@16 on the way | tokens per response | prompts per step |",
         "|---|---|---|---|---|---|---|",
     ]
     whole = {r["seed"]: r["log"][-1]["eval/avg"] for r in runs if r["variant"] == WHOLE}
@@ -64,13 +67,14 @@ def table(recipe: str, runs: list[dict[str, Any]]) -> str:
         if mine:
             last = [r["log"][-1] for r in mine]
             differences = [r["log"][-1]["eval/avg"] - whole[r["seed"]] for r in mine]
+            sampled = statistics.mean(row.get("sampled_prompts", 32) for r in mine for row in r["log"][1:])
             way = [statistics.mean(row["eval/avg"] for row in r["log"][1:] if "eval/avg" in row) for r in mine]
             lines.append(
                 f"| {variant} | {f'`{flags}`' if variant not in (WHOLE, NONE) else ''} "
                 f"| {mean_and_half([row['eval/avg'] for row in last])} "
                 f"| {'' if variant == WHOLE else mean_and_half(differences, '+')} "
                 f"| {statistics.mean(way):.3f} | {statistics.mean(row['length'] for row in last):.1f} "
-                f"| {statistics.mean(r['seconds'] for r in mine) / 60:.1f} |"
+                f"| {sampled:.0f} |"
             )
     return "\n".join(lines) + "\n"
 
@@ -97,8 +101,10 @@ def main(args: Args) -> None:
                 runs.append(r)
                 results.write_text("[\n" + ",\n".join(json.dumps(r) for r in runs) + "\n]\n")
     if runs:
-        results.with_suffix(".md").write_text(table(args.recipe, runs))
-        print(table(args.recipe, runs))
+        measured = table(args.recipe, runs)
+        old = re.compile(rf"\| {args.recipe} \| flags \|.*?\n(?=\n)", re.DOTALL)
+        PAGE.write_text(old.sub(lambda _: measured, PAGE.read_text()))
+        print(measured)
 
 
 if __name__ == "__main__":

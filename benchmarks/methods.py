@@ -122,10 +122,11 @@ def draw(runs: list[dict]) -> None:
     rows = math.ceil(len(others) / columns)
     figure = Figure(figsize=(2.2 * columns, 1.8 * rows), layout="constrained")
     panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat
-    for axes, method in itertools.zip_longest(panels, others):
+    for i, (axes, method) in enumerate(itertools.zip_longest(panels, others)):
         if method is None:
             axes.axis("off")
             continue
+        axes.tick_params(labelbottom=i + columns >= len(others))  # where no panel is below
         for name, color in (("grpo", GRAY), (method, BLUE)):
             draw_seeds(axes, [r["log"] for r in runs if r["method"] == name], "eval/avg", color)
         axes.set_title(method, color=BLUE, fontsize="medium")

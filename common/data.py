@@ -253,9 +253,10 @@ def make_prompt(
 
 def add_text(question: Any, text: str) -> Any:
     """A question, as text or as chat messages, with a text behind it or behind its last message."""
-    if isinstance(question, list):
-        return [*question[:-1], question[-1] | {"content": question[-1]["content"] + text}] if text else question
-    return f"{question}{text}"
+    if not isinstance(question, list):
+        return f"{question}{text}"
+    *before, last = question
+    return [*before, last | {"content": last["content"] + text}] if text else question
 
 
 def settings_of_each(args: Settings) -> list[Settings]:

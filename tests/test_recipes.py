@@ -64,12 +64,17 @@ def test_ablation(name, tmp_path, monkeypatch, capsys):
         log = [{"step": step, "eval/avg": 0.5 + step / 100 + gain, "length": 30.0} for step in (0, 10, 20)]
         return {"method": name, "seed": seed, "seconds": 60.0, "log": log}
 
+    page = tmp_path / "page.md"
+    page.write_text(f"Above\n\n| {name} | flags | old\n|---|\n\nBelow\n")
     monkeypatch.setattr(ablation, "HERE", tmp_path)
+    monkeypatch.setattr(ablation, "PAGE", page)
     monkeypatch.setattr(ablation, "run", pretended)
     for seeds in (1, 2, 2):
         ablation.main(ablation.Args(name, steps=20, seeds=seeds))
     assert len(ran) == len(set(ran)) == 2 * len(of)
-    lines = (tmp_path / f"ablation_{name}.md").read_text().splitlines()[2:]
+    above, table, below = page.read_text().split("\n\n")
+    assert (above, below) == ("Above", "Below\n")
+    lines = table.splitlines()[2:]
     assert len(lines) == len(of) and "| 0.700 ± 0.000 |  | 0.650 |" in lines[0]
     # 0.1 and 0.2 above the whole recipe: ± t(0.975, 1) * 0.0707 / √2
     assert all("| 0.850 ± 0.635 | +0.150 ± 0.635 | 0.800 |" in line for line in lines[1:])
