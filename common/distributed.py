@@ -61,6 +61,9 @@ def start() -> bool:
 def close() -> None:
     """Leave the other processes."""
     if dist.is_initialized() and world_size() > 1:
+        # Gloo's threads hold tensors for a moment after a collective, and abort a Python that ends meanwhile:
+        # https://github.com/pytorch/pytorch/pull/179291
+        time.sleep(0.5)
         dist.destroy_process_group()
 
 
