@@ -4,8 +4,8 @@ import json
 import re
 from pathlib import Path
 
-from benchmarks import methods, stress
-from common.scripts import parents
+from benchmarks import ablation, methods, stress
+from common.scripts import parents, tricks
 
 import pytest
 
@@ -42,7 +42,10 @@ def test_all_questions_are_answered():
 
 def test_tables_show_what_was_measured():
     measured = {name: json.loads((ROOT / f"benchmarks/{name}.json").read_text()) for name in ("methods", "stress")}
-    assert methods.table(measured["methods"]) in (ROOT / "docs/methods.md").read_text()
+    page = (ROOT / "docs/methods.md").read_text()
+    assert methods.table(measured["methods"]) in page
+    for recipe in filter(tricks, parents()):
+        assert ablation.table(recipe, json.loads((ROOT / f"benchmarks/ablation_{recipe}.json").read_text())) in page
     assert (ROOT / "docs/stress.md").read_text() == stress.page(measured["stress"])
 
 
