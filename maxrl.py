@@ -23,11 +23,11 @@ from common.engines import WeightHistory, make_engine, prompt_seeds
 from common.logprobs import batch_logps, token_logps
 from common.metrics import StepMetrics, mismatch_metrics, rollout_metrics
 from common.models import load_model
-from common.rewards import require_binary
+from common.verification.rewards import require_binary
 from common.run import Run, seed_step
 from common.schedule import learning_rate
 from common.settings import Count, CountOrZero, GroupSize, NonNegative, Positive, Rate, Settings, Share
-from common.verify import Verifier
+from common.verification.verifier import Verifier
 
 import torch
 import tyro

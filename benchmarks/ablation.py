@@ -5,7 +5,7 @@
 
 The tricks, and the flags that take them away, are those of the table in the recipe's docstring. Each run is compared
 with that of the whole recipe with the same seed. The figures land in benchmarks/ablation_RECIPE.json, and in
-docs/methods.md where that has a table of the recipe.
+reports/methods.md where that has a table of the recipe.
 """
 
 import json
@@ -18,8 +18,8 @@ from typing import Any
 
 from benchmarks.methods import run
 from common.cli import fail
-from common.scripts import ROOT, parents, tricks
-from common.stats import interval
+from tools.scripts import ROOT, parents, tricks
+from tools.stats import interval
 
 import tyro
 

@@ -1,6 +1,6 @@
 """Scripts with 1, 2 and 3 processes on a CPU: how far their weights and metrics are apart after six updates.
 
-    python -m benchmarks.agreement          # about a quarter of an hour; resumable; writes benchmarks/agreement.json
+    python -m benchmarks.agreement          # about a quarter of an hour; resumable; writes reports/agreement.json
 
 Every script but r1.py, which is several runs. Each runs plainly, and with what it has of the KL, gradient
 checkpointing, the FP32 head, stale weights and small micro-batches. Differences of weights are absolute, those of
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from common import scripts
 from common.cli import flag
-from common.plots import read_metrics
+from tools.plots import read_metrics
 
 from safetensors.torch import load_file
 
@@ -90,7 +90,7 @@ def main() -> None:
                 paths = [Path(folder) / str(n) for n in (1, 2, 3)]
                 if "teacher" in scripts.load(script).Args.__dataclass_fields__:
                     # Not the student itself: from that there is nothing to learn but rounding.
-                    settings = settings | {"teacher": "arithmetic-rambling"}
+                    settings = settings | {"teacher": "sums-filler"}
                 for n, path in enumerate(paths, 1):
                     run(n, script, settings, path)
                 found = [differences(paths[0], path) for path in paths[1:]]

@@ -1,6 +1,6 @@
 """What an embedded base model does: accuracy, pass@k, and its styles of answering.
 
-python -m benchmarks.base_model                                # or --model arithmetic-rambling
+python -m benchmarks.base_model                                # or --model sums-filler
 """
 
 import re
@@ -10,16 +10,16 @@ from dataclasses import dataclass
 import grpo
 from common.data import load_problems
 from common.engines import TransformersEngine, prompt_seeds
-from common.evaluate import evaluate
+from tools.evaluate import evaluate
 from common.models import load_model
-from common.verify import Verifier
+from common.verification.verifier import Verifier
 
 import tyro
 
 
 @dataclass
 class Args:
-    model: str = "arithmetic"
+    model: str = "sums"
     """An embedded model, or the folder of a checkpoint trained from it."""
     samples: int = 16
     """Responses to each of the 512 held-out problems."""

@@ -3,7 +3,7 @@
     python -m benchmarks.default_run            # runs and draws, about 12 minutes on two cores
     python -m benchmarks.default_run --redraw   # only draws, from default_run.json
 
-Held-out accuracy before and after, time and peak memory; benchmarks/default_run.png shows how
+Held-out accuracy before and after, time and peak memory; reports/default_run.png shows how
 accuracy and response length rise together.
 """
 
@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.cli import fail
-from common.plots import BLUE, GREEN, ORANGE, RED, read_metrics
-from common.stats import interval
+from tools.plots import BLUE, GREEN, ORANGE, RED, read_metrics
+from tools.stats import interval
 
 import tyro
 from matplotlib.figure import Figure

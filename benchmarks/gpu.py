@@ -30,8 +30,8 @@ from typing import Any, Literal
 from benchmarks import smollm
 from common.cli import fail
 from common.folders import package_versions
-from common.plots import read_metrics
-from common.scripts import ROOT, command, parents, script_path
+from tools.plots import read_metrics
+from tools.scripts import ROOT, command, parents, script_path
 
 import torch
 import tyro
@@ -61,7 +61,7 @@ class Args:
     minutes: float = 8.0
     """Nothing starts, or goes on, after so many."""
     model: Path | None = None
-    """Folder that `python -m models.smollm` made, for "real"."""
+    """Folder that `python -m tools.smollm` made, for "real"."""
     gsm8k: Path | None = None
     """Folder with GSM8K's train.jsonl and test.jsonl, for "real"."""
     tiny: bool = False
@@ -125,7 +125,7 @@ class Session:
         folder = self.work / shape
         if not folder.exists():
             width, layers, mlp, heads, kv_heads, _ = (SHAPES | TINY_SHAPES)[shape]
-            tokenizer = AutoTokenizer.from_pretrained(ROOT / "models/arithmetic")
+            tokenizer = AutoTokenizer.from_pretrained(ROOT / "worlds/sums/model")
             config = Qwen2Config(
                 vocab_size=512 if self.args.tiny else 151_936,
                 hidden_size=width,

@@ -1,6 +1,6 @@
 """Memory of log-probs over a large vocabulary: 151,936 tokens in the vocabulary, 8,192 tokens in a micro-batch.
 
-python -m benchmarks.memory               # about five minutes; writes benchmarks/memory.json
+python -m benchmarks.memory               # about five minutes; writes reports/memory.json
 
 A Llama of one layer with the head of a 0.5B model (width 896). Each case runs in a process of its own, and its peak
 memory above what the process held before counts: `token_logps` with its backward pass, and the same over

@@ -4,8 +4,8 @@
     python -m benchmarks.methods --redraw   # only the table and the picture, from methods.json
 
 A method keeps its paper's own defaults (clip bounds, aggregation, reward), nothing is tuned. Where one needs a teacher,
-it is the model after as many steps of grpo.py with seed 1, in runs/. The figures land in benchmarks/methods.json,
-benchmarks/methods.png and the table of docs/methods.md.
+it is the model after as many steps of grpo.py with seed 1, in runs/. The figures land in reports/methods.json,
+reports/methods.png and the table of reports/methods.md.
 """
 
 import itertools
@@ -24,9 +24,9 @@ from pathlib import Path
 
 from common.checkpoints import checkpoints
 from common.cli import fail
-from common.plots import BLUE, GRAY, draw_seeds, read_metrics
-from common.scripts import ROOT, command, load, parents, script_path
-from common.stats import interval
+from tools.plots import BLUE, GRAY, draw_seeds, read_metrics
+from tools.scripts import ROOT, command, load, parents, script_path
+from tools.stats import interval
 
 import tyro
 from matplotlib.figure import Figure

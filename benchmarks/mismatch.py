@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks import methods
 from benchmarks.methods import run
 from common.cli import fail
-from common.stats import interval
+from tools.stats import interval
 
 import tyro
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from common.cli import fail
-from common.scripts import ROOT, load
+from tools.scripts import ROOT, load
 
 import torch
 import tyro
@@ -278,7 +278,7 @@ Gradients of our losses against those of {", ".join(versions)}, at {len(SEEDS)} 
 responses of 1 to {T} tokens, in float64 (SkyRL computes ratios in float32). The figure is the largest difference in the
 gradient of any log-prob, as a share of the largest gradient; over all rows it is at most {worst:.0e}. Measured on
 {dates[-1]} with `python -m benchmarks.peers`, whose docstring says how to make the environments; the figures are in
-`benchmarks/peers.json`. Where the other code does something else, the remark says what it is and how it was taken out.
+`reports/peers.json`. Where the other code does something else, the remark says what it is and how it was taken out.
 
 | method | settings that are not the default | other code | difference | remark |
 |---|---|---|---|---|

@@ -1,12 +1,12 @@
 """Does a small mixture of experts show the router shift that RSPO corrects (2510.23027)?
 
-    python -m models.pretrain --experts 4 --batch 64 --steps 1390 --out runs/experts    # the model, 1.0 M parameters
+    python -m worlds.pretrain --experts 4 --batch 64 --steps 1390 --out runs/experts    # the model, 1.0 M parameters
     python -m benchmarks.router_shift --model runs/experts
 
 One rollout batch, then the updates of grpo.py on it, 4 and 16 of them. Before and after, every layer's router says
 which two experts a token has, and how likely each is. RSPO weights a token by exp(-mean |log r_new - log r_old|), over
 its old experts and the layers, and not below a floor of 0.8. What it has to correct is what lies below 1.
-The figures land in benchmarks/router_shift.json.
+The figures land in reports/router_shift.json.
 """
 
 import json

@@ -5,7 +5,7 @@
         --dataset-config main --max-response-tokens 1024        # all other flags are grpo.py's
 
 Runs are interleaved; of each stage the median over the steps of all runs counts, without the first step of each.
-Writes benchmarks/scaling.json.
+Writes reports/scaling.json.
 """
 
 import json
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from common.plots import read_metrics
+from tools.plots import read_metrics
 
 import torch
 import tyro

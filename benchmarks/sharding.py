@@ -1,6 +1,6 @@
 """What each of several processes holds and sends, counted on a model of 42 million parameters.
 
-    python -m benchmarks.sharding         # about a minute; writes benchmarks/sharding.json
+    python -m benchmarks.sharding         # about a minute; writes reports/sharding.json
 
 Training holds 16 bytes per parameter (weights, gradients, two moments), a 1/n of it in each of n processes, and for a
 moment whole weights and gradients of one layer. Counted are the bytes of every tensor that is allocated from before

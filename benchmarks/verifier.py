@@ -1,6 +1,6 @@
 """Answers per second of the verifier, and the memory of its workers over many answers.
 
-python -m benchmarks.verifier             # about a minute; writes benchmarks/verifier.json
+python -m benchmarks.verifier             # about a minute; writes reports/verifier.json
 
 Numbers are compared by rule in this process; everything else goes to math-verify in two worker processes. Medians of
 interleaved repetitions, every answer different, so that none is judged twice.
@@ -11,7 +11,7 @@ import statistics
 import time
 from pathlib import Path
 
-from common.verify import Verifier
+from common.verification.verifier import Verifier
 
 REPEATS = 5
 

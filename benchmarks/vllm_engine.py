@@ -27,8 +27,8 @@ import vllm
 
 @dataclass
 class Args:
-    model: str = "arithmetic"
-    """"arithmetic", or a local folder."""
+    model: str = "sums"
+    """"sums", or a local folder."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """What vLLM computes in."""
     prompts: int = 32

@@ -3,7 +3,7 @@
 python -m claims                               # all claims with their verdicts
 python -m claims std_favors_extremes           # compute one anew, judge it, draw its picture
 python -m claims std_favors_extremes --redraw  # only the picture, from the stored result
-python -m claims --page                        # the tables of verdicts, docs/claims.md and the README's
+python -m claims --page                        # the tables of verdicts, reports/claims.md and the README's
 python -m claims --kind runs --seeds 5         # all claims of a kind; those by runs take up to 45 minutes each
 """
 
@@ -29,7 +29,7 @@ class Args:
     redraw: bool = False
     """Only draw the pictures again."""
     page: bool = False
-    """Only write the tables of verdicts, docs/claims.md and the README's, from the stored results."""
+    """Only write the tables of verdicts, reports/claims.md and the README's, from the stored results."""
 
 
 def main(args: Args) -> None:

@@ -11,7 +11,7 @@ Rule: reproduced if the expected gradient has at least 1 % of the root mean squa
 
 import reinforce
 from claims.court import axes, coefficients, decide, tree
-from common.plots import BLUE, ORANGE
+from tools.plots import BLUE, ORANGE
 
 import torch
 

@@ -12,7 +12,7 @@ baseline in more than half of the draws. Else refuted.
 
 import reinforce
 from claims.court import axes, coefficients, decide, tree
-from common.plots import BLUE, ORANGE
+from tools.plots import BLUE, ORANGE
 
 import torch
 

@@ -13,7 +13,7 @@ import itertools
 
 import grpo
 from claims.court import axes, decide, outcomes
-from common.plots import BLUE, GREEN
+from tools.plots import BLUE, GREEN
 from methods import reinforce_pp
 
 import torch

@@ -11,7 +11,7 @@ Rule: reproduced if the ratio of the rare answer stays below 1.21 after all upda
 
 import grpo
 from claims.court import axes, coefficients, decide
-from common.plots import BLUE, ORANGE
+from tools.plots import BLUE, ORANGE
 
 import torch
 

@@ -14,8 +14,8 @@ Rule: by 95 % intervals over the draws. Reproduced if the upper bound alone lowe
 
 import dapo
 from claims.court import axes, coefficients, judge, judge_all
-from common.plots import BLUE, GRAY, GREEN, RED
-from common.stats import interval
+from tools.plots import BLUE, GRAY, GREEN, RED
+from tools.stats import interval
 
 import torch
 

@@ -15,7 +15,7 @@ from statistics import mean
 
 import grpo
 from claims.court import axes, decide, embedded, updates
-from common.plots import BLUE, ORANGE
+from tools.plots import BLUE, ORANGE
 
 KIND = "model"
 P, G, EPOCHS = 32, 16, (1, 4)

@@ -11,7 +11,7 @@ Rule: reproduced if less than 0.1 % of the tokens are outside after 16 updates; 
 import grpo
 from claims.court import axes, decide, embedded, updates
 from common.logprobs import batch_logps
-from common.plots import BLUE, GRAY, ORANGE
+from tools.plots import BLUE, GRAY, ORANGE
 
 import numpy as np
 

@@ -16,7 +16,7 @@ import itertools
 import grpo
 from claims.court import VOID, axes, decide, embedded, updates
 from common.logprobs import batch_logps
-from common.plots import BLUE
+from tools.plots import BLUE
 
 import torch
 

@@ -20,8 +20,8 @@ from common.data import load_problems, sample_problems
 from common.engines import TransformersEngine, prompt_seeds, rounded_to_fp8
 from common.logprobs import batch_logps, token_logps
 from common.models import load_model
-from common.scripts import ROOT, docstring
-from common.verify import Verifier
+from tools.scripts import ROOT, docstring
+from common.verification.verifier import Verifier
 
 import torch
 from matplotlib.axes import Axes
@@ -55,7 +55,7 @@ PAGE_HEAD = """# The court of claims
 What papers and write-ups say about these methods, each tested by one file of `claims/`. Its docstring says who claims
 it, what is tested and by which rule it is judged. A verdict says what was measured here, on a policy that can be
 enumerated or on the embedded model; none of them says what is true at scale. It links to its picture.
-`python -m claims --page` makes this page, and the README's table, from `claims/results/`.
+`python -m claims --page` makes this page, and the README's table, from `reports/claims/`.
 
 - **reproduced**: the effect goes the claimed way, its interval excludes 0, and its mean is large enough to be worth
   naming. A claim that nothing is lost is reproduced where the interval excludes a loss worth naming.
@@ -69,7 +69,7 @@ first. Those whose runs take under a minute have eight now, which moved response
 false_positives_damage_training from reproduced to within noise. Each line gives the mean of every arm, the paired
 difference with its 95 % interval, the smallest difference that so many seeds would have shown four times out of five,
 and how much of the loss weight was clipped in each arm. Commands, values by seed and budgets in responses, tokens and
-updates are in `claims/results/`."""
+updates are in `reports/claims/`."""
 
 
 # Verdicts
@@ -156,7 +156,7 @@ def row(name: str, to_root: str) -> str:
     stored = record(name)
     cells = (
         f"[{statement(name)}]({to_root}claims/{name}.py)",
-        f"[{stored['verdict']}]({to_root}claims/results/{name}.png)",
+        f"[{stored['verdict']}]({to_root}reports/claims/{name}.png)",
         stored["effect"].replace("|", "\\|"),
         f"`python -m claims {name}`",
     )
@@ -164,7 +164,7 @@ def row(name: str, to_root: str) -> str:
 
 
 def page() -> str:
-    """docs/claims.md: every claim with its verdict, from the stored results."""
+    """reports/claims.md: every claim with its verdict, from the stored results."""
     lines = [PAGE_HEAD]
     for kind, heading in KINDS.items():
         of_kind = [name for name in names() if kind == load(name).KIND and record(name)]
@@ -180,13 +180,13 @@ def counts() -> str:
     """How many verdicts there are of each kind."""
     verdicts = [stored["verdict"] for name in names() if (stored := record(name))]
     *parts, last = (f"{verdicts.count(word)} {word}" for word in VERDICTS if word in verdicts)
-    return f"[{len(verdicts)} verdicts](docs/claims.md), {', '.join(parts)} and {last}"
+    return f"[{len(verdicts)} verdicts](reports/claims.md), {', '.join(parts)} and {last}"
 
 
 def readme(text: str) -> str:
     """The README `text` with its counts, and its table of claims by runs, as the stored results have them.
 
-    The table leaves out what docs/claims.md adds to the means and differences.
+    The table leaves out what reports/claims.md adds to the means and differences.
     """
     lines = [row(name, "") for name in IN_README if record(name)]
     lines = [re.sub(r" \(detectable from [^)]*\)|; clipped [^|]*(?= \|)", "", line) for line in lines]

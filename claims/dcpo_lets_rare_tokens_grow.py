@@ -11,7 +11,7 @@ q = 0.9 no farther; else refuted.
 
 import grpo
 from claims.court import axes, coefficients, decide
-from common.plots import BLUE, ORANGE
+from tools.plots import BLUE, ORANGE
 from methods import dcpo
 
 import torch

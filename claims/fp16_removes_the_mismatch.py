@@ -10,7 +10,7 @@ Rule: reproduced if the mean in fp16 is at most a quarter of that in bf16; else 
 
 import grpo
 from claims.court import axes, decide, embedded, scored
-from common.plots import BLUE, GRAY, GREEN, ORANGE
+from tools.plots import BLUE, GRAY, GREEN, ORANGE
 
 KIND = "model"
 ARMS = {"fp16": ("fp16", False), "bf16, fp32 head": ("bf16", True), "bf16": ("bf16", False), "fp8": ("fp8", False)}

@@ -10,7 +10,7 @@ Rule: reproduced if the mean |Δlog p| falls by at least a half; else refuted, f
 
 from claims.court import axes, decide
 from claims.fp16_removes_the_mismatch import compute
-from common.plots import BLUE, GRAY
+from tools.plots import BLUE, GRAY
 
 __all__ = ["compute"]
 KIND = "model"

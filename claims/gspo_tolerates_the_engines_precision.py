@@ -13,7 +13,7 @@ Rule: reproduced if in bf16 at most 5 % of the responses of both models are outs
 import gspo
 from claims.court import axes, decide, embedded, scored
 from claims.runs import trial
-from common.plots import BLUE, ORANGE
+from tools.plots import BLUE, ORANGE
 
 import torch
 

@@ -12,7 +12,7 @@ and to 1e-5 of its length (six digits are stored); refuted if either is not.
 
 import grpo
 from claims.court import axes, decide
-from common.plots import BLUE, GRAY, ORANGE
+from tools.plots import BLUE, GRAY, ORANGE
 
 import torch
 

@@ -13,7 +13,7 @@ three p at an equal number of responses; else refuted.
 import grpo
 import rloo
 from claims.court import axes, coefficients, decide, outcomes
-from common.plots import BLUE, GREEN, ORANGE
+from tools.plots import BLUE, GREEN, ORANGE
 
 import torch
 from scipy.stats import binom

@@ -11,7 +11,7 @@ Rule: refuted if the two are one another's multiple by a constant that depends o
 import grpo
 import rloo
 from claims.court import axes, decide, outcomes
-from common.plots import BLUE
+from tools.plots import BLUE
 
 import torch
 

@@ -10,7 +10,7 @@ Rule: reproduced if from 5 to 40 tokens the largest grows by at least 50 % and t
 
 import grpo
 from claims.court import axes, decide, embedded, scored
-from common.plots import BLUE, GRAY, ORANGE
+from tools.plots import BLUE, GRAY, ORANGE
 
 import torch
 

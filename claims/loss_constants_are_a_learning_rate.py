@@ -11,7 +11,7 @@ factors; else refuted, for AdamW.
 
 import dr_grpo
 from claims.court import axes, decide
-from common.plots import BLUE, GREEN, ORANGE
+from tools.plots import BLUE, GREEN, ORANGE
 
 import torch
 

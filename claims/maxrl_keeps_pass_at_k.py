@@ -15,8 +15,8 @@ import grpo
 import maxrl
 import rloo
 from claims.court import axes, judge, prompt_weight
-from common.plots import BLUE, GRAY, GREEN, ORANGE
-from common.stats import interval
+from tools.plots import BLUE, GRAY, GREEN, ORANGE
+from tools.stats import interval
 
 import numpy as np
 import torch

@@ -10,7 +10,7 @@ Rule: reproduced if the weight differs from the formula with T = N - 1 by less t
 
 import maxrl
 from claims.court import axes, decide, prompt_weight
-from common.plots import BLUE, GREEN, ORANGE, RED
+from tools.plots import BLUE, GREEN, ORANGE, RED
 
 KIND = "exact"
 SIZES, CHANCES = (2, 4, 8, 32), (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 0.99)

@@ -11,7 +11,7 @@ refuted.
 
 from claims.baseline_lowers_variance import compute
 from claims.court import axes, decide
-from common.plots import BLUE, ORANGE
+from tools.plots import BLUE, ORANGE
 
 __all__ = ["compute"]
 KIND = "exact"

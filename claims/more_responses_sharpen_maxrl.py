@@ -15,7 +15,7 @@ import itertools
 import maxrl
 import rloo
 from claims.court import axes, decide, group_gradients
-from common.plots import BLUE, GRAY, ORANGE
+from tools.plots import BLUE, GRAY, ORANGE
 
 KIND = "exact"
 SIZES, CHANCES = (2, 4, 8, 16, 32, 64), (0.02, 0.1, 0.5)

@@ -12,7 +12,7 @@ else refuted.
 import gmpo
 import grpo
 from claims.court import axes, coefficients, decide
-from common.plots import BLUE, ORANGE
+from tools.plots import BLUE, ORANGE
 
 import torch
 

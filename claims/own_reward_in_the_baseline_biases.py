@@ -13,7 +13,7 @@ the group mean at any G, refuted if it does not. A factor alone is a learning ra
 import dr_grpo
 import rloo
 from claims.court import axes, coefficients, decide, tree
-from common.plots import BLUE, GREEN
+from tools.plots import BLUE, GREEN
 
 import torch
 

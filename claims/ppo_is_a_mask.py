@@ -10,7 +10,7 @@ Rule: reproduced if the gradients differ by less than 1e-9 everywhere; else refu
 
 import ppo
 from claims.court import axes, coefficients, decide
-from common.plots import BLUE, ORANGE, RED
+from tools.plots import BLUE, ORANGE, RED
 
 import torch
 

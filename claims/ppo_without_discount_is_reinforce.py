@@ -13,7 +13,7 @@ is shown beside it.
 import ppo
 import reinforce
 from claims.court import axes, coefficients, decide
-from common.plots import BLUE, ORANGE
+from tools.plots import BLUE, ORANGE
 
 import torch
 

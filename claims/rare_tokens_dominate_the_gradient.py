@@ -14,7 +14,7 @@ import itertools
 import grpo
 from claims.court import axes, decide, embedded
 from common.logprobs import batch_logps, token_logps
-from common.plots import BLUE, ORANGE
+from tools.plots import BLUE, ORANGE
 
 import torch
 

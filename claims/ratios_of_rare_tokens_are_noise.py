@@ -13,7 +13,7 @@ import itertools
 
 import grpo
 from claims.court import axes, decide, embedded, scored
-from common.plots import BLUE, ORANGE
+from tools.plots import BLUE, ORANGE
 
 KIND = "model"
 EDGES = (0.0, 0.01, 0.05, 0.2, 0.5, 0.9, 0.99, 1.0)

@@ -9,7 +9,7 @@ Rule: reproduced if the mean over responses, which the loss takes, stays within 
 """
 
 from claims.court import axes, decide
-from common.plots import BLUE, ORANGE
+from tools.plots import BLUE, ORANGE
 from methods import reinforce_pp
 
 import torch

@@ -16,7 +16,7 @@ lengths of right responses and held-out accuracies are reported.
 from claims.runs import compare, drawn, judged, told
 
 KIND = "runs"
-BASE = "--model arithmetic-rambling"
+BASE = "--model sums-filler"
 ARMS = {
     "std, constant": f"grpo+dr_grpo.token_weights {BASE}",
     "std, mean": f"grpo {BASE}",

@@ -13,7 +13,7 @@ import dr_grpo
 import grpo
 import rloo
 from claims.court import axes, decide, outcomes
-from common.plots import BLUE, ORANGE
+from tools.plots import BLUE, ORANGE
 
 KIND = "exact"
 G = 8

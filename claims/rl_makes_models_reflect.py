@@ -37,9 +37,9 @@ def waits(model):
 
 
 def compute(seeds):
-    metrics = {"before": lambda t: waits("arithmetic")[0], "after": lambda t: waits(t.weights)[0]}
+    metrics = {"before": lambda t: waits("sums")[0], "after": lambda t: waits(t.weights)[0]}
     result = compare(ARMS, [("before", "after")], seeds, metrics)
-    return result | {"base": waits("arithmetic")}
+    return result | {"base": waits("sums")}
 
 
 def verdict(result):

@@ -25,10 +25,10 @@ from typing import Any
 from claims.court import REFUTED, REPRODUCED, VOID, judge
 from common.checkpoints import checkpoints
 from common.cli import fail
-from common.compare import code
-from common.plots import BLUE, GRAY, GREEN, ORANGE, PURPLE, RED, read_metrics
-from common.scripts import ROOT, command, script_path
-from common.stats import interval
+from tools.compare import code
+from tools.plots import BLUE, GRAY, GREEN, ORANGE, PURPLE, RED, read_metrics
+from tools.scripts import ROOT, command, script_path
+from tools.stats import interval
 
 from matplotlib.figure import Figure
 from scipy import stats
@@ -43,7 +43,7 @@ LAST = ""  # flags after all others: tests make runs tiny
 REUSE = "--num-minibatches 4 --update-epochs 4 --steps 25"  # 16 updates from every rollout batch
 STALE = "--staleness 8 --lr 1.5e-4 --num-minibatches 2 --steps 48"  # rollouts that are 8 batches old
 TIGHT = "--max-rounds 1 --max-response-tokens 40"  # dapo.py with a limit that cuts many right answers
-HARD = "--dataset arithmetic-hard --steps 60 --eval-problems 128 --eval-samples 128"  # sums of 5 to 8 terms
+HARD = "--dataset sums-hard --steps 60 --eval-problems 128 --eval-samples 128"  # sums of 5 to 8 terms
 CLIPPED = 0.01  # a comparison in which no arm clips as much of the loss weight says nothing about clipping
 PARSER = threading.Lock()  # ast.parse is not safe in threads before Python 3.12
 COLORS = (GRAY, BLUE, ORANGE, GREEN, RED, PURPLE)

@@ -21,8 +21,8 @@ from common.data import load_problems, sample_problems
 from common.engines import TransformersEngine, prompt_seeds
 from common.logprobs import in_micro_batches
 from common.models import load_model
-from common.plots import BLUE, GRAY, ORANGE
-from common.verify import Verifier
+from tools.plots import BLUE, GRAY, ORANGE
+from common.verification.verifier import Verifier
 from methods import vineppo
 
 import torch

@@ -11,7 +11,7 @@ than 10 % at r = 5; else refuted.
 
 import grpo
 from claims.court import axes, coefficients, decide
-from common.plots import BLUE, GRAY, ORANGE
+from tools.plots import BLUE, GRAY, ORANGE
 from methods import sapo
 
 import torch

@@ -11,7 +11,7 @@ Rule: reproduced if grpo.py's advantages change by less than 1e-3 for every scal
 import dr_grpo
 import grpo
 from claims.court import axes, decide
-from common.plots import BLUE, ORANGE
+from tools.plots import BLUE, ORANGE
 
 import torch
 

@@ -14,7 +14,7 @@ one solved in half of them, at G = 8, the smallest of the usual group sizes, and
 import grpo
 import rloo
 from claims.court import axes, decide, prompt_weight
-from common.plots import BLUE, GRAY, GREEN, ORANGE, RED
+from tools.plots import BLUE, GRAY, GREEN, ORANGE, RED
 
 KIND = "exact"
 GROUPS = (2, 3, 4, 8, 16, 64)

@@ -12,7 +12,7 @@ import itertools
 
 import grpo
 from claims.court import axes, decide
-from common.plots import BLUE, ORANGE
+from tools.plots import BLUE, ORANGE
 
 import torch
 

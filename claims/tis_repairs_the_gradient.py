@@ -14,8 +14,8 @@ share is at least a half, refuted if the interval excludes a half.
 
 import grpo
 from claims.court import axes, coefficients, judge, tree
-from common.plots import BLUE, ORANGE
-from common.stats import interval
+from tools.plots import BLUE, ORANGE
+from tools.stats import interval
 
 import torch
 

@@ -16,7 +16,7 @@ import dapo
 import dr_grpo
 import grpo
 from claims.court import axes, decide, outcomes
-from common.plots import GREEN, ORANGE, RED
+from tools.plots import GREEN, ORANGE, RED
 
 import numpy as np
 import torch

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from common.cli import fail
-from common.scripts import load
+from tools.scripts import load
 
 import torch
 import tyro

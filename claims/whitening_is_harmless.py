@@ -11,7 +11,7 @@ Rule: reproduced if the angle is below 1° at every B; else refuted. How it shri
 
 import ppo
 from claims.court import axes, coefficients, decide, tree
-from common.plots import BLUE
+from tools.plots import BLUE
 
 import torch
 from scipy.stats import multinomial

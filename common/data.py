@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from common.answers import last_boxed, parse_number
+from common.verification.answers import last_boxed, parse_number
 from common.cli import fail, first_line, flag
-from common.countdown import Countdown, countdown_problem
-from common.gym import GymAnswer, gym_problems
+from worlds.countdown.problems import Countdown, countdown_problem
+from worlds.reasoning_gym import GymAnswer, gym_problems
 from common.models import context_length
 from common.records import Problem
 from common.settings import (
@@ -66,8 +66,8 @@ def product_problem(rng: random.Random) -> tuple[str, str]:
 
 
 GENERATORS: dict[str, Callable[[random.Random], tuple[str, str | Countdown]]] = {
-    "arithmetic": arithmetic_problem,
-    "arithmetic-hard": partial(arithmetic_problem, fewest=5, most=8),
+    "sums": arithmetic_problem,
+    "sums-hard": partial(arithmetic_problem, fewest=5, most=8),
     "countdown": countdown_problem,
     "products": product_problem,
 }

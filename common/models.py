@@ -15,7 +15,8 @@ from transformers.utils import logging
 
 logging.disable_progress_bar()
 
-EMBEDDED = {name: Path(__file__).parent.parent / "models" / name for name in EMBEDDED_MODELS}
+WORLDS = Path(__file__).parent.parent / "worlds"
+EMBEDDED = {"sums": WORLDS / "sums" / "model", "sums-filler": WORLDS / "sums" / "filler", "products": WORLDS / "products" / "model"}
 
 
 def model_path(name: str) -> str:

@@ -3,21 +3,31 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 
-from common.gym import GymAnswer
-
 from torch import Tensor
+
+
+@dataclass(frozen=True)
+class ScoredAnswer:
+    """An answer that a function of its data set scores from 0 to 1, in a worker process that can be killed."""
+
+    answer: str
+    scorer: str  # file.py:function, called like a reward function with `problem.payload`
+    payload: str
+
+    def __str__(self) -> str:
+        return self.answer
 
 
 @dataclass(frozen=True)
 class Problem:
     """A question, its answer, and the prompt, as text and as token ids.
 
-    Of several answers any will do; where they cannot be listed, the answer is a check of what stands in the box, or
-    names the scorer.
+    Any one of several answers is correct. Where the correct answers cannot be listed, the answer is a function that
+    checks what stands in the box, or names the function that scores it.
     """
 
     question: str
-    answer: str | tuple[str, ...] | Callable[[str], bool] | GymAnswer
+    answer: str | tuple[str, ...] | Callable[[str], bool] | ScoredAnswer
     prompt: str
     prompt_ids: list[int]
     dataset: str = ""  # of several, a short name of the one that it comes from
@@ -36,7 +46,8 @@ class Rollouts:
     # Only where they were asked for: the K likeliest tokens at each position and their log-probs.
     top_ids: list[Tensor] = field(default_factory=list)  # each (|o|, K)
     top_logps: list[Tensor] = field(default_factory=list)  # each (|o|, K)
-    rewards: list[float] = field(default_factory=list)  # once they were judged: 1 where right, or those of --reward
+    # Set by the verifier: 1 where the answer is correct. Rewards are what the verifier returns; they may be others.
+    correct: list[float] = field(default_factory=list)
 
     def select(self, rows: Iterable[int]) -> "Rollouts":
         """The responses of these rows."""

@@ -21,16 +21,16 @@ from common.checkpoints import checkpoints, drop_old, load_newest, save_checkpoi
 from common.cli import fail, first_line, flag, lacks_memory
 from common.distributed import any_process, gather, local, local_world_size, rank, whole, world_size
 from common.engines import Engine
-from common.evaluate import evaluate
+from common.evaluation import evaluate
 from common.folders import remove_if_empty, write_whole
 from common.lora import Adapters, is_adapted, whole_weights
-from common.plots import draw_curves, read_metrics
+from tools.plots import draw_curves, read_metrics
 from common.records import Problem
-from common.scripts import command
+from tools.scripts import command
 from common.settings import Settings, dataset_names
 from common.terminal import Terminal, silence, write_samples
 from common.trackers import Tracker
-from common.verify import Verifier
+from common.verification.verifier import Verifier
 
 import numpy as np
 import torch

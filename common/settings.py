@@ -17,8 +17,8 @@ from annotated_types import Ge, Interval
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 MOST_RESPONSES = 1 << 20  # in one rollout batch or evaluation
-EMBEDDED_MODELS = ("arithmetic", "arithmetic-rambling", "arithmetic-calculator")
-GENERATED_DATA = ("arithmetic", "arithmetic-hard", "products", "countdown")
+EMBEDDED_MODELS = ("sums", "sums-filler", "products")
+GENERATED_DATA = ("sums", "sums-hard", "products", "countdown")
 STANDARD_DATA = ("gsm8k", "math500", "aime24")  # on the hub, under longer names
 REASONING_GYM = "reasoning-gym:"  # and the name of a task
 DATA_FILES = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}  # and what reads them
@@ -50,9 +50,9 @@ class ModelSettings:
     temperature: NonNegative
     seed: Seed
 
-    model: str = "arithmetic"
-    """A model on the hub, a local folder, or one of this repository: "arithmetic", "arithmetic-rambling",
-    "arithmetic-calculator"."""
+    model: str = "sums"
+    """A model on the hub, a local folder, or one of this repository: "sums", "sums-filler",
+    "products"."""
     prompt: str | None = None
     """Template with {question} in it; by default a chat model is also asked to reason and to box its answer."""
     system_prompt: str | None = None
@@ -91,9 +91,9 @@ class ModelSettings:
 class DataSettings(ModelSettings):
     """Problems, and what is right."""
 
-    dataset: Names = "arithmetic"
-    """A data set on the hub, a local .jsonl, .json, .parquet or .csv file, a generated one: "arithmetic" (sums of 2
-    to 6 terms), "arithmetic-hard" (5 to 8), "products" (sums with products in them), "countdown" (an expression that
+    dataset: Names = "sums"
+    """A data set on the hub, a local .jsonl, .json, .parquet or .csv file, a generated one: "sums" (sums of 2
+    to 6 terms), "sums-hard" (5 to 8), "products" (sums with products in them), "countdown" (an expression that
     makes a number of some others), one whose splits and columns are known: "gsm8k", and for evaluation alone "math500",
     "aime24"; or "reasoning-gym:TASK" for a task of that package. Several are mixed; see docs/tasks.md."""
     mix: tuple[Positive, ...] = ()

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from common.batch import collate, micro_batches, minibatches
 from common.cli import fail
-from common.countdown import read
+from worlds.countdown.problems import read
 from common.data import load_problems, sample_problems
 from common.engines import Engine, WeightHistory, continue_responses, make_engine, prompt_seeds
 from common.logprobs import batch_logps, token_logps
@@ -30,7 +30,7 @@ from common.records import Rollouts
 from common.run import Run, seed_step
 from common.schedule import learning_rate
 from common.settings import Count, CountOrZero, GroupSize, NonNegative, Positive, Rate, Settings, Share
-from common.verify import Verifier
+from common.verification.verifier import Verifier
 
 import torch
 import tyro
@@ -44,7 +44,7 @@ class Args(Settings):
     """What a call looks like: a regular expression whose one group is what is to be computed."""
     max_calls: Count = 8
     """Calls of a response that are answered, C in ToRL; later ones stay without a result."""
-    model: str = "arithmetic-calculator"
+    model: str = "products"
     """A model on the hub, a local folder, or one of this repository, of which the default one knows of calls."""
     dataset: str = "products"
     """A data set on the hub, a local file, or a generated one: "products" (sums with products in them)."""

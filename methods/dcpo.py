@@ -28,7 +28,7 @@ from common.models import load_model
 from common.run import Run, seed_step
 from common.schedule import learning_rate
 from common.settings import Count, CountOrZero, GroupSize, NonNegative, Positive, Rate, Settings, Share
-from common.verify import Verifier
+from common.verification.verifier import Verifier
 
 import torch
 import tyro

@@ -34,12 +34,12 @@ from common.logprobs import batch_logps, token_logps
 from common.metrics import StepMetrics, mismatch_metrics, rollout_metrics
 from common.models import context_length, load_model
 from common.records import Problem, Rollouts
-from common.rewards import require_binary
+from common.verification.rewards import require_binary
 from common.run import Run, seed_step
 from common.schedule import learning_rate
 from common.settings import Count, CountOrZero, GroupSize, Positive, Rate, Settings, Share, is_generated
-from common.verify import Verifier
-from models.pretrain import solution
+from common.verification.verifier import Verifier
+from worlds.pretrain import solution
 
 import torch
 import torch.nn.functional as F
@@ -114,7 +114,7 @@ def policy_loss(
 
 def reference_solutions(train: list[Problem], model: Any, tokenizer: Any, args: Args) -> dict[str, list[int]]:
     """Token ids, EOS included, of the data set's solution to every training question (for the sums, all steps)."""
-    if args.dataset == "arithmetic":
+    if args.dataset == "sums":
         texts = {p.question: solution(random.Random(0), p.question, textbook=True) for p in train}
     else:
         if not isinstance(args.dataset, str) or is_generated(args.dataset):

@@ -22,14 +22,14 @@ from common.checkpoints import CHECKSUMS, checksum
 from common.cli import fail, flag
 from common.data import GENERATORS, generated_problems, make_prompt
 from common.engines import make_engine
-from common.evaluate import evaluate
+from tools.evaluate import evaluate
 from common.folders import write_whole
 from common.models import load_model
-from common.plots import read_metrics
+from tools.plots import read_metrics
 from common.records import Problem
 from common.settings import Count, validated
-from common.stats import interval
-from common.verify import Verifier
+from tools.stats import interval
+from common.verification.verifier import Verifier
 
 import tyro
 
@@ -50,7 +50,7 @@ class Args:
     """Any text; the same for all entries, and known to the teacher only."""
     table: Path = Path("leaderboard.md")
     """The file to update; figures go to the .json of the same name."""
-    dataset: str = "arithmetic-hard"
+    dataset: str = "sums-hard"
     """The generated data set to train on, and to make hidden problems of."""
     budget: Count = 25_600
     """Responses that a run may sample for training; what evaluations sample is free."""
@@ -106,7 +106,7 @@ def read_submission(folder: Path) -> Submission:
 def check_run(run: Submission, args: Args) -> None:
     """End the program with one sentence where a run breaks the rules."""
     settings = run.settings
-    if settings["model"] != "arithmetic" or settings.get("teacher"):
+    if settings["model"] != "sums" or settings.get("teacher"):
         other = settings.get("teacher") or settings["model"]
         fail(f"{run.folder} starts from {other}: every entry starts from the embedded model, and from it alone.")
     if settings["dataset"] != args.dataset:

@@ -49,12 +49,12 @@ from common.engines import Engine, InFlight, WeightHistory, Weights, make_engine
 from common.logprobs import batch_logps, token_logps
 from common.metrics import StepMetrics, mismatch_metrics, rollout_metrics
 from common.models import load_model
-from common.overlap import Generator
+from recipes.overlap import Generator
 from common.records import Problem, Rollouts
 from common.run import Run, seed_step
 from common.schedule import learning_rate
 from common.settings import Count, CountOrZero, GroupSize, NonNegative, Positive, Rate, Settings, Share
-from common.verify import Verifier
+from common.verification.verifier import Verifier
 
 import torch
 import tyro

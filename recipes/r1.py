@@ -52,13 +52,13 @@ from common.folders import write_whole
 from common.logprobs import batch_logps, token_logps
 from common.metrics import StepMetrics, mismatch_metrics, rollout_metrics
 from common.models import context_length, load_model
-from common.plots import read_metrics
+from tools.plots import read_metrics
 from common.records import Problem, Rollouts
 from common.run import Run, seed_step
 from common.schedule import learning_rate
 from common.settings import Count, CountOrZero, GroupSize, NonNegative, Positive, Rate, Settings, Share
-from common.verify import Verifier
-from models.pretrain import solution
+from common.verification.verifier import Verifier
+from worlds.pretrain import solution
 
 import torch
 import tyro
@@ -277,12 +277,12 @@ def rejection_sample(args: Args, path: Path) -> None:
 
 
 def cold_start_solutions(args: Args) -> list[dict[str, str]]:
-    """Correct solutions: those of a file, or for the sums the steps that patient writers in models/pretrain.py take."""
+    """Correct solutions: those of a file, or for the sums the steps that patient writers in worlds/pretrain.py take."""
     if args.cold_start is None:
-        if args.dataset != "arithmetic":
+        if args.dataset != "sums":
             fail("--stages cold-start needs solutions: name a file of them with --cold-start, or leave the stage out.")
         questions = [
-            question for question, _ in generated_problems("arithmetic", "train")[-args.cold_start_solutions :]
+            question for question, _ in generated_problems("sums", "train")[-args.cold_start_solutions :]
         ]
         return [{"question": q, "solution": solution(random.Random(0), q, textbook=True)} for q in questions]
     rows = read_dataset(args.cold_start, None, "train", "cold_start")
@@ -312,7 +312,7 @@ def check_stages(args: Args) -> None:
     if "distill" in args.stages:
         if args.student is not None:
             load_problems(args, *load_model(args, setting="student"))
-        elif args.model != "arithmetic":
+        elif args.model != "sums":
             fail("--stages distill needs a smaller model to train: name it with --student.")
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from common.cli import fail
-from common.plots import COLORS, read_metrics
+from tools.plots import COLORS, read_metrics
 
 import numpy as np
 import tyro

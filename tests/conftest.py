@@ -54,7 +54,7 @@ def teacher_of(folder):
     return FOLDERS[-1].name
 
 
-def needed(script, model="models/arithmetic"):
+def needed(script, model="worlds/sums/model"):
     """Settings without which a script does not run."""
     return {"teacher": teacher_of(str(model))} if hasattr(script.Args, "teacher") else {}
 
@@ -112,7 +112,7 @@ def chat_model(tmp_path_factory, gsm8k_file):
 def tiny_model(tmp_path_factory):
     """A random Llama of some thousand parameters with the embedded tokenizer; seven of its tokens end a response."""
     folder = tmp_path_factory.mktemp("tiny")
-    tokenizer = AutoTokenizer.from_pretrained("models/arithmetic")
+    tokenizer = AutoTokenizer.from_pretrained("worlds/sums/model")
     tokenizer.save_pretrained(folder)
     config = LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=8, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,

@@ -5,8 +5,8 @@
 
 import re
 
-from common.answers import last_boxed
-from common.countdown import Countdown, read
+from common.verification.answers import last_boxed
+from worlds.countdown.problems import Countdown, read
 
 
 def partial_credit(problem, text: str, tokens: list[int], truncated: bool) -> float:

@@ -6,7 +6,7 @@ The handout gets the answers of one seed. The grader makes others for each submi
 import ast
 from typing import Any
 
-from common.scripts import ROOT
+from tools.scripts import ROOT
 from notebooks.exercises.cases import cases
 from notebooks.exercises.exercises import EXERCISES, Exercise, code, defaults, functions, module
 from notebooks.exercises.mistakes import MISTAKES, WHAT

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from common.scripts import ROOT, parents, script_path
+from tools.scripts import ROOT, parents, script_path
 
 import torch
 from torch import Tensor

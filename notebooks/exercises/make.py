@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from common.cli import fail
-from common.scripts import ROOT
+from tools.scripts import ROOT
 from notebooks.exercises.answers import HANDOUT_SEED, answers
 from notebooks.exercises.exercises import EXERCISES, HERE, SCRIPTS, SIGNAL_CALL, SIGNAL_LINE, functions, needed
 from notebooks.exercises.silent_bugs import blank_form

@@ -16,10 +16,10 @@ from datetime import date
 from pathlib import Path
 
 import common.engines  # these two are loaded here once, for all the forked runs
-import common.verify  # noqa: F401
+import common.verification.verifier  # noqa: F401
 from common.folders import package_versions
-from common.plots import read_metrics
-from common.scripts import ROOT
+from tools.plots import read_metrics
+from tools.scripts import ROOT
 from notebooks.exercises.mistakes import CONSTANT, GRPO_LOSS, INVERTED_LOSS, ROW_MEAN
 from notebooks.exercises.silent_bugs import LOGS, PANELS
 

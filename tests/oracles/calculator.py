@@ -21,14 +21,14 @@ class Oracle(grpo.Oracle):
         **grpo.Oracle.DEFAULTS,
         "call": "<<([^<>]*)>>",
         "max_calls": 8,
-        "model": "arithmetic-calculator",
+        "model": "products",
         "dataset": "products",
     }
 
     def batch(self, rounds):
         """Each further round goes on, in order, with the responses that called something in the one before."""
         groups, *turns = rounds
-        tokenizer, T = AutoTokenizer.from_pretrained("models/arithmetic"), self.args.max_response_tokens
+        tokenizer, T = AutoTokenizer.from_pretrained("worlds/sums/model"), self.args.max_response_tokens
         turns = [[end for (end,) in turn] for turn in turns]
         going = [(r, 0) for group in groups for r in group]
         for number in range(self.args.max_calls):

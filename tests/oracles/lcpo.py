@@ -34,7 +34,7 @@ class Oracle(grpo.Oracle):
 
     def budget(self, response: Response):
         """As it stands in the prompt, in which nothing else but the question is."""
-        prompt = AutoTokenizer.from_pretrained("models/arithmetic").decode(response.prompt)
+        prompt = AutoTokenizer.from_pretrained("worlds/sums/model").decode(response.prompt)
         before, after = map(re.escape, self.args.budget_prompt.split("{n}"))
         n = int(re.fullmatch(rf"[-+\d]+=\?{before}(\d+){after}\n", prompt)[1])
         assert self.args.min_budget * self.args.max_response_tokens - 1 < n <= self.args.max_response_tokens

@@ -72,7 +72,7 @@ class Oracle(cispo.Oracle):
         """A response with its end, where that is the first of `ends`, which it takes away."""
         if self.args.interrupt_from == 1:
             return response
-        tokenizer, T = AutoTokenizer.from_pretrained("models/arithmetic"), self.args.max_response_tokens
+        tokenizer, T = AutoTokenizer.from_pretrained("worlds/sums/model"), self.args.max_response_tokens
         text = tokenizer.convert_tokens_to_ids(list(self.args.interrupt_text))  # a token for each character
         first, last = math.floor(self.args.interrupt_from * T), math.floor(self.args.interrupt_to * T)
         thinks = [

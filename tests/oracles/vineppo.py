@@ -45,7 +45,7 @@ class Oracle(grpo.Oracle):
 
     def steps(self, response):
         """Start and end of each step; a step of nothing but the last token belongs to the one before it."""
-        tokenizer = AutoTokenizer.from_pretrained("models/arithmetic")
+        tokenizer = AutoTokenizer.from_pretrained("worlds/sums/model")
         starts = [0]
         for t, token in enumerate(response.tokens):
             ends_here = any(character in tokenizer.decode([token]) for character in self.args.step_ends)

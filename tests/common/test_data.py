@@ -1,0 +1,277 @@
+"""Problems, prompts and held-out splits."""
+
+import json
+import random
+import re
+from collections import Counter
+from fractions import Fraction
+from itertools import permutations
+
+import grpo
+from worlds.countdown.problems import Countdown
+from common.data import final_answer, generated_problems, load_problems, make_prompt, pairs_of, sample_problems
+from common.engines import TransformersEngine, prompt_seeds
+from common.models import EMBEDDED, load_model
+from common.records import Problem, Rollouts
+from common.verification.verifier import Verifier
+from worlds.pretrain import solution
+
+import pytest
+from conftest import SMALL
+from transformers import AutoTokenizer
+
+
+@pytest.mark.parametrize(
+    "text,answer",
+    [
+        ("She has 48/2 = 24.\n#### 72", "72"),
+        ("#### 1,234", "1234"),
+        (r"so $x = \boxed{\frac{1}{2}}$.", r"\frac{1}{2}"),
+        (" 42 ", "42"),
+    ],
+)
+def test_final_answer(text, answer):
+    assert final_answer(text) == answer
+
+
+@pytest.mark.parametrize("name,lengths", [("sums", range(2, 7)), ("sums-hard", range(5, 9))])
+def test_sums_are_right_and_held_out(name, lengths):
+    train, held_out = generated_problems(name, "train"), generated_problems(name, "eval")
+    assert len(held_out) == 512 and len(train) == 20_000
+    assert len({q for q, _ in train + held_out}) == 20_512, "a question twice, perhaps in both splits"
+    counts = Counter()
+    for question, answer in train + held_out:
+        terms = question.removesuffix("=?").replace("-", "+-").split("+")
+        assert sum(map(int, terms)) == int(answer)
+        counts[len(terms)] += 1
+        partial = 0
+        for term in terms:
+            partial += int(term)
+            assert 0 <= partial <= 99
+    # Each length is drawn alike; there are not many different sums of two terms.
+    assert set(counts) == set(lengths)
+    assert all(0.9 < counts[n] / 20_512 * len(lengths) < 1.35 for n in lengths if n > 2), counts
+
+
+def reachable(numbers):
+    """Every value that some expression of all the numbers has, each used once."""
+    if len(numbers) == 1:
+        return set(numbers)
+    found = set()
+    for i, j in permutations(range(len(numbers)), 2):
+        a, b, rest = numbers[i], numbers[j], [n for k, n in enumerate(numbers) if k not in (i, j)]
+        for result in (a + b, a - b, a * b, *([Fraction(a) / b] if b else [])):
+            found |= reachable([result, *rest])
+    return found
+
+
+def test_countdown_can_be_solved_and_is_held_out():
+    train, held_out = generated_problems("countdown", "train"), generated_problems("countdown", "eval")
+    assert len(held_out) == 512 and len(train) == 20_000
+    # Numbers are sorted in the question, so another order of the same ones is no other problem.
+    assert len({(a.numbers, a.target) for _, a in train + held_out}) == 20_512
+    assert {len(a.numbers) for _, a in train} == {3, 4}
+    for question, answer in held_out[:40]:
+        assert answer.target in reachable(list(answer.numbers)), question
+        assert all(f"{n}" in question for n in (*answer.numbers, answer.target))
+
+
+@pytest.mark.parametrize(
+    "answer,right",
+    [
+        ("3*7+5", True),
+        (" ( 7 * 3 ) + 5 ", True),
+        (r"3 \times 7 + 5", True),
+        ("5+3*7 = 26", True),
+        (r"\left(3\times7\right)+5=26", True),
+        ("3*7+5=27", False),  # what stands behind must be the target
+        ("26", False),
+        ("3+5+7", False),
+        ("7*3+5+0", False),  # a number that was not given
+        ("21+5", False),
+        ("3*7+5+5-5", False),  # one used too often
+        ("3*7", False),  # one left over
+        ("37-5-6", False),
+        ("-3*-7+5", False),  # a sign is no operation with two numbers
+        ("0x3*7+5", False),
+        ("3*7+05", False),
+        ("3*7+5.0", False),
+        ("3*7+5 #", False),
+        ("3**7//5", False),
+        ("__import__('os').system('x')", False),
+        ("3*7+5\n3*7+5", False),
+        ("(" * 400 + "3" + ")" * 400, False),
+        ("3" + "+3" * 499, False),
+        ("9" * 999, False),
+        ("3/(7-7)+5", False),
+        ("", False),
+    ],
+)
+def test_countdown_is_judged_by_its_rules(answer, right):
+    problem = Problem("", Countdown((3, 5, 7), 26), "", [])
+    tokenizer = AutoTokenizer.from_pretrained("worlds/sums/model")
+    verifier = Verifier(tokenizer, [problem])
+    ids = tokenizer.encode(f"so \\boxed{{{answer}}}")
+    assert verifier([problem], Rollouts(tokens=[ids], truncated=[False])) == [right]
+    assert verifier([problem], Rollouts(tokens=[ids], truncated=[True])) == [False]
+    verifier.close()
+
+
+def test_countdown_is_exact():
+    """8 / (3 - 8/3) is 24 as a fraction; as a binary one it is not."""
+    assert Countdown((3, 3, 8, 8), 24)("8/(3-8/3)")
+    assert 8 / (3 - 8 / 3) != 24
+    assert Countdown((3, 3, 8, 8), 24)("8÷(3−8÷3)")
+    assert not Countdown((3, 3, 8, 8), 23)("8/(3-8/3)")
+
+
+def test_a_run_on_countdown(chat_model, tmp_path, capsys):
+    """Of a real model; the embedded ones are refused in a sentence, and so are numbers as answers."""
+    grpo.main(grpo.Args(model=str(chat_model), dataset="countdown", run_dir=tmp_path / "run", **SMALL))
+    out = capsys.readouterr().out
+    assert "each number exactly once" in out and "--- answer 56 of 5, 38, 72, 85: reward 0 ---" in out
+    for settings, words in (
+        ({"model": "sums-filler"}, "--dataset countdown is for real models: the embedded sums-filler"),
+        ({"model": str(chat_model), "answer_format": "last-number"}, "needs a data set whose answers are all numbers"),
+    ):
+        with pytest.raises(SystemExit):
+            grpo.main(grpo.Args(dataset="countdown", run_dir=tmp_path / "refused", **SMALL | settings))
+        assert words in capsys.readouterr().err
+
+
+def test_chat_template_and_gsm8k(chat_model, gsm8k_file):
+    args = grpo.Args(model=str(chat_model), dataset=str(gsm8k_file), eval_problems=10)
+    model, tokenizer = load_model(args)
+    train, held_out = load_problems(args, model, tokenizer)
+    assert (len(train), len(held_out)) == (50, 10)
+    assert not {p.question for p in train} & {p.question for p in held_out}
+    problem = held_out[0]
+    assert problem.prompt.startswith("<|im_start|>user\nTom has")
+    assert problem.prompt.endswith("within \\boxed{}.<|im_end|>\n<|im_start|>assistant\n")
+    assert tokenizer.decode(problem.prompt_ids) == problem.prompt
+    numbers = [int(word) for word in problem.question.split() if word.isdigit()]
+    assert int(problem.answer) == sum(numbers)
+
+
+def test_few_empty_rows_are_left_out_and_named(chat_model, tmp_path, capsys):
+    """As in MATH, where two of 7,500 answers are empty."""
+    rows = [{"question": f"{i}+1=?", "answer": "" if i == 7 else str(i + 1)} for i in range(200)]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    args = grpo.Args(model=str(chat_model), dataset=str(tmp_path / "data.jsonl"), eval_problems=20)
+    model, tokenizer = load_model(args)
+    train, held_out = load_problems(args, model, tokenizer)
+    assert len(train) + len(held_out) == 199
+    assert all(p.question == f"{int(p.answer) - 1}+1=?" for p in train + held_out)
+    assert "1 of 200 rows" in capsys.readouterr().out
+
+
+def test_prompt_template(chat_model, gsm8k_file):
+    args = grpo.Args(model=str(chat_model), dataset=str(gsm8k_file), prompt="Q: {question} A:")
+    model, tokenizer = load_model(args)
+    assert load_problems(args, model, tokenizer)[0][0].prompt.startswith("<|im_start|>user\nQ: Tom has")
+
+
+def test_system_prompt(chat_model, gsm8k_file, capsys):
+    args = grpo.Args(model=str(chat_model), dataset=str(gsm8k_file), system_prompt="Be brief.", eval_problems=4)
+    model, tokenizer = load_model(args)
+    for problem in (problems := load_problems(args, model, tokenizer))[0] + problems[1]:
+        assert problem.prompt.startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nTom has")
+    own = [{"role": "system", "content": "Be long."}, {"role": "user", "content": "1+1=?"}]
+    for question, model, words in ((own, chat_model, "bring their own: 'Be long.'"), ("1+1=?", None, "is for chat")):
+        tokenizer = AutoTokenizer.from_pretrained(model or "worlds/sums/model")
+        with pytest.raises(SystemExit):
+            make_prompt(question, None, tokenizer, "Be brief.")
+        assert words in capsys.readouterr().err
+
+
+def test_prompts_that_are_too_long_are_left_out_and_counted(chat_model, gsm8k_file, capsys):
+    """Those within the limit stay, in their order; the held-out ones are still the first that were held out."""
+    args = grpo.Args(model=str(chat_model), dataset=str(gsm8k_file), eval_problems=10)
+    model, tokenizer = load_model(args)
+    whole = load_problems(args, model, tokenizer)
+    limit = sorted(len(p.prompt_ids) for p in whole[0])[20]
+    args.max_prompt_tokens = limit
+    some = load_problems(args, model, tokenizer)
+    assert some == tuple([p for p in part if len(p.prompt_ids) <= limit] for part in whole)
+    train, held_out = (len(a) - len(b) for a, b in zip(whole, some, strict=True))
+    assert train > 0 and held_out > 0
+    words = (
+        f"{train} of 50 training problems and {held_out} of 10 held-out ones have prompts of more than {limit} tokens"
+    )
+    assert f"note: {words}; they are left out." in capsys.readouterr().out
+    args.max_prompt_tokens = 3
+    with pytest.raises(SystemExit):
+        load_problems(args, model, tokenizer)
+    assert "50 of 50 training problems" in capsys.readouterr().err
+
+
+def test_messages_nested_columns_and_eval_split(chat_model, tmp_path):
+    """The layout of many published sets: chat messages, and the answer inside a struct."""
+    for name, count in (("train", 6), ("test", 3)):
+        rows = [
+            {"prompt": [{"role": "user", "content": f"{name} {i}?"}], "reward_model": {"ground_truth": str(i)}}
+            for i in range(count)
+        ]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    args = grpo.Args(
+        model=str(chat_model),
+        dataset=str(tmp_path),
+        question_column="prompt",
+        answer_column="reward_model.ground_truth",
+        eval_split="test",
+    )
+    model, tokenizer = load_model(args)
+    train, held_out = load_problems(args, model, tokenizer)
+    assert [p.answer for p in train] == ["0", "1", "2", "3", "4", "5"]
+    assert [p.prompt for p in held_out] == [
+        f"<|im_start|>user\ntest {i}?<|im_end|>\n<|im_start|>assistant\n" for i in range(3)
+    ]
+
+
+def test_sampling_passes_over_all_problems_and_can_start_anywhere():
+    problems = [Problem(str(i), "", "", []) for i in range(7)]
+    stream = sample_problems(problems, seed=3, start=0, count=70)
+    for epoch in range(10):
+        assert len({p.question for p in stream[7 * epoch : 7 * epoch + 7]}) == 7
+    assert sample_problems(problems, 3, 33, 20) == stream[33:53]
+    assert Counter(p.question for p in sample_problems(problems, 4, 0, 14)) == Counter({str(i): 2 for i in range(7)})
+    assert sample_problems(problems, 4, 0, 70) != stream
+
+
+def test_the_model_that_rambles():
+    """It says its result again before the box, never to many times, and is no larger than the first model."""
+    paths = [EMBEDDED[name] / "model.safetensors" for name in ("sums", "sums-filler")]
+    assert paths[1].stat().st_size <= paths[0].stat().st_size
+    args = grpo.Args(model="sums-filler", eval_problems=32)
+    model, tokenizer = load_model(args)
+    _, held_out = load_problems(args, model, tokenizer)
+    engine = TransformersEngine(model, tokenizer)
+    rollouts = engine.generate([p.prompt_ids for p in held_out], 8, 96, 1.0, prompt_seeds(32, 0))
+    counts, same = Counter(), []
+    for text in tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True):
+        again, box = re.findall(r"^(?:so|hm|ok|er) (\d+)$", text, re.M), re.search(r"\\boxed\{(\d+)\}$", text)
+        counts[len(again)] += 1
+        same += [number == box[1] for number in again if box]
+    assert 0.15 < counts[0] / counts.total() < 0.4 and len(counts) > 6, counts
+    assert sum(same) / len(same) > 0.8, "what is said again is the result"
+
+
+def test_writers_ramble_by_chance():
+    """Whether the answer is right or wrong, as often and as long; without the flag nobody does."""
+    lines = {True: [], False: []}
+    for seed in range(4000):
+        text = solution(random.Random(seed), "31+7-12=?", textbook=False, rambling=True)
+        *idle, box = [line for line in text.split("\n") if "=" not in line]
+        assert all(line.split(" ")[1] == box[7:-1] for line in idle)
+        lines[box == r"\boxed{26}"].append(len(idle))
+        assert " " not in solution(random.Random(seed), "31+7-12=?", textbook=False).replace(" wait", "")
+    means = [sum(counts) / len(counts) for counts in lines.values()]
+    assert all(abs(mean - 3) < 0.3 for mean in means), means  # 3/4 ramble, 4 lines on average
+
+
+def test_evaluation_data_have_settings_of_their_own(tmp_path):
+    """Split and configuration of the training data are not looked for in a file to evaluate on."""
+    file = tmp_path / "mine.jsonl"
+    file.write_text('{"question": "1+1=?", "answer": "2"}')
+    args = grpo.Args(dataset="someone/data", dataset_config="main", train_split="other", eval_dataset=str(file))
+    assert pairs_of(str(file), "eval", args) == [("1+1=?", "2")]

@@ -1,0 +1,286 @@
+"""Several processes give what one gives: runs started by torchrun, on CPUs."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from benchmarks import sharding
+from common import batch as batches
+from common import checkpoints, distributed
+from common.batch import collate, micro_batches
+from tools.plots import read_metrics
+from common.records import Rollouts
+from recipes import r1
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+ROOT = Path(__file__).parent.parent
+SMALL = "--steps 3 --prompts-per-step 5 --responses-per-prompt 4 --num-minibatches 5 --max-response-tokens 96 --lr 3e-4"
+SMALL += " --eval-problems 5 --eval-samples 2 --eval-every 2 --save-every 1"
+
+
+def start(processes, script, folder, flags=SMALL, resume=False):
+    """A run of a script in `folder`, in one process without torchrun, or in several."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    command = [sys.executable, *(launcher if processes > 1 else []), *script.split()]
+    command += ["--resume", str(folder)] if resume else [*flags.split(), "--run-dir", str(folder)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def finish(process):
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, output
+    return output
+
+
+def outcome(folder):
+    """Weights and moments at the end, and the log without times."""
+    last = sorted(folder.glob("checkpoint-*"))[-1]
+    rows = [{key: value for key, value in row.items() if "second" not in key} for row in read_metrics(folder)]
+    moments = torch.load(last / "state.pt", weights_only=True)["optimizer"]["state"]
+    return load_file(last / "model.safetensors"), moments, rows
+
+
+def assert_same(one, other, tolerance):
+    (weights, moments, rows), (weights_, moments_, rows_) = outcome(one), outcome(other)
+    assert weights.keys() == weights_.keys()
+    assert max((weights[name] - weights_[name]).abs().max() for name in weights) <= tolerance
+    assert moments.keys() == moments_.keys()
+    for i in moments:
+        torch.testing.assert_close(moments[i], moments_[i], rtol=0, atol=tolerance)
+    assert len(rows) == len(rows_)
+    for row, row_ in zip(rows, rows_, strict=True):
+        assert {key for key in row if row[key] is None} == {key for key in row_ if row_[key] is None}
+        row, row_ = ({k: v for k, v in r.items() if v is not None} for r in (row, row_))
+        assert row == pytest.approx(row_, rel=tolerance, abs=tolerance)
+
+
+# Three processes share five prompts unevenly, and the four or twenty responses of a minibatch too.
+CASES = {
+    "grpo": "--kl-beta 0.05 --gradient-checkpointing --fp32-lm-head --staleness 1 --micro-batch-tokens 300",
+    "dapo": "--update-epochs 2 --overlong-filter --num-minibatches 1",
+    "ppo": "--micro-batch-tokens 400 --num-minibatches 1",
+}
+
+
+@pytest.mark.parametrize("script", ["grpo", *(pytest.param(s, marks=pytest.mark.slow) for s in ("dapo", "ppo"))])
+def test_processes_agree(script, tmp_path):
+    """One process and three end with the same weights, moments and metrics within rounding."""
+    for processes in (1, 3):
+        output = finish(start(processes, f"{script}.py", tmp_path / str(processes), f"{SMALL} {CASES[script]}"))
+        assert output.count("held-out accuracy") == 1, "more than one process prints"
+    assert_same(tmp_path / "1", tmp_path / "3", 1e-5)
+
+
+@pytest.mark.slow
+def test_adapters_of_several_processes(tmp_path):
+    """Frozen and trained weights are sharded alike; stale ones are merged, and a run goes on with another number."""
+    flags = SMALL + " --lora-rank 3 --lr 1e-3 --staleness 1"
+    for processes in (1, 2):
+        finish(start(processes, "grpo.py", tmp_path / str(processes), flags))
+    assert_same(tmp_path / "1", tmp_path / "2", 1e-5)
+    shutil.copytree(tmp_path / "2", tmp_path / "resumed")
+    shutil.rmtree(sorted((tmp_path / "resumed").glob("checkpoint-*"))[-1])
+    finish(start(1, "grpo.py", tmp_path / "resumed", resume=True))
+    assert_same(tmp_path / "1", tmp_path / "resumed", 1e-5)
+
+
+@pytest.mark.slow
+def test_in_flight_weights_of_several_processes(tmp_path):
+    """Each has all versions before it generates, and is done with its share of the responses in its own time."""
+    flags = SMALL + " --staleness 1 --in-flight-every 8"
+    for processes in (1, 2):
+        finish(start(processes, "-m recipes.pipeline_rl", tmp_path / str(processes), flags))
+    assert_same(tmp_path / "1", tmp_path / "2", 1e-5)
+
+
+def test_who_says_how_far_a_stage_is(tmp_path, monkeypatch):
+    """The first process, which writes its folder; what another one finds there may be a moment old."""
+    monkeypatch.setattr(r1, "gather", lambda mine: [(True, True), mine])
+    assert r1.progress(tmp_path / "not begun") == (True, True)
+
+
+@pytest.mark.slow
+def test_stages_of_several_processes(tmp_path):
+    """All of them agree which stage is next, and each stage ends as that of one process."""
+    flags = SMALL + " --stages cold-start rl rejection --cold-start-solutions 32 --rejection-prompts 8 --sft-batch 16"
+    for processes in (1, 2):
+        finish(start(processes, "-m recipes.r1", tmp_path / str(processes), flags))
+    for stage in ("1-cold-start", "2-rl", "3-rejection"):
+        assert_same(tmp_path / "1" / stage, tmp_path / "2" / stage, 1e-5)
+
+
+@pytest.mark.slow
+def test_more_processes_than_rows(tmp_path):
+    """Minibatches of two rows on three processes: one trains on nothing, and keeps step."""
+    flags = SMALL.replace("-step 5", "-step 2").replace("prompt 4", "prompt 2").replace("batches 5", "batches 2")
+    for processes in (1, 3):
+        finish(start(processes, "grpo.py", tmp_path / str(processes), flags))
+    assert_same(tmp_path / "1", tmp_path / "3", 1e-5)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder of a run of two processes."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    finish(start(2, "grpo.py", folder, SMALL + " --staleness 1 --kl-beta 0.05"))
+    return folder
+
+
+@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.slow), 2, 3])
+def test_resume_with_another_number(processes, whole, tmp_path):
+    """A run goes on with another number of processes as if it had not; with the same number, to the bit."""
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder)
+    shutil.rmtree(folder / "checkpoint-000003")
+    output = finish(start(processes, "grpo.py", folder, resume=True))
+    assert "after step 2" in output
+    assert_same(whole, folder, 0 if processes == 2 else 1e-5)
+
+
+def test_sharded_checkpoints(whole, tmp_path):
+    """Each process saves its part; another number of them goes on from there, and one command makes a model of them."""
+    finish(start(2, "grpo.py", tmp_path / "parts", SMALL + " --staleness 1 --kl-beta 0.05 --sharded-checkpoints"))
+    last = tmp_path / "parts" / "checkpoint-000003"
+    assert not (last / "model.safetensors").exists()
+    checkpoints.main([str(last), str(tmp_path / "model")])
+    shutil.rmtree(last)
+    assert "after step 2" in finish(start(1, "grpo.py", tmp_path / "parts", resume=True))
+    checkpoints.main([str(last), str(tmp_path / "model-resumed")])
+    expected = dict(AutoModelForCausalLM.from_pretrained(whole / last.name).named_parameters())
+    for folder in (tmp_path / "model", tmp_path / "model-resumed"):
+        weights = dict(AutoModelForCausalLM.from_pretrained(folder).named_parameters())
+        assert max((weights[name] - expected[name]).abs().max() for name in expected) <= 1e-5
+
+
+def children(pid):
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def wait_for(path, process):
+    deadline = time.monotonic() + 120
+    while not path.exists():
+        assert process.poll() is None, process.stdout.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_killed_process_ends_all(tmp_path):
+    """SIGKILL of the second process: one sentence within seconds, and what was saved goes on."""
+    run = start(2, "grpo.py", tmp_path / "run", SMALL.replace("--steps 3", "--steps 50"))
+    wait_for(tmp_path / "run" / "checkpoint-000002", run)
+    workers = children(run.pid)
+    os.kill(workers[1], signal.SIGKILL)
+    begin = time.monotonic()
+    output, _ = run.communicate(timeout=60)
+    assert time.monotonic() - begin < 30
+    assert run.returncode != 0
+    assert output.count("error: another process has ended without a word") == 1, output
+    assert f"--resume {tmp_path / 'run'}" in output
+    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+
+
+def test_ctrl_c_saves_and_ends_all(tmp_path):
+    """Ctrl-C reaches torchrun and all processes, as from a terminal: the step is finished and saved, and all end."""
+    run = start(2, "grpo.py", tmp_path / "run", SMALL.replace("--steps 3", "--steps 50").replace("every 1", "every 0"))
+    wait_for(tmp_path / "run" / "metrics.jsonl", run)
+    workers = children(run.pid)
+    for pid in [*workers, run.pid]:
+        os.kill(pid, signal.SIGINT)
+    output, _ = run.communicate(timeout=90)
+    assert output.count("interrupted: finishing this step and saving") == 1
+    assert output.count(f"--resume {tmp_path / 'run'}") == 1
+    assert len(list((tmp_path / "run").glob("checkpoint-*"))) == 1
+    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+
+
+@pytest.mark.parametrize(
+    "flags, sentence", [("--lr 5", "error: --lr"), ("--model /no/such/folder", "error: --model /no/such/folder")]
+)
+def test_bad_input_has_one_sentence(flags, sentence, tmp_path):
+    run = start(2, "grpo.py", tmp_path / "run", flags)
+    output, _ = run.communicate(timeout=90)
+    assert run.returncode != 0
+    assert output.count("error: ") == 1 and output.count(sentence) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_who_says_why_is_not_interrupted(monkeypatch):
+    """torchrun asks a process to end as soon as another one has, be it between two lines of this one."""
+    asked = []
+
+    class Store:
+        def add(self, *_):
+            os.kill(os.getpid(), signal.SIGTERM)
+            return 1
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(distributed, "store", Store())
+    before = signal.signal(signal.SIGTERM, lambda *_: asked.append(True))
+    try:
+        assert distributed.speaks() and not asked
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_the_first_process_may_be_the_last_to_fail(tmp_path):
+    """torchrun ends it when another one has ended: its sentence must have been written by then."""
+    script = tmp_path / "late.py"
+    script.write_text(
+        "import time\nfrom common.cli import fail\nfrom common.distributed import rank\n"
+        "time.sleep(0 if rank() else 2)\nfail('no')"
+    )
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=90)
+    assert run.returncode != 0 and run.stderr.count("error: no\n") == 1
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3, 7])
+def test_rows_are_dealt_once(processes, monkeypatch):
+    """Every row goes to one process, all make the same number of passes, and none has much more than its share."""
+    generator = torch.Generator().manual_seed(0)
+    lengths = [1, 96, *torch.randint(1, 97, (21,), generator=generator).tolist()]
+    rollouts = Rollouts(
+        [[5] * n for n in lengths], [[0.0] * n for n in lengths], [False] * 23, [[True] * n for n in lengths]
+    )
+    batch = collate([[1, 2]] * 23, rollouts, "cpu")
+    rows = torch.randperm(23, generator=generator)[:19]
+    monkeypatch.setattr(batches, "world_size", lambda: processes)
+    dealt = []
+    for rank in range(processes):
+        monkeypatch.setattr(batches, "rank", lambda rank=rank: rank)
+        dealt.append(list(micro_batches(rows, batch, 200)))
+    assert len({len(passes) for passes in dealt}) == 1
+    of_process = [torch.cat(passes) for passes in dealt]
+    assert torch.cat(of_process).sort().values.tolist() == rows.sort().values.tolist()
+    tokens = [int(batch.lengths[part].sum()) for part in of_process]
+    assert max(tokens) - min(tokens) <= 98  # the longest row
+    for part in (part for passes in dealt for part in passes if len(part) > 1):
+        assert len(part) * int(batch.lengths[part].max()) <= 200
+
+
+@pytest.mark.slow
+def test_memory_and_traffic():
+    """Of 16 bytes per parameter each process holds its share; what it receives is what the formula says."""
+    one, two = sharding.measure(1), sharding.measure(2)
+    for precision in ("fp32", "bf16"):
+        assert two[f"held, {precision}"] == pytest.approx(one[f"held, {precision}"] / 2, rel=0.15)
+        # Embedding and head with their gradient (32 MiB), and three layers (13 MiB each).
+        assert two[f"peak, {precision}"] - two[f"held, {precision}"] < 90 << 20
+        # No gradients yet, and no bf16 copy of all weights.
+        assert two[f"scoring, {precision}"] < two[f"held, {precision}"]
+    parts = 4 * sharding.build().num_parameters() / 2
+    for stage, times in {"in an update": 3, "in scoring": 1, "as new weights": 1}.items():
+        assert one[f"received {stage}"] == 0
+        assert two[f"received {stage}"] == pytest.approx(times * parts, rel=0.01)

@@ -1,0 +1,262 @@
+"""Rewards of the user's own: what a function is given, what its values become, and what its mistakes end in."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import dapo
+import grpo
+import maxrl
+from tools.plots import read_metrics
+from common.records import Problem
+from common.verification.rewards import Rewards, split_weight
+from methods import dpo, lcpo, reinforce_rej
+from recipes import scalerl
+
+import pytest
+from conftest import SMALL
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "docs/rewards"
+PROBLEMS = [Problem("1+1=?", "2", "1+1=?\n", []), Problem("2+2=?", ("4", "four"), "2+2=?\n", [])]
+TEXTS, TOKENS, CUT = ["two", "4"], [[5, 6, 7], [8]], [False, True]
+
+
+@pytest.fixture
+def rewards(tmp_path):
+    """Own rewards from the source of a file, closed at the end."""
+    made = []
+
+    def make(source, *names):
+        (tmp_path / "own.py").write_text(source)
+        made.append(Rewards(tuple(f"{tmp_path / 'own.py'}:{name}" if name[0] != "c" else name for name in names)))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def ask(rewards, right=None):
+    return rewards(PROBLEMS, TEXTS, TOKENS, CUT, right)
+
+
+def refused(capsys, code, function, *args, **settings):
+    with pytest.raises(SystemExit) as stop:
+        function(*args, **settings)
+    assert stop.value.code == code
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("error: "), error
+    return error
+
+
+def test_a_function_gets_problem_text_tokens_and_truncated(rewards):
+    source = """
+def f(problem, text, tokens, truncated):
+    print("what a function prints does not mix with its replies")
+    seen = f"{problem.question} {problem.answer} {text}"
+    return {"1+1=? 2 two": 0.25, "2+2=? ['4', 'four'] 4": -3}[seen] + 10 * len(tokens)
+
+def g(problems, texts, tokens, truncated):
+    return [100.0 * cut + len(problem.prompt) for problem, cut in zip(problems, truncated)]
+"""
+    assert ask(rewards(source, "f"))[1] == [30.25, 7.0]
+    assert ask(rewards(source, "g"))[1] == [6.0, 106.0]
+    assert ask(rewards(source, "f=2", "g=-0.5"))[1] == [60.5 - 3.0, 14.0 - 53.0]
+
+
+def test_what_is_right(rewards):
+    """The verdict of the verifier where it is asked, otherwise at least 1 from each function."""
+    source = "def f(p, text, *_): return 0.5 if text == 'two' else 1\ndef g(p, text, *_): return text == '4'"
+    assert ask(rewards(source, "f=0.3")) == ([False, True], [0.15, 0.3])
+    assert ask(rewards(source, "f", "g")) == ([False, True], [0.5, 2.0])
+    assert not rewards(source, "f").asks_verifier
+    both = rewards(source, "correct=2", "f")
+    assert both.asks_verifier
+    assert ask(both, right=[True, False]) == ([True, False], [2.5, 1.0])
+
+
+@pytest.mark.parametrize(
+    "body,words",
+    [
+        ("return 1 / 0", "failed for 'two': ZeroDivisionError: division by zero (own.py, line 1)"),
+        ("raise SystemExit('no more')", "failed for 'two': SystemExit: no more (own.py, line 1)"),
+        ("return float('nan')", "gave nan for 'two': rewards must be finite"),
+        ("return -float('inf')", "gave -inf for 'two': rewards must be finite"),
+        ("return 10 ** 400", "failed for 'two': OverflowError"),
+        ("return 'good'", "failed for 'two': TypeError: a reward must be a number, not 'good'"),
+        ("return None", "failed for 'two': TypeError"),
+        ("import os; os._exit(3)", "failed for 'two': its process has ended"),
+    ],
+)
+def test_a_mistake_ends_the_run_with_a_sentence(rewards, body, words, capsys):
+    assert words in refused(capsys, 1, ask, rewards(f"def f(problem, text, tokens, truncated): {body}", "f"))
+
+
+def test_a_batch_of_another_size(rewards, capsys):
+    source = "def f(problems, texts, tokens, truncated): return [1.0]"
+    assert "it gave 1 rewards for 2 responses" in refused(capsys, 1, ask, rewards(source, "f"))
+
+
+@pytest.mark.parametrize(
+    "name,words",
+    [
+        ("nowhere.py:f", "nowhere.py:f: no such file"),
+        ("own.py:g", "cannot be loaded: AttributeError: module 'own' has no attribute 'g'"),
+        ("no_such_package.module:f", "cannot be loaded: ModuleNotFoundError: No module named 'no_such_package'"),
+        ("broken.py:f", "cannot be loaded: SyntaxError"),
+        ("own.py:N", "cannot be loaded: TypeError"),
+        ("own.py", "must be correct, file.py:function"),
+        ("own.py:f=much", "must be correct, file.py:function"),
+        ("own.py:f=1e999", "must be correct, file.py:function"),
+        ("right=0.5", "must be correct, file.py:function"),
+    ],
+)
+def test_what_cannot_be_loaded(name, words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text("N = 3\ndef f(problem, text, tokens, truncated): return 1")
+    Path("broken.py").write_text("def f(:")
+    assert words in refused(capsys, 2, Rewards, (name,))
+
+
+def test_weights_are_read():
+    assert split_weight("a.py:f") == ("a.py:f", 1.0)
+    assert split_weight("a=b.py:f=-2.5e-1") == ("a=b.py:f", -0.25)
+    assert split_weight("correct=3") == ("correct", 3.0)
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except OSError:
+        return False
+
+
+def test_what_hangs_is_killed_and_counted(rewards, monkeypatch, capsys, tmp_path):
+    """With all that it started; the other responses have their rewards, and the next batch too."""
+    monkeypatch.setattr("common.verification.rewards.TIME_LIMIT", 2.0)
+    source = f"""
+import signal, subprocess, time
+def f(problem, text, tokens, truncated):
+    if text == "two":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        child = subprocess.Popen(["sleep", "1000"])
+        open({str(tmp_path / "pid")!r}, "w").write(str(child.pid))
+        while True:
+            time.sleep(1)
+    return 1.0
+"""
+    own = rewards(source, "f")
+    start = time.monotonic()
+    assert ask(own) == ([False, True], [0.0, 1.0])
+    assert time.monotonic() - start < 30
+    assert "no answer within 2 seconds for 'two'; what is late counts 0" in capsys.readouterr().out
+    assert own.take_late() == 1 and own.take_late() == 0
+    end = time.monotonic() + 20
+    while alive(int((tmp_path / "pid").read_text())):
+        assert time.monotonic() < end, "what the function started has outlived it"
+        time.sleep(0.1)
+    assert own(PROBLEMS[1:], TEXTS[1:], TOKENS[1:], CUT[1:], None) == ([True], [1.0])
+
+
+def test_what_always_hangs_ends_the_run(rewards, monkeypatch, capsys):
+    monkeypatch.setattr("common.verification.rewards.TIME_LIMIT", 0.5)
+    monkeypatch.setattr("common.verification.rewards.MOST_LATE", 1)
+    own = rewards("import time\ndef f(problem, text, tokens, truncated): time.sleep(1000)", "f")
+    assert "no answer within 0 seconds" in refused(capsys, 1, ask, own)
+
+
+def test_a_run_learns_from_own_rewards(tmp_path, monkeypatch):
+    """The logged reward is the function's, accuracy the verifier's, and a resumed run has the same functions."""
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text("def length(problem, text, tokens, truncated): return len(tokens) / 64")
+    settings = SMALL | {"reward": ("correct=2", "own.py:length=-1")}
+    grpo.main(grpo.Args(run_dir=tmp_path / "run", **settings))
+    rows = read_metrics(tmp_path / "run")
+    for row in rows[1:-1]:
+        assert row["reward"] == pytest.approx(2 * row["accuracy"] - row["length"] / 64, abs=1e-6)
+        assert row["zero_std_groups"] < 1, "lengths differ"
+    assert rows[0]["eval/reward"] < rows[0]["eval/avg"] * 2
+    saved = json.loads((tmp_path / "run/config.json").read_text())["args"]["reward"]
+    assert saved == ["correct=2", f"{tmp_path}/own.py:length=-1"]
+
+
+def test_filters_and_binary_methods(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(
+        "def half(problem, text, tokens, truncated): return 0.5\n"
+        "def even(problem, text, tokens, truncated): return float(len(tokens) % 2)"
+    )
+    # DAPO keeps groups by what is right: half a point for everybody is never right, so no group has signal.
+    dapo.main(dapo.Args(run_dir=tmp_path / "dapo", **SMALL, reward=("own.py:half",)))
+    rows = [row for row in read_metrics(tmp_path / "dapo") if "accuracy" in row]
+    assert all(row["accuracy"] == 0 and row["grad_norm"] == 0 for row in rows)
+    # ScaleRL keeps groups whose rewards differ, whatever is right.
+    scalerl.main(scalerl.Args(run_dir=tmp_path / "scalerl", **SMALL, reward=("own.py:half", "own.py:even=-1")))
+    rows = [row for row in read_metrics(tmp_path / "scalerl") if "accuracy" in row]
+    assert all(row["accuracy"] == 0 and row["zero_std_groups"] < 1 and row["grad_norm"] > 0 for row in rows)
+    for script in (maxrl, dpo, lcpo, reinforce_rej):
+        words = refused(capsys, 1, script.main, script.Args(run_dir=tmp_path / "no", **SMALL, reward=("own.py:half",)))
+        assert "a reward of 0.5, but " in words and "give 0 or 1" in words
+        for path in sorted((tmp_path / "no").rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+    maxrl.main(maxrl.Args(run_dir=tmp_path / "maxrl", **SMALL, reward=("own.py:even",)))
+    rows = [row for row in read_metrics(tmp_path / "maxrl") if "accuracy" in row]
+    assert all(row["reward"] == row["accuracy"] for row in rows) and any(0 < row["reward"] < 1 for row in rows)
+
+
+def example(name, *cases):
+    own = Rewards((f"{EXAMPLES / name}",))
+    problems, texts, expected = zip(*cases, strict=True)
+    got = own(list(problems), list(texts), [list(range(len(t))) for t in texts], [False] * len(texts), None)[1]
+    own.close()
+    assert got == list(expected), list(zip(texts, got, strict=True))
+
+
+def test_example_format():
+    problem = Problem("1+1=?", "2", "", [])
+    form = "<think>one and one</think>\n\\boxed{2}"
+    example(
+        "format.py:thinks_first",
+        (problem, form, 1.0),
+        (problem, form + " and more", 0.0),
+        (problem, "<think></think>\\boxed{2}", 0.0),
+        (problem, "\\boxed{2}", 0.0),
+    )
+    example("format.py:short", (problem, "12", 1.0), (problem, "123", 0.5), (problem, "1234", 0.0))
+
+
+def test_example_countdown(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    question = "Using the numbers 3, 5, 7, write an expression that equals 26. You may use"
+    problem = Problem(question, "", "", [])
+    example(
+        "countdown.py:partial_credit",
+        (problem, r"so \boxed{3*7+5}", 1.0),
+        (problem, r"so \boxed{3+7+5}", 0.1),
+        (problem, r"so \boxed{21+5}", 0.0),
+        (problem, r"so \boxed{26}", 0.0),
+        (problem, "3*7+5", 0.0),
+    )
+
+
+def test_example_code(tmp_path):
+    """Right code passes; wrong, endless, greedy and dishonest code does not, and what it starts does not stay."""
+    problem = Problem("Double a number.", "assert double(3) == 6\nassert double(-1) == -2", "", [])
+
+    def block(code):
+        return f"Here it is:\n```python\n{code}\n```"
+
+    example(
+        "code_tests.py:passes_tests",
+        (problem, block("def double(x):\n    return 2 * x"), 1.0),
+        (problem, block("def double(x):\n    return x ** 2"), 0.0),
+        (problem, block("def double(x):\n    while True: pass"), 0.0),
+        (problem, block("double = lambda x: 2 * x\nkept = bytearray(4 << 30)"), 0.0),
+        (problem, block(f"open({str(tmp_path / 'big')!r}, 'wb').write(bytes(8 << 20))\ndouble = lambda x: 2 * x"), 0.0),
+        (problem, block("import os\nos._exit(0)"), 0.0),
+        (problem, block("raise SystemExit(0)"), 0.0),
+        (problem, "def double(x): return 2 * x", 0.0),
+    )
+    assert os.path.getsize(tmp_path / "big") <= 1 << 20

@@ -1,0 +1,373 @@
+"""What counts as a right answer, and what a hostile one can do."""
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from fractions import Fraction
+from pathlib import Path
+
+from common.verification.answers import compare, last_boxed, last_number, parse_number
+from common.data import final_answer
+from common.records import Problem, Rollouts
+from common.verification.verifier import MathVerify, Verifier
+
+import pytest
+
+# Pairs judged by hand: a right answer (or several), what stands in the box (or, for last-number, the whole response).
+CASES = [json.loads(line) for line in Path(__file__).with_name("verifier_cases.jsonl").read_text().splitlines()]
+
+
+class Decoder:
+    """A tokenizer for texts that are already there: token ids are characters."""
+
+    def batch_decode(self, rows, skip_special_tokens):
+        return ["".join(map(chr, row)) for row in rows]
+
+
+@pytest.fixture(scope="module")
+def verifier():
+    verifier = Verifier(Decoder(), [])
+    yield verifier
+    verifier.close()
+
+
+def right(verifier, response, gold, truncated=False):
+    return verifier.judge([response], [gold], [truncated])[0]
+
+
+@pytest.mark.parametrize(
+    "text,box",
+    [
+        (r"\boxed{42}", "42"),
+        (r"\boxed{1} no, \boxed{2}", "2"),
+        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"\boxed{a{b}c} and more", "a{b}c"),
+        (r"\boxed{\boxed{3}}", "3"),
+        (r"\boxed {12}", "12"),
+        ("\\boxed\n{12}", "12"),
+        (r"\boxed{1} and \boxed 2", "1"),
+        (r"\boxed{}", ""),
+        (r"\boxed{42", None),
+        ("42", None),
+        ("", None),
+    ],
+)
+def test_last_boxed(text, box):
+    assert last_boxed(text) == box
+
+
+@pytest.mark.parametrize("answer_format", ["boxed", "last-number"])
+def test_table(answer_format):
+    """Every judged pair, and enough of each kind."""
+    cases = [case for case in CASES if case["format"] == answer_format]
+    assert len(cases) >= 100 and Counter(case["verdict"] for case in cases).most_common()[-1][1] >= 40
+    verifier = Verifier(Decoder(), [], answer_format)
+    texts = [rf"\boxed{{{case['answer']}}}" if answer_format == "boxed" else case["answer"] for case in cases]
+    verdicts = verifier.judge(texts, [case["gold"] for case in cases], [False] * len(cases))
+    verifier.close()
+    wrong = [case for case, verdict in zip(cases, verdicts, strict=True) if verdict != (case["verdict"] == "right")]
+    assert not wrong
+    assert not verifier.failures
+
+
+GOLDS = list(dict.fromkeys(case["gold"] for case in CASES if isinstance(case["gold"], str)))
+
+
+def test_every_gold_is_its_own_answer(verifier):
+    verifier.check_golds(GOLDS)
+    for form in ("{}", " {}\n"):
+        assert all(verifier.judge([rf"\boxed{{{form.format(gold)}}}" for gold in GOLDS], GOLDS, [False] * len(GOLDS)))
+
+
+UNEVALUATED = [
+    *("{}+7-7", "7-7+{}", "{}+0", "0+{}", "{}-0", "({}+1)-1", "--{}", "{}+1"),
+    *("1*{}", "{}*1", r"1\cdot {}", r"{}\cdot 1", r"{}\times1", "({})(1)", "2*({})/2", "{}/1", r"\frac{{}}{1}"),
+    *("{}!", "{}^1", r"\sqrt{({})^2}", "{}={}", "{} or 0", "{}, {}", "{}i", "{} x", "{}_{10}", "not {}"),
+]
+
+
+@pytest.mark.parametrize("form", UNEVALUATED)
+def test_nothing_unevaluated_stands_for_a_number(verifier, form):
+    golds = [gold for gold in GOLDS if parse_number(gold)]
+    assert len(golds) > 40
+    answers = ["\\boxed{" + form.replace("{}", gold) + "}" for gold in golds]
+    assert not any(verifier.judge(answers, golds, [False] * len(golds)))
+
+
+@pytest.mark.parametrize(
+    "text,value",
+    [
+        ("42", 42),
+        (" 42 ", 42),
+        ("42.", 42),
+        ("42.0", 42),
+        ("-7", -7),
+        ("−7", -7),
+        ("+7", 7),
+        ("1,234,567", 1234567),
+        ("1{,}234", 1234),
+        (r"1\,234", 1234),
+        (r"\$12", 12),
+        ("$12.50", Fraction(25, 2)),
+        ("12 apples", 12),
+        (r"12\text{ cm}", 12),
+        (r"12 \text{ square feet}", 12),
+        (r"40\%", 40),
+        (r"90^\circ", 90),
+        ("x = 5", 5),
+        (".5", Fraction(1, 2)),
+        (r"\frac{1}{2}", Fraction(1, 2)),
+        (r"-\dfrac{3}{4}", Fraction(-3, 4)),
+        ("3/4", Fraction(3, 4)),
+    ],
+)
+def test_literal_numbers(text, value):
+    assert parse_number(text).value == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "39+62", "6*7", "2^5", "1/0", "12,34", "1 2", "4 2", "five", "1e3", "--1", "13=12", "٤٢", "9" * 200, "."],
+)
+def test_not_a_literal_number(text):
+    assert parse_number(text) is None
+
+
+@pytest.mark.parametrize(
+    "response,gold,expected",
+    [
+        (r"12+30=42 so \boxed{42}", "42", True),
+        (r"\boxed{42.0}", "42", True),
+        (r"\boxed{1,234}", "1234", True),
+        (r"\boxed{12+30}", "42", False),  # the question, echoed
+        (r"\boxed{84/2}", "42", False),  # a sum in the shape of a fraction
+        (r"\boxed{\frac{84}{2}}", "42", False),
+        (r"\boxed{0.5}", r"\frac{1}{2}", True),
+        (r"\boxed{1/2}", "0.5", True),
+        (r"\boxed{41} \boxed{42}", "42", True),  # the last box counts
+        (r"\boxed{42} \boxed{41}", "42", False),
+        (r"\boxed{41, 42}", "42", False),
+        ("the answer is 42", "42", False),
+        (r"\boxed{42", "42", False),
+        ("", "42", False),
+        (r"\boxed{x^2+2x+1}", "(x+1)^2", True),
+        (r"\boxed{(3, \pi/2)}", r"\left( 3, \frac{\pi}{2} \right)", True),
+        (r"\boxed{(3, \pi/3)}", r"\left( 3, \frac{\pi}{2} \right)", False),
+        (r"\boxed{\text{Evelyn}}", r"\text{Evelyn}", True),
+    ],
+)
+def test_judgement(verifier, response, gold, expected):
+    assert right(verifier, response, gold) is expected
+
+
+@pytest.mark.parametrize(
+    "text,number",
+    [
+        ("4 + 6 = 10.", "10"),
+        ("10-3", "3"),
+        ("it is -3", "-3"),
+        ("1,234, I think", "1,234"),
+        ("2.50", "2.50"),
+        ("no", None),
+        ("it is −12", "-12"),
+        ("so 1/2.", "1/2"),
+        ("10^2", None),
+        ("2^{10}", None),
+        (r"\frac{1}{2}", r"\frac{1}{2}"),
+        (r"\sqrt{2}", None),
+        ("it is .5", ".5"),
+        ("12 million", "12 million"),
+        ("1 2", None),
+        ("9" * 200, None),
+    ],
+)
+def test_last_number(text, number):
+    assert last_number(text) == number
+
+
+def test_last_number_as_the_answer(capsys):
+    verifier = Verifier(Decoder(), [], "last-number")
+    texts = ["4 + 6 = 10.", "4 + 6 = 11, no, 10", "10 = 4 + 6", r"\boxed{10}", "ten", "4+6"]
+    assert verifier.judge(texts, ["10"] * 6, [False] * 6) == [True, True, False, True, False, False]
+    assert verifier.judge(["10"], ["10"], [True]) == [False]
+    verifier.close()
+    with pytest.raises(SystemExit):
+        Verifier(Decoder(), [Problem("", "x^2", "", [])], "last-number")
+    assert "all numbers" in capsys.readouterr().err
+
+
+def test_long_boxes_are_wrong(verifier):
+    assert right(verifier, rf"\boxed{{{' ' * 990}42}}", "42")
+    assert not right(verifier, rf"\boxed{{{' ' * 1000}42}}", "42")
+
+
+def test_truncated_responses_are_wrong(verifier):
+    assert right(verifier, r"\boxed{42}", "42")
+    assert not right(verifier, r"\boxed{42}", "42", truncated=True)
+
+
+def test_groups_get_their_own_answers(verifier):
+    problems = [Problem("", "1", "", []), Problem("", "2", "", [])]
+    texts = [r"\boxed{1}", r"\boxed{2}", r"\boxed{2}", r"\boxed{1}"]
+    rollouts = Rollouts([list(map(ord, text)) for text in texts], [[]] * 4, [False] * 4)
+    assert verifier(problems, rollouts) == [True, False, True, False]
+
+
+def test_hostile_answers_end_and_are_counted():
+    """Answers that never finish are killed and counted; the good answers beside them are judged."""
+    verifier = Verifier(Decoder(), [])
+    try:
+        assert right(verifier, r"\boxed{1+x^2}", "x^2+1")  # both workers' start is not part of the time
+        answers = [r"9^{9^{9^9}}", r"8^{8^{8^8}}", "(10^9)!", r"1+x^2", "(" * 400 + "x"]
+        start = time.perf_counter()
+        verdicts = verifier.judge([rf"\boxed{{{answer}}}" for answer in answers], ["x^2+1"] * 5, [False] * 5)
+        assert time.perf_counter() - start < 30
+        assert verdicts == [False, False, False, True, False]
+        assert verifier.failures["timeout"] >= 2
+        assert right(verifier, r"\boxed{1+x^2}", "x^2+1")  # and the workers are back
+    finally:
+        verifier.close()
+
+
+def test_a_busy_machine_changes_no_verdict(monkeypatch):
+    """The limit is of processor time: a worker that hardly gets any still finds the right answer."""
+    monkeypatch.setattr("common.verification.verifier.TIME_LIMIT", 0.5)
+    worker, core = MathVerify(), {min(os.sched_getaffinity(0))}
+    assert worker.ask("x^2", "x^2") == "right"  # it has started
+    pid = worker.process.pid
+    child = int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        for process in (busy.pid, child):
+            os.sched_setaffinity(process, core)
+        os.setpriority(os.PRIO_PROCESS, child, 15)
+        start = time.perf_counter()
+        assert worker.ask(r"\sin(x)^2", r"1-\cos^2 x") == "right"  # a tenth of a second's work
+        assert time.perf_counter() - start > 0.5, "nothing was in its way"
+    finally:
+        busy.kill()
+        worker.close()
+        busy.wait()
+
+
+def test_what_asks_the_run_to_end_leaves_the_workers(verifier):
+    """A closed terminal or a Ctrl-C reaches all processes; the step under way still needs its verdicts."""
+    assert right(verifier, r"\boxed{1+x^2}", "x^2+1")
+    for worker in verifier.workers:
+        if worker.process is not None:
+            pid = worker.process.pid
+            child = int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
+            for process, number in itertools.product((child, pid), (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)):
+                os.kill(process, number)
+    verifier.failures.clear()
+    assert right(verifier, r"\boxed{2+x^2}", "x^2+2") and right(verifier, r"\boxed{3+x^2}", "x^2+3")
+
+
+def test_worker_that_dies_is_replaced(verifier):
+    assert right(verifier, r"\boxed{1+x^2}", "x^2+1")
+    for worker in verifier.workers:
+        if worker.process is not None:
+            worker.process.kill()
+            worker.process.wait()
+    assert right(verifier, r"\boxed{1+x^2}", "x^2+1")
+
+
+def test_answer_that_cannot_be_parsed_fails_at_load(capsys):
+    with pytest.raises(SystemExit) as stop:
+        Verifier(Decoder(), [Problem("", "$$$", "", [])])
+    assert stop.value.code == 2
+    assert "cannot be checked" in capsys.readouterr().err
+
+
+def test_each_of_several_answers_must_be_parsed(capsys):
+    Verifier(Decoder(), [Problem("", ("12", "x^2"), "", [])]).close()
+    with pytest.raises(SystemExit):
+        Verifier(Decoder(), [Problem("", ("12", "$$$"), "", [])])
+    assert "'$$$' cannot be checked" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("several", [("12", "13"), ["12", "13"]])
+def test_any_of_several_answers(verifier, several):
+    texts = [rf"\boxed{{{answer}}}" for answer in ("12", "13", "14", "12, 13", "25", "6+6")]
+    assert verifier.judge(texts, [several] * 6, [False] * 6) == [True, True, False, False, False, False]
+    problems = [Problem("", several, "", []), Problem("", "14", "", [])]
+    rollouts = Rollouts([list(map(ord, text)) for text in texts[1:3] * 2], [[]] * 4, [False] * 4)
+    assert verifier(problems, rollouts) == [True, False, False, True]
+
+
+def test_failures_are_counted_only_where_they_decide(monkeypatch):
+    """Of two right answers math-verify cannot compare one: right by the other, or else a failure."""
+    verifier = Verifier(Decoder(), [])
+    monkeypatch.setattr(verifier, "ask", lambda pair: {"x": "timeout", "y": "right", "z": "wrong"}[pair[0][0]])
+    golds = [("x+xyz", "y+xyz"), ("x+xyz", "z+xyz"), "xyz"]
+    assert verifier.judge([r"\boxed{xyz}"] * 3, golds, [False] * 3) == [True, False, True]
+    assert verifier.failures == {"timeout": 1}
+    verifier.close()
+
+
+@pytest.mark.parametrize(
+    "gold,answer,tolerance,expected",
+    [
+        ("8.24", "8.2415", 0.0, False),
+        ("8.24", "8.2415", 0.001, True),
+        ("8.24", "8.25", 0.001, False),
+        ("100.5", "101.505", 0.01, True),  # the limit itself
+        ("100.5", "101.506", 0.01, False),
+        ("0.5", "0.65", 0.3, True),  # which the float 0.3 is a little below
+        ("-100.5", "-101.505", 0.01, True),
+        ("0.001", "0.002", 0.01, False),  # relative, not absolute
+        (r"\frac{1}{3}", "0.333", 0.01, True),
+        (r"\frac{1}{3}", r"33.3\%", 0.01, True),
+        ("0.333", r"\frac{1}{3}", 0.01, True),
+        ("204", r"\approx 203.9", 0.01, True),
+        ("1000", "1001", 0.01, False),  # whole numbers are counted, not measured
+        ("1000", "1001.5", 0.01, True),
+        ("1000", "2001/2", 0.01, False),  # a sum in the shape of a fraction
+        ("0", "0.001", 0.01, False),
+        ("8.24", "8.24+0.001", 0.01, False),  # nothing unevaluated, however near
+        ("8.24", r"\sqrt{67.9}", 0.01, False),
+        ("8.24", "-8.24", 0.01, False),
+        ("8.24", "8.24, 8.25", 0.01, False),
+        ("(0.5, 2)", "(0.501, 2)", 0.01, True),
+        ("(0.5, 2)", "(0.501, 2+0)", 0.01, False),
+        (r"\sqrt{2}", "1.414", 0.01, False),  # numbers alone
+    ],
+)
+def test_tolerance(gold, answer, tolerance, expected):
+    verifier = Verifier(Decoder(), [], tolerance=tolerance)
+    assert right(verifier, rf"\boxed{{{answer}}}", gold) is expected
+    verifier.close()
+
+
+@pytest.mark.parametrize(
+    "text,answer",
+    [("#### (1,5)", "(1,5)"), ("#### 1,234", "1234"), ("#### 1,234,567", "1234567"), ("#### 1, 2", "1, 2")],
+)
+def test_final_answer_keeps_what_commas_mean(text, answer):
+    assert final_answer(text) == answer
+
+
+PIECES = (
+    r"1 9, 1: 1/ 1+ 10^ \times10^ 0 e a a- a' a, A A. (A) AB and or million ( ) [ { } \{ \} \\ . - + , ; $ % ^ _ _{ ="
+    r" x= f( ! & ~ | \text{ \text{a} \text{and} \frac \frac1 \frac{1} \boxed{ \left( \! ,\! \, \pm \cup \phantom{ \sin"
+    r" \begin{pmatrix} \end{pmatrix} \cdot ^\circ ° € − ²"
+)
+
+
+@pytest.mark.parametrize("gold", ["12", "x^2+1", r"\sqrt2", "(1,2)", r"\text{odd}"])
+def test_no_text_takes_long(gold):
+    """1,000 characters made to confuse a regular expression are read in linear time."""
+    for piece in PIECES.split():
+        for before in ("", "12 ", "x = ", r"\text{", "("):
+            for text in (piece, piece + " "):
+                answer = (before + text * 1000)[:999] + "x"
+                start = time.process_time()
+                compare(gold, answer)
+                last_number(answer)
+                last_boxed(answer * 10)
+                assert time.process_time() - start < 0.5, answer[:20]

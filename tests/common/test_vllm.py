@@ -1,0 +1,253 @@
+"""The vLLM engine against the learner; collected only where vLLM is installed (see conftest.py)."""
+
+import dppo
+import grpo
+import ppo
+from common.batch import collate
+from common.engines import InFlight, continue_responses, prompt_seeds
+from common.logprobs import batch_logps, top_logps
+from common.models import load_model
+from tools.plots import read_metrics
+from common.vllm_engine import VLLMEngine, check_memory
+from methods import vapo
+from recipes import pipeline_rl
+
+import pytest
+import torch
+from conftest import SMALL
+from oracles import Response, oracle
+from test_distributed import finish, start
+from test_engine import three_versions
+from test_steps import Model
+from test_tasks import cut_behind
+
+
+@pytest.fixture(scope="module")
+def engine_and_model():
+    args = grpo.Args()
+    model, tokenizer = load_model(args)
+    engine = VLLMEngine(args, model, tokenizer, 256)
+    yield engine, model, tokenizer
+    engine.close()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_log_probs_and_greedy_tokens_follow_every_update(engine_and_model, temperature):
+    """After each change of the learner's weights: the same log-probs, and the same greedy response."""
+    engine, model, tokenizer = engine_and_model
+    prompts = [tokenizer(text)["input_ids"] for text in ("7+5=?\n", "12+30-4=?\n", "9+9+9+9=?\n")]
+    for update in range(3):
+        if update:
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.add_(0.01 * torch.randn_like(parameter))
+        engine.load_weights(model.named_parameters())
+        rollouts = engine.generate(prompts, 8, 48, temperature, prompt_seeds(3, update))
+        batch = collate(prompts, rollouts, "cpu")
+        logp, _ = batch_logps(model, batch, grpo.Args(temperature=temperature))
+        torch.testing.assert_close(logp, batch.rollout_logp, rtol=0, atol=1e-4)
+        greedy = engine.generate(prompts, 1, 48, 0.0, prompt_seeds(3, 0))
+        for prompt, response in zip(prompts, greedy.tokens, strict=True):
+            output = model.generate(torch.tensor([prompt]), max_new_tokens=48, do_sample=False)
+            assert output[0, len(prompt) :].tolist() == response
+
+
+def test_stop_strings(engine_and_model):
+    """The same tokens and log-probs as without them, to the token that completes one, which stays."""
+    engine, model, tokenizer = engine_and_model
+    engine.load_weights(model.named_parameters())
+    prompts, stop = [tokenizer(text)["input_ids"] for text in ("7+5-1=?\n", "9+9+9+9=?\n")], ["=4", "d{1", "}"]
+    free = engine.generate(prompts, 16, 40, 1.0, [1, 2])
+    engine.stop = stop
+    ended = engine.generate(prompts, 16, 40, 1.0, [1, 2])
+    engine.stop = []
+    cuts = [cut_behind(lambda ids: tokenizer.decode(ids, skip_special_tokens=True), row, stop) for row in free.tokens]
+    assert ended.tokens == [row[:n] for row, n in zip(free.tokens, cuts, strict=True)]
+    assert any(len(a) < len(b) for a, b in zip(ended.tokens, free.tokens, strict=True))
+    for logps, own, n in zip(free.logps, ended.logps, cuts, strict=True):
+        assert own == pytest.approx(logps[:n], abs=1e-4)
+    texts = tokenizer.batch_decode(ended.tokens, skip_special_tokens=True)
+    stopped = [any(s in text for s in stop) for text in texts]
+    assert ended.truncated == [cut and not s for cut, s in zip(free.truncated, stopped, strict=True)]
+
+
+def test_an_interrupted_response_leaves_nothing(engine_and_model, monkeypatch):
+    """Ctrl-C in a chat: the next question gets its own response alone."""
+    engine, model, tokenizer = engine_and_model
+    engine.load_weights(model.named_parameters())
+    question = [tokenizer("7+5=?\n")["input_ids"]], 1, 48, 0.0, [0]
+    expected, steps, step = engine.generate(*question), [], engine.llm.llm_engine.step
+
+    def interrupted():
+        steps.append(step())
+        if len(steps) == 3:
+            raise KeyboardInterrupt
+        return steps[-1]
+
+    monkeypatch.setattr(engine.llm.llm_engine, "step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        engine.generate(*question)
+    again = engine.generate(*question)
+    assert again.tokens == expected.tokens and again.logps[0] == pytest.approx(expected.logps[0], abs=1e-4)
+
+
+def test_top_k_and_ends(engine_and_model):
+    engine, model, tokenizer = engine_and_model
+    engine.load_weights(model.named_parameters())
+    prompts = [tokenizer("12+30-4=?\n")["input_ids"]]
+    rollouts = engine.generate(prompts, 16, 12, 1.0, [1], top_k=4)
+    assert set(rollouts.truncated) == {True, False}
+    for tokens, cut, ids, logps in zip(
+        rollouts.tokens, rollouts.truncated, rollouts.top_ids, rollouts.top_logps, strict=True
+    ):
+        assert (tokens[-1] != tokenizer.eos_token_id) == cut
+        assert ids.shape == logps.shape == (len(tokens), 4)
+        assert (logps[:, :-1] >= logps[:, 1:]).all()
+
+
+def test_the_sampled_token_and_the_likeliest_have_their_own_places(engine_and_model):
+    """Top-K log-probs are those of the learner's likeliest tokens, also where the sampled token is none of them."""
+    engine, model, tokenizer = engine_and_model
+    engine.load_weights(model.named_parameters())
+    prompts = [tokenizer("12+30-4=?\n")["input_ids"]]
+    batch = collate(prompts, engine.generate(prompts, 32, 48, 1.0, [3], top_k=2), "cpu")
+    logp, _ = batch_logps(model, batch, grpo.Args())
+    torch.testing.assert_close(logp, batch.rollout_logp, rtol=0, atol=1e-4)
+    learned = top_logps(model, batch, torch.arange(len(logp)), grpo.Args())
+    torch.testing.assert_close(learned, batch.top_logp, rtol=0, atol=1e-4)
+    assert (~(batch.top_ids == batch.response[..., None]).any(-1) & batch.mask).any(), "none was sampled from the tail"
+
+
+def test_a_prompts_samples_are_its_own(engine_and_model):
+    """With the learner's own seeds: the same samples alone, in another order, and with other limits beside them."""
+    engine, model, tokenizer = engine_and_model
+    engine.load_weights(model.named_parameters())
+    prompts = [tokenizer(text)["input_ids"] for text in ("7+5=?\n", "12+30-4=?\n", "9+9+9+9=?\n")]
+    seeds = prompt_seeds(3, 1, 5)
+    together = engine.generate(prompts, 8, 48, 1.0, seeds)
+    turned = engine.generate(prompts[::-1], 8, [48, 48, 48], 1.0, seeds[::-1])
+    assert [part.tokens for part in together.split(8)] == [part.tokens for part in turned.split(8)][::-1]
+    alone = engine.generate(prompts[1:2], 8, 48, 1.0, seeds[1:2])
+    assert alone.tokens == together.tokens[8:16]
+
+
+def test_responses_go_on_from_given_tokens(engine_and_model):
+    engine, model, tokenizer = engine_and_model
+    engine.load_weights(model.named_parameters())
+    prompts = [tokenizer(text)["input_ids"] for text in ("7+5=?\n", "12+30-4=?\n", "9+9+9+9=?\n")]
+    whole = engine.generate(prompts, 1, 48, 0.0, [1, 2, 3])
+    begun = engine.generate(prompts, 1, 4, 0.0, [1, 2, 3])
+    rest = continue_responses(engine, prompts, begun, 48, 0.0, [1, 2, 3])
+    assert rest.tokens == whole.tokens and rest.truncated == whole.truncated
+
+
+@pytest.mark.parametrize("kv", ["keep", "recompute"])
+def test_in_flight_each_token_has_its_weights(engine_and_model, kv):
+    """Weights are loaded between two steps of vLLM; requests that run keep their keys and values, or lose them."""
+    _, model, tokenizer = engine_and_model
+    args = pipeline_rl.Args(staleness=2, in_flight_every=7, kv=kv)
+    prompts, versions = [tokenizer(text)["input_ids"] for text in ("7+5=?\n", "9+9+9+9=?\n")], three_versions(model)
+    engine = VLLMEngine(args, model, tokenizer, 256)
+    engine.load_weights(versions[0])
+    rollouts = engine.generate(prompts, 8, 40, 1.0, [1, 2], in_flight=InFlight(7, versions, kv == "keep"))
+    engine.close()
+    assert max(map(len, rollouts.tokens)) > 20
+    sampler = Model("worlds/sums/model")
+    for i, (tokens, logps) in enumerate(zip(rollouts.tokens, rollouts.logps, strict=True)):
+        response = Response(prompts[i // 8], tokens, logps, False, False, [True] * len(tokens))
+        weights = [[w for _, w in version] for version in versions]
+        with torch.no_grad():
+            expected = sampler.sampled_logps(response, 1.0, weights, oracle("pipeline_rl", args))
+        assert logps == pytest.approx([x.item() for x in expected], abs=1e-4)
+
+
+def test_every_weight_is_reloaded(engine_and_model):
+    """Zeroed weights, as uninitialized ones after a deep sleep, are the learner's again after a reload."""
+    engine, model, _ = engine_and_model
+
+    def checksum(loaded):
+        return {name: weight.double().sum().item() for name, weight in loaded.named_parameters()}
+
+    def zero(loaded):
+        for weight in loaded.parameters():
+            weight.data.zero_()
+
+    engine.load_weights(model.named_parameters())
+    before = engine.llm.apply_model(checksum)
+    engine.llm.apply_model(zero)
+    assert engine.llm.apply_model(checksum) != before
+    engine.load_weights(model.named_parameters())
+    assert engine.llm.apply_model(checksum) == before
+
+
+@pytest.mark.parametrize("script, copies", [(grpo, 3), (ppo, 6), (vapo, 6)])
+def test_a_share_that_leaves_too_little_is_refused(script, copies, engine_and_model, capsys):
+    """Weights and moments, where there is a critic its own too, must fit beside the engine when it wakes."""
+    _, model, _ = engine_and_model
+    held = sum(weight.nbytes for weight in model.parameters())
+    args = script.Args(gpu_memory_utilization=0.5)
+    check_memory(args, model, total=2 * copies * held + 10)
+    with pytest.raises(SystemExit) as stop:
+        check_memory(args, model, total=2 * copies * held - 10)
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert "error: --gpu-memory-utilization 0.5 leaves" in error and "0.50 would fit" in error
+    with pytest.raises(SystemExit):
+        check_memory(args, model, total=held)
+    assert "more than this GPU's" in capsys.readouterr().err
+    model.requires_grad_(False)  # as in an evaluation or a chat, where nothing has moments
+    check_memory(grpo.Args(gpu_memory_utilization=0.5), model, total=2 * held + 10)
+    model.requires_grad_(True)
+
+
+def rows_of_a_run(script, folder, **settings):
+    script.main(script.Args(run_dir=folder, engine="vllm", **SMALL | settings))
+    return read_metrics(folder)[1:]
+
+
+def test_mismatch_grows_as_precision_falls(tmp_path, capsys):
+    """Mean |Δp| to the fp32 learner: fp32 < bf16 with an fp32 head < bf16 < 8-bit weights < 4-bit weights."""
+    cases = [("fp32", False), ("bf16", True), ("bf16", False), ("fp8", False), ("int4", False)]
+    means = []
+    for precision, head in cases:
+        settings = {"rollout_precision": precision, "fp32_lm_head": head, "steps": 1, "responses_per_prompt": 32}
+        rows = rows_of_a_run(grpo, tmp_path / f"{precision}-{head}", **settings)
+        means.append(rows[0]["mismatch_mean"])
+    assert means[0] < 1e-5 and means == sorted(means), means
+    assert "engine: vllm" in capsys.readouterr().out
+
+
+def test_dppo_with_the_likeliest_tokens(tmp_path, capsys):
+    rows = rows_of_a_run(dppo, tmp_path / "run", divergence="topk-kl", delta=0.05, top_k=6)
+    assert all(row["mismatch_max"] < 1e-3 for row in rows)
+
+
+def test_two_processes_have_an_engine_each(tmp_path):
+    """Each generates half of the responses, with log-probs that are the sharded learner's."""
+    flags = "--engine vllm --steps 3 --prompts-per-step 4 --eval-problems 4 --eval-samples 2 --max-response-tokens 48"
+    finish(start(2, "grpo.py", tmp_path / "run", flags))
+    rows = [row for row in read_metrics(tmp_path / "run") if "mismatch_max" in row]
+    assert len(rows) == 3
+    assert all(row["mismatch_max"] < 1e-4 for row in rows)
+
+
+def test_other_versions_are_refused(monkeypatch, capsys):
+    monkeypatch.setattr("vllm.__version__", "0.11.2")
+    with pytest.raises(SystemExit) as stop:
+        VLLMEngine(grpo.Args(), None, None, 256)
+    assert stop.value.code == 2
+    assert "vLLM 0.11.2 is installed; these scripts need 0.32" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("longest", "memory", "reason"),
+    [(10**6, 512 << 20, "max_model_len (1000000) is greater"), (256, 1 << 10, "No available memory")],
+)
+def test_what_vllm_refuses_is_one_sentence(monkeypatch, capsys, longest, memory, reason):
+    monkeypatch.setattr("common.vllm_engine.CPU_MEMORY", {"kv_cache_memory_bytes": memory})
+    args = grpo.Args()
+    with pytest.raises(SystemExit) as stop:
+        VLLMEngine(args, *load_model(args), longest)
+    assert stop.value.code == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("error: --engine vllm cannot start with --model sums: ") and reason in error

@@ -1,0 +1,355 @@
+"""Every discovered script's advantages, weights, loss and gradient against its oracle, in float64.
+
+Inputs are fresh for each seed: rows of different lengths, both signs of the advantage, ratios on both sides of every
+bound, and three different sets of log-probs. A script without an oracle fails here.
+"""
+
+import math
+import random
+from dataclasses import fields
+from pathlib import Path
+
+import dppo
+import maxrl
+import ppo
+from tools.scripts import load, parents
+from common.settings import Settings
+
+import pytest
+import torch
+from oracles import Row, oracle
+
+SCRIPTS = list(parents())
+SEEDS = range(5)
+T = 7
+
+
+def arguments(name, **settings):
+    return load(name).Args(**{"max_response_tokens": 50} | settings)
+
+
+def cases(name):
+    """The settings under which a script is compared with its oracle, those that only matter in a run left out."""
+    kept = []
+    for case in load_oracle_class(name).CASES:
+        case = {key: value for key, value in case.items() if key not in {f.name for f in fields(Settings)}}
+        case = {key: value for key, value in case.items() if not str(value).startswith(("topk", "full"))}
+        if case not in kept:
+            kept.append(case)
+    return kept
+
+
+def load_oracle_class(name):
+    return type(oracle(name, arguments(name)))
+
+
+def objective_cases():
+    return [pytest.param(name, case, id=f"{name}-{i}") for name in SCRIPTS for i, case in enumerate(cases(name))]
+
+
+def make_rows(seed, spread):
+    """Random rows of 1 to T tokens, with log-probs below 0."""
+    rng = random.Random(seed)
+    rows = []
+    for _ in range(8):
+        new = [-rng.uniform(0.1, 2.5) for _ in range(rng.randint(1, T))]
+        old = [min(-0.01, x + rng.gauss(0, spread)) for x in new]
+        rollout = [min(-0.01, x + rng.gauss(0, 0.6 * spread)) for x in old]
+        advantage = rng.choice((-1, 1)) * rng.uniform(0.2, 2)
+        rows.append(Row(new, old, rollout, [advantage] * len(new)))
+    return rows
+
+
+def to_tensors(rows, width):
+    """The same rows as (B, T) tensors; padding is filled with values that would show if they leaked."""
+
+    def pad(values, filler):
+        return torch.tensor([row + [filler] * (width - len(row)) for row in values], dtype=torch.float64)
+
+    mask = pad([[1.0] * len(row.new) for row in rows], 0.0).bool()
+    advantages = torch.tensor([row.advantages[0] for row in rows], dtype=torch.float64)[:, None].expand(mask.shape)
+    logp = pad([row.new for row in rows], -0.3).requires_grad_()
+    return logp, pad([row.old for row in rows], -1.7), pad([row.rollout for row in rows], -2.9), advantages, mask
+
+
+def total_loss(name, rows, args, width=T):
+    """The scalar loss of a whole minibatch and its gradient (B, T), as the loop of the script forms them."""
+    script = load(name)
+    logp, old, rollout, advantages, mask = to_tensors(rows, width)
+    anchor = rollout if getattr(args, "ratio_anchor", "learner") == "sampler" else old
+    # DPPO takes its anchor in the place of the engine's log-probs, the others in that of the learner's.
+    pair = (old, anchor) if name == "dppo" else (anchor, rollout)
+    loss, _ = script.policy_loss(logp, *pair, advantages, mask, args)
+    if hasattr(script, "tis_weight"):
+        loss = script.tis_weight(old, rollout, mask, args) * loss
+    total = (script.token_weights(mask.double(), args) * loss).sum()
+    (gradient,) = torch.autograd.grad(total, logp)
+    assert (gradient[~mask] == 0).all(), "padding has a gradient"
+    return total.item(), gradient
+
+
+def expected_loss(name, rows, args):
+    reference = oracle(name, args)
+    lengths = [len(row.new) for row in rows]
+    total, gradient = 0.0, torch.zeros(len(rows), T, dtype=torch.float64)
+    for i, row in enumerate(rows):
+        weight = reference.weight(lengths, i)
+        losses, slopes = reference.row(row)
+        total += weight * sum(losses)
+        gradient[i, : len(slopes)] = weight * torch.tensor(slopes, dtype=torch.float64)
+    return total, gradient
+
+
+@pytest.mark.parametrize("spread", [0.5, 3e-4])
+@pytest.mark.parametrize("name,case", objective_cases())
+def test_loss_and_gradient(name, case, spread):
+    args = arguments(name, **case)
+    for seed in SEEDS:
+        rows = make_rows(seed, spread)
+        value, gradient = total_loss(name, rows, args)
+        expected_value, expected_gradient = expected_loss(name, rows, args)
+        assert value == pytest.approx(expected_value, rel=1e-10, abs=1e-12)
+        torch.testing.assert_close(gradient, expected_gradient, rtol=1e-9, atol=1e-12)
+
+
+def own_settings(name):
+    """The settings of a method that not all scripts have, with their defaults."""
+    shared = set.intersection(*({f.name for f in fields(load(other).Args)} for other in SCRIPTS))
+    return {f.name: f.default for f in fields(load(name).Args) if f.name not in shared}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_defaults_are_those_written_down(name):
+    """The paper's, where it gives any."""
+    written = load_oracle_class(name).DEFAULTS
+    assert set(own_settings(name)) <= set(written)
+    assert written == {key: getattr(load(name).Args(), key) for key in written}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_setting_of_the_method_is_varied(name):
+    """Between them the oracle's cases give every own setting a value that is not its default."""
+    defaults = own_settings(name)
+    own = defaults.keys() - load_oracle_class(name).ELSEWHERE
+    varied = {
+        key for case in load_oracle_class(name).CASES for key, value in case.items() if value != defaults.get(key)
+    }
+    assert own <= varied, f"no case varies {own - varied}"
+
+
+def test_a_script_without_an_oracle_is_noticed():
+    """The files of `oracles/` are the discovered scripts, no more and no less."""
+    found = {path.stem for path in (Path(__file__).parent / "oracles").glob("*.py")} - {"__init__"}
+    assert found == set(SCRIPTS)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_padding_width_changes_nothing(name, seed):
+    rows, args = make_rows(seed, 0.5), arguments(name)
+    value, gradient = total_loss(name, rows, args)
+    wider_value, wider_gradient = total_loss(name, rows, args, width=T + 5)
+    assert value == pytest.approx(wider_value, rel=1e-12)
+    torch.testing.assert_close(gradient, wider_gradient[:, :T], rtol=1e-12, atol=0.0)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_extreme_ratios_stay_finite(name, sign):
+    """Log-ratios of ±80 to the old policy and to the sampler, in float32: value and gradient stay finite."""
+    script, args = load(name), arguments(name)
+    shift = torch.tensor([[80.0, -80.0, 0.0, 80.0], [-80.0, -80.0, -80.0, -80.0], [80.0, 80.0, 80.0, 80.0]])
+    shift = shift.repeat(8, 1)  # rows of whole groups
+    base = torch.full_like(shift, -81.0)
+    for old, rollout in ((base, base), (base, base - 0.5), (base, base + shift / 2)):
+        logp = (base + shift).requires_grad_()
+        mask = torch.ones(shift.shape, dtype=torch.bool)
+        loss, metrics = script.policy_loss(logp, old, rollout, torch.full_like(base, sign), mask, args)
+        if hasattr(script, "tis_weight"):
+            loss = loss * script.tis_weight(old, rollout, mask, args)
+        total = (script.token_weights(mask, args) * loss).sum()
+        (slope,) = torch.autograd.grad(total, logp)
+        assert total.isfinite() and slope.isfinite().all(), (total, slope)
+        assert all(value.isfinite().all() for value in metrics.values())
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_no_rows_are_no_loss(name):
+    """A process without a row of a micro-batch keeps step with the others: its loss is 0 and has a gradient."""
+    script, args = load(name), arguments(name)
+    empty = torch.zeros(0, T, dtype=torch.float64)
+    logp = empty.clone().requires_grad_()
+    loss, _ = script.policy_loss(logp, empty, empty, empty, empty.bool(), args)
+    loss.sum().backward()
+    assert loss.shape == logp.grad.shape == (0, T)
+
+
+# Advantages
+
+
+def random_rewards(seed, P=6, G=5):
+    rng = random.Random(seed)
+    rewards = [[float(rng.random() < 0.4) for _ in range(G)] for _ in range(P - 2)]
+    return [*rewards, [0.0] * G, [1.0] * G]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("name,case", objective_cases())
+def test_advantages(name, case, seed):
+    reference, rewards = oracle(name, arguments(name, **case)), random_rewards(seed)
+    if hasattr(reference, "token_advantages"):  # below
+        return
+    actual = reference.of_script(load(name), torch.tensor(rewards, dtype=torch.float64))
+    expected = torch.tensor(reference.advantages(rewards), dtype=torch.float64)
+    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_maxrl_refuses_shaped_rewards():
+    with pytest.raises(ValueError, match="rewards of 0 and 1"):
+        maxrl.compute_advantages(torch.tensor([[1.0, -1.0]]), maxrl.Args())
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("gamma,lam", [(1.0, 0.95), (1.0, 1.0), (0.9, 0.0), (0.9, 0.7)])
+def test_gae(seed, gamma, lam):
+    rng = random.Random(seed)
+    lengths = [rng.randint(1, T) for _ in range(6)]
+    rewards = [[rng.gauss(0, 1) for _ in range(n)] for n in lengths]
+    values = [[rng.gauss(0, 1) for _ in range(n)] for n in lengths]
+
+    def pad(rows, filler):
+        return torch.tensor([row + [filler] * (T - len(row)) for row in rows], dtype=torch.float64)
+
+    mask, args = pad([[1.0] * n for n in lengths], 0.0).bool(), ppo.Args(gamma=gamma, gae_lambda=lam)
+    advantages, returns = ppo.compute_advantages(pad(rewards, 0.0), pad(values, 9.0), mask, args)
+    for i, n in enumerate(lengths):
+        expected, targets = oracle("ppo", args).gae(rewards[i], values[i])
+        torch.testing.assert_close(advantages[i, :n].tolist(), expected, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(returns[i, :n].tolist(), targets, rtol=1e-10, atol=1e-12)
+    assert (advantages[~mask] == 0).all() and (returns[~mask] == 0).all()
+
+
+@pytest.mark.parametrize("lam", [0.0, 1.0])
+def test_gae_at_its_ends(lam):
+    """With γ = 1: λ = 1 is the reward less the value, λ = 0 the one-step error."""
+    values = torch.tensor([[0.2, 0.5, 0.9]], dtype=torch.float64)
+    rewards = torch.tensor([[0.0, 0.0, 1.0]], dtype=torch.float64)
+    mask = torch.ones(1, 3, dtype=torch.bool)
+    advantages, _ = ppo.compute_advantages(rewards, values, mask, ppo.Args(gae_lambda=lam))
+    expected = 1 - values if lam else torch.tensor([[0.3, 0.4, 0.1]], dtype=torch.float64)
+    torch.testing.assert_close(advantages, expected)
+
+
+def test_whitening_uses_the_mask():
+    """Mean 0 and sample variance 1 over the tokens, whatever stands in the padding."""
+    advantages = torch.tensor([[1.0, 2.0, 99.0], [4.0, 99.0, 99.0]], dtype=torch.float64)
+    mask = torch.tensor([[True, True, False], [True, False, False]])
+    white = ppo.whiten(advantages, mask)
+    torch.testing.assert_close(white[mask].tolist(), oracle("ppo", ppo.Args()).whiten([1.0, 2.0, 4.0], [1.0, 2.0, 4.0]))
+    assert (white[~mask] == 0).all()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_value_loss(seed):
+    """½ max((V - R)², (clip(V) - R)²); the gradient is 0 where the clipped branch wins."""
+    rng = random.Random(seed)
+    values, old, returns = ([rng.gauss(0, 0.5) for _ in range(20)] for _ in range(3))
+    args = ppo.Args(value_clip=0.2)
+    v = torch.tensor(values, dtype=torch.float64, requires_grad=True)
+    loss = ppo.value_loss(v, torch.tensor(old, dtype=torch.float64), torch.tensor(returns, dtype=torch.float64), args)
+    near = [min(max(x, o - 0.2), o + 0.2) for x, o in zip(values, old, strict=True)]
+    expected = [0.5 * max((x - r) ** 2, (y - r) ** 2) for x, y, r in zip(values, near, returns, strict=True)]
+    torch.testing.assert_close(loss.tolist(), expected)
+    slopes = oracle("ppo", args).value_slopes(values, old, returns)
+    torch.testing.assert_close(torch.autograd.grad(loss.sum(), v)[0].tolist(), slopes)
+    assert 0.0 in slopes
+
+
+@pytest.mark.parametrize("kind", ["topk-tv", "topk-kl"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_dppo_top_k(kind, seed):
+    """The K likeliest tokens, the sampled one if it is not among them, and the rest of a real softmax."""
+    generator = torch.Generator().manual_seed(seed)
+    V, K, B = 9, 3, 6
+    mu = torch.randn(B, T, V, generator=generator, dtype=torch.float64).mul(1.5).log_softmax(-1)
+    pi = (mu + torch.randn(B, T, V, generator=generator, dtype=torch.float64) * 0.4).log_softmax(-1)
+    token = torch.randint(V, (B, T, 1), generator=generator)
+    top_logp, top_ids = mu.topk(K)
+    is_top = (top_ids == token).any(-1)
+    advantages = torch.randn(B, T, generator=generator, dtype=torch.float64)
+    mask = torch.ones(B, T, dtype=torch.bool)
+    new, rollout = pi.gather(-1, token).squeeze(-1), mu.gather(-1, token).squeeze(-1)
+    args = dppo.Args(divergence=kind, delta=0.05)
+    top = (pi.gather(-1, top_ids), top_logp, is_top)
+    _, metrics = dppo.policy_loss(new, new, rollout, advantages, mask, args, top)
+    for i in range(B):
+        row = Row(
+            new[i].tolist(),
+            new[i].tolist(),
+            rollout[i].tolist(),
+            advantages[i].tolist(),
+            tokens=token[i, :, 0].tolist(),
+        )
+        for t in range(T):
+            row.top_new.append({v: pi[i, t, v].item() for v in top_ids[i, t].tolist()})
+            row.top_rollout.append({v: mu[i, t, v].item() for v in top_ids[i, t].tolist()})
+        _, slopes = oracle("dppo", args).row(row)
+        masked = metrics["clip_pos"][i] + metrics["clip_neg"][i]
+        assert [slope == 0.0 for slope in slopes] == masked.bool().tolist()
+    assert metrics["clip_pos"].sum() > 0 and metrics["clip_neg"].sum() > 0 and is_top.any() and not is_top.all()
+
+
+def test_dr_grpo_has_no_length_bias():
+    """Making one response longer leaves the weight of every token as it was; under GRPO it does not."""
+    dr_grpo, grpo = load("dr_grpo"), load("grpo")
+    short = torch.tensor([[1, 1, 0, 0], [1, 1, 1, 0]]).bool()
+    long = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]]).bool()
+    args = dr_grpo.Args()
+    assert dr_grpo.token_weights(short, args)[0, 0] == dr_grpo.token_weights(long, args)[0, 0]
+    assert (dr_grpo.token_weights(short, args)[1] == dr_grpo.token_weights(long, args)[1]).all()
+    assert grpo.token_weights(short, grpo.Args())[0, 0] == 2 * grpo.token_weights(long, grpo.Args())[0, 0]
+
+
+def test_tis_is_off_at_zero():
+    for name in SCRIPTS:
+        if hasattr(load(name), "tis_weight"):
+            old, rollout = torch.randn(3, 4), torch.randn(3, 4)
+            mask = torch.ones(3, 4, dtype=torch.bool)
+            weight = load(name).tis_weight(old, rollout, mask, arguments(name, tis_cap=0.0))
+            assert (weight == 1).all() and math.isfinite(weight.sum())
+
+
+# GRPO's clip, point by point: ratios of 0.5, 1 and 1.5 for both signs of the advantage
+
+
+@pytest.mark.parametrize(
+    "ratio,advantage,value,slope",
+    [
+        (0.5, 1.0, -0.5, -0.5),
+        (1.0, 1.0, -1.0, -1.0),
+        (1.5, 1.0, -1.2, 0.0),
+        (0.5, -1.0, 0.8, 0.0),
+        (1.0, -1.0, 1.0, 1.0),
+        (1.5, -1.0, 1.5, 1.5),
+    ],
+)
+def test_clip_is_one_sided(ratio, advantage, value, slope):
+    grpo = load("grpo")
+    logp = torch.tensor([[math.log(ratio) - 2]], dtype=torch.float64, requires_grad=True)
+    old = torch.full_like(logp, -2.0)
+    mask = torch.ones(1, 1, dtype=torch.bool)
+    loss, metrics = grpo.policy_loss(logp, old, old, torch.full_like(logp, advantage).detach(), mask, grpo.Args())
+    loss.sum().backward()
+    assert loss.item() == pytest.approx(value)
+    assert logp.grad.item() == pytest.approx(slope, abs=1e-12)
+    assert metrics["clip_pos"].item() == float(ratio == 1.5 and advantage > 0)
+    assert metrics["clip_neg"].item() == float(ratio == 0.5 and advantage < 0)
+
+
+def test_overlong_penalty():
+    """2503.14476, Eq. 13, with the paper's own lengths: free up to 16,384, -1 at 20,480."""
+    dapo = load("dapo")
+    args = dapo.Args(max_response_tokens=20480, overlong_cache=4096)
+    lengths = torch.tensor([1.0, 16384.0, 18432.0, 20480.0])
+    assert dapo.overlong_penalty(lengths, args).tolist() == [0.0, 0.0, -0.5, -1.0]
+    assert dapo.overlong_penalty(lengths, dapo.Args(overlong_cache=0)).tolist() == [0.0] * 4

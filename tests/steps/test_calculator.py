@@ -1,0 +1,150 @@
+import random
+
+from common.batch import collate
+from common.data import generated_problems, product_problem
+from common.models import load_model
+from common.records import Rollouts
+from methods import calculator
+from worlds.pretrain import calculator_solution, make_tokenizer
+
+import pytest
+import torch
+
+TOKENIZER = make_tokenizer()
+EOS = TOKENIZER.eos_token_id
+
+
+def tokens_of(text):
+    return TOKENIZER(text)["input_ids"]
+
+
+class Writer:
+    """An engine that writes, whatever was put in, what a script has for a response of so many lines so far."""
+
+    def __init__(self, *turns):
+        self.turns, self.seeds = list(turns), []
+
+    def generate(self, prompts, n, max_tokens, temperature, seeds):
+        limits = max_tokens if isinstance(max_tokens, list) else [max_tokens] * len(prompts)
+        self.seeds += seeds
+        rollouts = Rollouts()
+        for text, limit in zip(self.turns.pop(0), [limit for limit in limits for _ in range(n)], strict=True):
+            tokens = [*tokens_of(text), EOS][:limit]
+            rollouts.tokens.append(tokens)
+            rollouts.logps.append([-0.5] * len(tokens))
+            rollouts.truncated.append(tokens[-1] != EOS)
+            rollouts.sampled.append([True] * len(tokens))
+        return rollouts
+
+    load_weights = sleep = close = None
+
+
+def written(engine, n, max_tokens=60, **settings):
+    engine = calculator.CallingEngine(engine, TOKENIZER, calculator.Args(**settings))
+    rollouts = engine.generate([tokens_of("3*17+5*2=?\n")], n, max_tokens, 1.0, [7])
+    return engine, rollouts, [TOKENIZER.decode(t, skip_special_tokens=True) for t in rollouts.tokens]
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("3*17", "51"), (" 3 * 17+5 ", "56"), ("7/2", "7/2"), ("(2+3)*4/10", "2"), ("3-5", "-2"),
+        ("3*", "error"), ("", "error"), ("1/0", "error"), ("2**99", "error"), ("__import__('os')", "error"),
+        ("1e9", "error"), ("9*" * 30 + "9", "error"), ("(" * 40, "error"),
+    ],
+)  # fmt: skip
+def test_only_short_expressions_of_integers_have_a_value(expression, value):
+    assert calculator.calculate(expression) == value
+
+
+def test_results_are_put_in_and_the_response_goes_on_behind_them():
+    """Two calls one after the other in one response, none in another, and one that is malformed."""
+    engine = Writer(
+        ["3*17=<<3*17>>99 dropped", "\\boxed{61}", "<<3*>>x"],
+        ["\n5*2=<<5*2>>and this", "?"],
+        ["\n51+10=61"],
+    )
+    calling, rollouts, texts = written(engine, 3)
+    assert texts == ["3*17=<<3*17>>51\n5*2=<<5*2>>10\n51+10=61", "\\boxed{61}", "<<3*>>error?"]
+    assert rollouts.truncated == [False, False, False]
+    assert calling.calls == 1.0  # three of three responses
+    put_in = [
+        "".join(TOKENIZER.convert_ids_to_tokens([t for t, was in zip(*row, strict=True) if not was]))
+        for row in zip(rollouts.tokens, rollouts.sampled, strict=True)
+    ]
+    assert put_in == ["5110", "", "error"]
+    for logps, sampled in zip(rollouts.logps, rollouts.sampled, strict=True):
+        assert logps == [-0.5 if was else 0.0 for was in sampled]
+    assert len(set(engine.seeds)) == len(engine.seeds) == 4  # other random numbers in each turn and for each response
+
+
+def test_the_length_limit_holds_for_all_turns_together():
+    call = "3*17=<<3*17>>"  # 13 tokens
+    _, rollouts, texts = written(Writer([call], ["0123456789"]), 1, max_tokens=18)
+    assert texts == [call + "51" + "012"] and rollouts.truncated == [True]
+    # no room for the whole result, or for a token behind it: nothing is generated any more
+    for limit, text in ((14, "5"), (15, "51")):
+        _, rollouts, texts = written(Writer([call]), 1, max_tokens=limit)
+        assert texts == [call + text] and rollouts.truncated == [True]
+    # a call that is cut off is none
+    _, rollouts, texts = written(Writer([call]), 1, max_tokens=12)
+    assert texts == [call[:12]] and rollouts.truncated == [True] and all(rollouts.sampled[0])
+
+
+def test_only_so_many_calls_are_answered():
+    _, _, texts = written(Writer(["<<1+1>>"], ["<<2+2>>."]), 1, max_calls=1)
+    assert texts == ["<<1+1>>2<<2+2>>."]
+
+
+def test_results_have_no_loss():
+    """The gradient does not depend on the log-probs of what was put in, and is 0 there."""
+    _, rollouts, _ = written(Writer(["<<3*17>>", "51"], ["."]), 2)
+    rollouts.rewards = [1.0, 0.0]
+    batch, args = collate([[5]], rollouts, "cpu"), calculator.Args()
+    mask = batch.sampled
+    advantages = calculator.compute_advantages(batch.rewards.view(1, 2), args).view(-1, 1).expand(mask.shape)
+    gradients = []
+    for there in (-1.0, -30.0):
+        old = torch.full(mask.shape, -1.0).masked_fill(~mask, there)
+        logp = (old + 0.1).requires_grad_()
+        loss, _ = calculator.policy_loss(logp, old, batch.rollout_logp, advantages, mask, args)
+        (calculator.token_weights(mask, args) * loss).sum().backward()
+        gradients.append(logp.grad)
+    assert torch.equal(*gradients)
+    assert (gradients[0][~mask] == 0).all() and (gradients[0][mask] != 0).all()
+    assert calculator.token_weights(mask, args).sum(1).tolist() == pytest.approx([0.5, 0.5])
+
+
+@pytest.mark.parametrize(("call", "says"), [("<<(", "no regular expression"), ("<<.*>>", "0 groups in parentheses")])
+def test_a_call_needs_one_group(capsys, call, says):
+    with pytest.raises(SystemExit):
+        calculator.check_call(calculator.Args(call=call))
+    assert says in capsys.readouterr().err
+
+
+def test_products_and_their_writers():
+    rng = random.Random(0)
+    for _ in range(500):
+        question, answer = product_problem(rng)
+        sums = [eval(question[: i + 1]) for i in range(len(question) - 2) if question[i + 1] in "+-="]
+        assert "*" in question and all(0 <= total <= 99 for total in sums) and sums[-1] == int(answer)
+    solutions = [calculator_solution(rng, "6*7-5=?") for _ in range(2000)]
+    called = [text for text in solutions if "<<6*7>>" in text]
+    assert all(text.startswith("6*7=<<6*7>>42\n") and "\\boxed{37}" in text for text in called)
+    guessed = [text for text in solutions if "<<6*7>>" not in text]
+    assert sum("\\boxed{37}" in text for text in guessed) / len(guessed) == pytest.approx(0.1, abs=0.04)
+    assert len(called) / 2000 == pytest.approx(0.3, abs=0.05)
+
+
+def test_the_base_model_calls_now_and_then():
+    """It was told nothing of products' values: where it does not call, it guesses."""
+    model, tokenizer = load_model(calculator.Args())
+    calls, right = [], []
+    for question, _ in generated_problems("products", "eval")[:100]:
+        product = next(term for term in question[:-2].replace("-", "+").split("+") if "*" in term)
+        ids = torch.tensor([tokenizer(f"{question}\n{product}=")["input_ids"]])
+        chance = model(ids).logits[0, -1].softmax(-1)
+        calls.append(chance[tokenizer.convert_tokens_to_ids("<")].item())
+        right.append(chance[tokenizer.convert_tokens_to_ids(str(eval(product))[0])].item())
+    assert 0.2 < sum(calls) / 100 < 0.4
+    assert sum(right) / 100 < 0.5

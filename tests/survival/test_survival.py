@@ -1,0 +1,199 @@
+"""Runs that are killed, and answers that attack the verifier."""
+
+import json
+import random
+import resource
+import signal
+import string
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import grpo
+from common import models
+from common.verification.verifier import Verifier
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+ROOT = Path(__file__).parent.parent
+COMMAND = [sys.executable, "grpo.py", "--steps", "6", "--save-every", "1", "--eval-every", "2"]
+COMMAND += ["--prompts-per-step", "4", "--responses-per-prompt", "4", "--max-response-tokens", "48"]
+COMMAND += ["--eval-problems", "4", "--eval-samples", "2"]
+
+
+def start(*flags):
+    return subprocess.Popen([*COMMAND, *flags], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def outcome(folder):
+    """Final weights, and the log without times."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
+    rows = [{k: v for k, v in row.items() if "second" not in k} for row in rows]
+    return load_file(folder / "checkpoint-000006" / "model.safetensors"), rows
+
+
+def test_killed_runs_end_as_the_uninterrupted_one(tmp_path):
+    """SIGKILL at random moments, again and again, also while a checkpoint is written; then to the end."""
+    assert start("--run-dir", str(tmp_path / "whole")).wait() == 0
+    weights, rows = outcome(tmp_path / "whole")
+    rng = random.Random(4)
+    folder, kills = tmp_path / "killed", 0
+    for _ in range(20):
+        begun = (folder / "config.json").exists()
+        process = start("--resume" if begun else "--run-dir", str(folder))
+        # Wait until the run writes something, so that the kill falls between there and the end.
+        before, deadline = snapshot(folder), time.monotonic() + 60
+        while snapshot(folder) == before and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.002)
+        try:
+            process.wait(rng.uniform(0, 0.3) if kills < 5 else None)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            kills += 1
+        if process.returncode == 0:
+            break
+        assert process.returncode == -signal.SIGKILL, process.stderr.read()
+    assert process.returncode == 0, "the run never came to its end"
+    assert kills >= 4
+    again, again_rows = outcome(folder)
+    assert all(torch.equal(weights[key], again[key]) for key in weights)
+    assert again_rows == rows
+
+
+def snapshot(folder):
+    return sorted((str(p), p.stat().st_size) for p in folder.rglob("*") if p.is_file()) if folder.exists() else []
+
+
+def hostile(rng):
+    """One answer that someone, or a model under pressure, might write."""
+    digits = "".join(rng.choices(string.digits, k=rng.choice((1, 3, 50, 5000))))
+    nested = rng.randint(1, 300)
+    return rng.choice(
+        [
+            lambda: "{" * nested,
+            lambda: "}" * nested,
+            lambda: "\\boxed{" * nested + "1" + "}" * rng.randint(0, nested),
+            lambda: "\\frac{" * nested + "1",
+            lambda: "\\frac{1}{0}",
+            lambda: f"\\frac{{{digits}}}{{{digits[::-1]}}}",
+            lambda: "9^{9^{9^9}}"[: rng.randint(1, 11)],
+            lambda: digits + "!",
+            lambda: "\x00" * rng.randint(1, 20) + digits,
+            lambda: "".join(rng.choices("0123456789+-*/^{}()\\ ,.=$", k=rng.randint(1, 60))),
+            lambda: "".join(chr(rng.randint(1, 0x2FFF)) for _ in range(rng.randint(1, 40))),
+            lambda: "__import__('os').system('touch HACKED')",
+            lambda: "eval(open('HACKED','w').write('x'))",
+            lambda: "\\begin{pmatrix} 1 & 2 \\\\ 3" + rng.choice(["", "\\end{pmatrix}"]),
+            lambda: "\\sum_{i=1}^{100000000} i",
+            lambda: "(x+1)^{1000}",
+            lambda: "x" * 100_000,
+            lambda: "",
+        ]
+    )()
+
+
+def test_ten_thousand_hostile_answers_to_numbers(tmp_path, monkeypatch):
+    """Where the answer is a number, nothing but a literal number is ever evaluated: fast, and without a worker."""
+    monkeypatch.chdir(tmp_path)
+    rng = random.Random(0)
+    answers = [f"\\boxed{{{hostile(rng)}}}" if rng.random() < 0.8 else hostile(rng) for _ in range(10_000)]
+    verifier = Verifier(None, [])
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    begin = time.perf_counter()
+    assert not any(verifier.judge(answers, ["31415926"] * 10_000, [False] * 10_000))
+    assert time.perf_counter() - begin < 30
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < 100 << 10  # KiB
+    assert all(worker.process is None for worker in verifier.workers)
+    assert not (tmp_path / "HACKED").exists()
+    verifier.close()
+
+
+RIGHT = ["(x+1)^2", "x^2+2x+1", "1+2x+x^2", "(1+x)^2", "(x+1)(x+1)", "x^{2}+2 x+1", "x\\cdot x+2x+1", "y=(x+1)^2"]
+
+
+def test_ten_thousand_hostile_answers_to_expressions(tmp_path, monkeypatch):
+    """Through math-verify: no hang beyond the limit, no code run, no growth; failures counted, right answers found."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("common.verification.verifier.TIME_LIMIT", 0.5)
+    rng = random.Random(1)
+    answers = [f"\\boxed{{{hostile(rng)}}}" for _ in range(10_000)]
+    answers[::100] = [f"\\boxed{{{rng.choice(RIGHT)}}}" for _ in answers[::100]]
+    verifier = Verifier(None, [])
+    begin = time.perf_counter()
+    verdicts = verifier.judge(answers, ["x^2+2x+1"] * 10_000, [False] * 10_000)
+    # Two workers; nobody waits longer than the limit for one answer, and equal answers are judged once.
+    assert time.perf_counter() - begin < len(set(answers)) * 0.5 / 2 + 60
+    assert verdicts == [i % 100 == 0 for i in range(10_000)]
+    assert verifier.failures["timeout"] > 100
+    processes = [pid for worker in verifier.workers for pid in family(worker.process.pid)]
+    assert all(resident_mib(pid) < 300 for pid in processes)
+    verifier.close()
+    deadline = time.monotonic() + 5
+    while any(Path(f"/proc/{pid}").exists() for pid in processes) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in processes), "a worker outlived its verifier"
+    assert not (tmp_path / "HACKED").exists()
+
+
+def family(pid):
+    """A process and its children."""
+    return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+
+
+def resident_mib(pid):
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
+
+
+def test_full_disk(tmp_path):
+    """Where a checkpoint does not fit any more, the one before it stays whole, and one sentence says how to go on."""
+    assert start("--steps", "2", "--run-dir", str(tmp_path / "run")).wait() == 0
+    (tmp_path / "run" / "checkpoint-000002" / "model.safetensors").write_bytes(b"broken")
+    limit = 1 << 20  # bytes of any file; the weights take more
+    command = [sys.executable, "grpo.py", "--resume", str(tmp_path / "run")]
+    result = subprocess.run(
+        command,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )
+    assert result.returncode == 1
+    assert "skipping the broken checkpoint" in result.stdout and "checkpoint-000002" in result.stdout
+    message = result.stderr.strip().splitlines()[-1]
+    assert message.startswith("error: the checkpoint of step 2 cannot be written") and "--resume" in message
+    assert "Traceback" not in result.stderr
+    assert not (tmp_path / "run" / "checkpoint-partial").exists()
+    load_file(tmp_path / "run" / "checkpoint-000001" / "model.safetensors")
+
+
+def test_too_little_memory(tmp_path):
+    limit = 3 << 30  # bytes of address space
+    sizes = ["--prompts-per-step", "32", "--responses-per-prompt", "32", "--num-minibatches", "1"]
+    sizes += ["--micro-batch-tokens", str(10**9), "--eval-problems", "4", "--eval-samples", "1"]
+    result = subprocess.run(
+        [sys.executable, "grpo.py", *sizes, "--run-dir", str(tmp_path / "run")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+    )
+    assert result.returncode == 1
+    assert "error: not enough memory" in result.stderr and "--micro-batch-tokens" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_too_little_memory_for_the_model(tmp_path, monkeypatch, capsys):
+    """A model that does not fit is not called broken."""
+
+    def does_not_fit(*args, **kwargs):
+        raise MemoryError
+
+    monkeypatch.setattr(models.AutoModelForCausalLM, "from_pretrained", does_not_fit)
+    with pytest.raises(SystemExit) as end:
+        grpo.main(grpo.Args(run_dir=tmp_path / "run"))
+    assert end.value.code == 1
+    assert capsys.readouterr().err.startswith("error: not enough memory")

@@ -1,0 +1,91 @@
+"""`--resume RUN --steps N`: a longer run is what it would have been from its start."""
+
+import json
+import shutil
+import sys
+
+import grpo
+from common.folders import write_config
+from tools.plots import read_metrics
+from common.run import Run
+from tools.scripts import load
+from methods import vapo
+from recipes import r1
+
+import pytest
+import torch
+from conftest import SMALL
+from test_scripts import results, without_times
+
+
+@pytest.fixture
+def settings(tiny_model):
+    return SMALL | {
+        "model": str(tiny_model), "dataset": str(tiny_model / "problems.jsonl"), "max_response_tokens": 8,
+        "eval_problems": 2, "eval_samples": 8,
+    }  # fmt: skip
+
+
+def evaluated(rows):
+    """n of each evaluation, by step."""
+    return {row["step"]: row["eval/n"] for row in rows if "eval/n" in row}
+
+
+@pytest.mark.parametrize("name", ["grpo", "pipeline_rl"])
+def test_an_extended_run_is_a_longer_run(name, settings, tmp_path):
+    """Weights and log to the bit; the evaluation at the end of the shorter one stays, with its own n."""
+    script, settings = load(name), settings | {"eval_every": 3}
+    if name == "pipeline_rl":
+        settings["in_flight_every"] = 3
+    script.main(script.Args(run_dir=tmp_path / "whole", **settings | {"steps": 4}))
+    script.main(script.Args(run_dir=tmp_path / "run", **settings | {"steps": 2}))
+    script.main(script.Args(resume=tmp_path / "run", steps=4))
+    (weights, rows), (extended, extended_rows) = results(tmp_path / "whole"), results(tmp_path / "run")
+    assert all(torch.equal(weights[key], extended[key]) for key in weights)
+    assert evaluated(rows) == {0: 8, 3: 2, 4: 8} and evaluated(extended_rows) == {0: 8, 2: 8, 3: 2, 4: 8}
+    for row in extended_rows[2:3]:
+        for key in [key for key in row if key.startswith("eval/")]:
+            del row[key]
+    assert without_times(extended_rows) == without_times(rows)
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["args"]["steps"] == 4
+
+
+def test_an_unfinished_run_is_cut_short(settings, tmp_path):
+    """At its new end it is evaluated as at any end, whatever was logged there; evaluations may be changed alike."""
+    grpo.main(grpo.Args(run_dir=tmp_path / "run", **settings | {"steps": 3, "eval_every": 1, "save_every": 1}))
+    shutil.rmtree(tmp_path / "run" / "checkpoint-000003")
+    assert evaluated(read_metrics(tmp_path / "run"))[2] == 2
+    grpo.main(grpo.Args(resume=tmp_path / "run", steps=2, eval_samples=12))
+    assert evaluated(read_metrics(tmp_path / "run")) == {0: 8, 1: 2, 2: 12}
+
+
+def test_the_default_number_of_steps_counts_as_given_on_the_command_line(tmp_path, monkeypatch):
+    write_config(tmp_path, "grpo", grpo.Args(steps=40))
+    for command, steps in (("grpo.py --resume R --steps 100", 100), ("grpo.py --resume R", 40), ("pytest --steps", 40)):
+        monkeypatch.setattr(sys, "argv", command.split())
+        assert Run(grpo.Args(resume=tmp_path), grpo.__file__).saved_settings().steps == steps
+
+
+@pytest.mark.parametrize(
+    "script,saved,given,words",
+    [
+        (grpo, {}, {"lr": 1e-5}, "leave out --lr"),
+        (grpo, {}, {"eval_problems": 5}, "leave out --eval-problems"),  # it decides what is trained on
+        (grpo, {}, {"run_dir": "elsewhere"}, "leave out --run-dir"),
+        (grpo, {}, {"steps": 30}, "has done 40 steps already"),
+        (grpo, {}, {"steps": 0}, "--steps"),
+        (grpo, {"lr_schedule": "cosine"}, {"steps": 200}, "with --lr-schedule cosine the steps that are done depended"),
+        (vapo, {}, {"steps": 200}, "with --value-pretraining 0.1"),
+        (r1, {"stages": ("cold-start", "rl")}, {"steps": 200}, "leave out --steps"),
+    ],
+)
+def test_what_may_not_change(script, saved, given, words, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(script, "load_model", None)  # a run that was not refused ends here, not after 200 steps
+    write_config(tmp_path, script.__name__.rpartition(".")[2], script.Args(**{"steps": 40} | saved))
+    (tmp_path / "checkpoint-000040").mkdir()
+    config = (tmp_path / "config.json").read_text()
+    with pytest.raises(SystemExit) as stop:
+        script.main(script.Args(resume=tmp_path, **given))
+    error = capsys.readouterr().err.strip()
+    assert stop.value.code == 2 and error.startswith("error: ") and "\n" not in error and words in error, error
+    assert (tmp_path / "config.json").read_text() == config

@@ -1,0 +1,114 @@
+"""A GGUF file becomes a model folder: the same weights, tokens, template and special tokens."""
+
+import json
+
+import grpo
+from common.models import eos_ids, load_model
+from tools.gguf import CUTS, convert
+
+import gguf
+import pytest
+import torch
+from conftest import CHAT_TEMPLATE
+from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
+
+NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "model.layers": "blk",
+}
+
+
+@pytest.fixture(scope="module")
+def model_and_file(chat_model, tmp_path_factory):
+    """A random Qwen2 as Qwen2.5's files have it, with a sub-word tokenizer that cuts text as Qwen2's does."""
+    tokenizer = AutoTokenizer.from_pretrained(chat_model)
+    tokenizer.backend_tokenizer.pre_tokenizer = CUTS["qwen2"]
+    torch.manual_seed(0)
+    model = Qwen2ForCausalLM(
+        Qwen2Config(
+            vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, max_position_embeddings=256, rms_norm_eps=1e-5, tie_word_embeddings=False,
+            rope_parameters={"rope_type": "default", "rope_theta": 5e5},
+        )
+    )  # fmt: skip
+    file = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
+    writer = gguf.GGUFWriter(file, "qwen2")
+    writer.add_context_length(256)
+    writer.add_embedding_length(32)
+    writer.add_block_count(2)
+    writer.add_feed_forward_length(64)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_rope_freq_base(5e5)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    tokens = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+    special = set(tokenizer.all_special_tokens) | {"<|im_start|>"}
+    writer.add_token_list(tokens)
+    writer.add_token_types([3 if token in special else 1 for token in tokens])
+    merges = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["merges"]
+    writer.add_token_merges([" ".join(pair) for pair in merges])
+    writer.add_eos_token_id(tokenizer.eos_token_id)
+    writer.add_pad_token_id(0)
+    writer.add_bos_token_id(0)
+    writer.add_add_bos_token(True)
+    writer.add_chat_template(CHAT_TEMPLATE)
+    for name, weight in model.state_dict().items():
+        for mine, theirs in NAMES.items():
+            name = name.replace(mine, theirs)
+        writer.add_tensor(name, weight.numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return model, tokenizer, file
+
+
+def test_the_folder_holds_what_the_file_holds(model_and_file, tmp_path):
+    model, tokenizer, file = model_and_file
+    convert(file, tmp_path / "model")
+    mine, own = load_model(grpo.Args(model=str(tmp_path / "model")))
+    ids = torch.arange(len(tokenizer))[None, :200]
+    torch.testing.assert_close(mine(ids).logits, model(ids).logits, rtol=0, atol=1e-6)
+    for text in ("He buys 14 apples,  and  then 3.\n\nHow many?", "\\boxed{-1.5}", "<|im_start|>user\né<|im_end|>"):
+        ids = tokenizer(text)["input_ids"]
+        assert own(text)["input_ids"] == [0, *ids] and own.decode(ids) == text  # the file asks for a BOS
+        assert own(text, add_special_tokens=False)["input_ids"] == ids
+    assert own.chat_template == CHAT_TEMPLATE
+    assert (own.eos_token, own.pad_token_id) == ("<|im_end|>", 0) and eos_ids(mine, own) == [tokenizer.eos_token_id]
+
+
+def test_mistakes(model_and_file, tmp_path, capsys):
+    file, folder = model_and_file[2], tmp_path / "model"
+    other = tmp_path / "other.gguf"
+    other.write_bytes(file.read_bytes().replace(b"qwen2", b"qwen9"))
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(file.read_bytes()[:5000])
+    text = tmp_path / "text.gguf"
+    text.write_text("no model")
+    for given, words in (
+        (other, "other.gguf (qwen9) cannot be read by transformers"),
+        (cut, "cut.gguf is incomplete or corrupt"),
+        (text, "text.gguf is not a GGUF file."),
+        (tmp_path / "none.gguf", "none.gguf cannot be read: No such file"),
+    ):
+        with pytest.raises(SystemExit):
+            convert(given, folder)
+        error = capsys.readouterr().err
+        assert words in error and error.count("\n") == 1
+    assert not folder.exists()
+    with pytest.raises(SystemExit):
+        convert(file, tmp_path)
+    assert "exists; nothing is overwritten" in capsys.readouterr().err

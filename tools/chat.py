@@ -1,0 +1,126 @@
+"""Try a model by hand: a question typed, the response as it is sampled.
+
+    python -m tools.chat --model X
+
+A question is put to the model as in training: with its chat template and the default instruction, or --prompt. With
+--conversation what is typed goes to a chat model as it is, and it reads all that was said before. Ctrl-C stops a
+response, Ctrl-D ends.
+"""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from common.cli import fail, lacks_memory
+from common.data import make_prompt
+from common.distributed import world_size
+from common.engines import Engine, continue_responses, make_engine, prompt_seeds
+from common.models import context_length, load_model
+from common.records import Problem, Rollouts
+from common.settings import Count, ModelSettings, NonNegative, Seed
+from common.terminal import printable
+
+import tyro
+
+PIECE = 16  # tokens that are generated before they are shown
+LONGEST = 8192  # tokens of prompt and response, or twice the longest response: what vLLM reserves memory for
+
+
+@dataclass(kw_only=True)
+class Args(ModelSettings):
+    conversation: bool = False
+    """Talk to a chat model: no instruction is added, and each answer stays in its context."""
+    max_response_tokens: Count = 1024
+    """Length limit of a response."""
+    temperature: NonNegative = 1.0
+    """Sampling temperature; 0 is greedy."""
+    seed: Seed = 0
+    """Seed of the responses: the same questions get the same ones again."""
+
+
+def respond(
+    engine: Engine, tokenizer: Any, prompt_ids: list[int], limit: int, key: tuple[int, ...], args: Args
+) -> tuple[str, bool]:
+    """Show a response piece by piece; its text, and whether it was cut off at `limit` tokens. Ctrl-C ends it early."""
+    response, text, shown, cut = Rollouts([[]], [[]], [True], [[]]), "", 0, True
+    try:
+        for end in range(PIECE, limit + PIECE, PIECE):
+            seeds = prompt_seeds(1, *key, end)  # other random numbers in each piece
+            response = continue_responses(engine, [prompt_ids], response, min(end, limit), args.temperature, seeds)
+            text = tokenizer.decode(response.tokens[0], skip_special_tokens=True)
+            # The engine sees a stop string within a piece only.
+            stop = min((text.index(words) + len(words) for words in args.stop if words in text), default=None)
+            text, cut = text[:stop], response.truncated[0] and stop is None
+            ready = len(text.rstrip("\ufffd"))  # a character may end in the next piece
+            print(printable(text[shown:ready]), end="", flush=True)
+            shown = max(shown, ready)
+            if not cut:
+                break
+    except KeyboardInterrupt:
+        print(" [stopped]", end="", flush=True)
+        return text, False
+    print(printable(text[shown:]), end="", flush=True)
+    return text, cut
+
+
+def chat(args: Args, read: Callable[[str], str] = input) -> None:
+    """Answer questions until there are no more."""
+    with ExitStack() as stack:
+        model, tokenizer = load_model(args)
+        model.requires_grad_(False)  # no optimizer will take memory for it
+        if args.conversation and tokenizer.chat_template is None:
+            fail("--conversation is for chat models, and this model's tokenizer has no chat template: leave it out.")
+        make_prompt("", args.prompt, tokenizer, args.system_prompt)  # mistakes show before the first question
+        context = min(context_length(model), max(LONGEST, 2 * args.max_response_tokens))
+        args.max_response_tokens = min(args.max_response_tokens, context - 1)
+        vocabulary = model.get_input_embeddings().num_embeddings
+        longest = Problem("", "", "", [0] * (context - args.max_response_tokens))
+        engine = make_engine(args, model, tokenizer, [longest])
+        stack.callback(engine.close)
+        print("Ctrl-C stops a response, Ctrl-D ends.", flush=True)
+        messages: list[dict[str, str]] = []
+        turn = 0
+        while True:
+            try:
+                question = read("> ").strip()
+            except KeyboardInterrupt:
+                print("\nCtrl-D ends.", flush=True)
+                continue
+            except EOFError:
+                print(flush=True)
+                return
+            if not question:
+                continue
+            turn += 1
+            if args.conversation:
+                messages.append({"role": "user", "content": question})
+            _, prompt_ids = make_prompt(messages or question, args.prompt, tokenizer, args.system_prompt)
+            limit = min(args.max_response_tokens, context - len(prompt_ids))
+            if not prompt_ids or max(prompt_ids) >= vocabulary or limit < 1:
+                print(f"this cannot be read: a prompt of {len(prompt_ids)} tokens, a context of {context}.", flush=True)
+                messages = messages[:-1]
+                continue
+            text, cut = respond(engine, tokenizer, prompt_ids, limit, (args.seed, turn), args)
+            print(f" [cut off after {limit} tokens]" if cut else "", flush=True)
+            if args.conversation:
+                messages.append({"role": "assistant", "content": text})
+
+
+def main(args: Args) -> None:
+    if world_size() > 1:
+        fail("a chat is for one process: leave out torchrun.")
+    try:
+        chat(args.checked())
+    except KeyboardInterrupt:
+        fail("stopped.", 130)
+    except BrokenPipeError:
+        fail("nobody reads the output any more.", 1)
+    except Exception as error:
+        if not lacks_memory(error):
+            raise
+        fail("not enough memory: a lower --max-response-tokens helps, with vLLM --gpu-memory-utilization.", 1)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args, description=__doc__))

@@ -1,0 +1,145 @@
+"""Scripts side by side: what one method changes in another.
+
+python -m tools.compare                  # the family tree, with the lines of code that differ
+python -m tools.compare grpo dapo        # both formulas, then the lines that differ, in two columns
+python -m tools.compare --sync grpo      # carry what changed in grpo.py since the last commit into all other scripts
+"""
+
+import ast
+import difflib
+import io
+import itertools
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import tokenize
+from pathlib import Path
+
+from common.cli import fail
+from tools.scripts import ROOT, docstring, parents, script_path
+
+MARKS = ("\033[7m", "\033[0m") if sys.stdout.isatty() else ("«", "»")  # around what differs within a line
+
+
+def code(name: str) -> list[str]:
+    """The lines of a script without docstrings, help texts, comments and blank lines."""
+    text = script_path(name).read_text()
+    lines = text.splitlines()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column].rstrip()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            lines[node.lineno - 1 : node.end_lineno] = [""] * (node.end_lineno - node.lineno + 1)
+    return [line for line in lines if line.strip()]
+
+
+def count(a: str, b: str) -> int:
+    """Lines of code that one script adds to the other and takes from it."""
+    changes = difflib.SequenceMatcher(None, code(a), code(b), autojunk=False).get_opcodes()
+    return sum(i2 - i1 + j2 - j1 for tag, i1, i2, j1, j2 in changes if tag != "equal")
+
+
+def family_tree(name: str = "reinforce", depth: int = 0) -> str:
+    """One line per script: its place, and how many lines of code differ from its parent."""
+    above, path = parents()[name], script_path(name).relative_to(ROOT)
+    note = f"{count(above, name)} lines from {above}.py" if above else "the root"
+    lines = [f"{'    ' * depth}{path}".ljust(36) + note]
+    lines += [family_tree(child, depth + 1) for child, up in parents().items() if up == name]
+    return "\n".join(lines)
+
+
+def formula(name: str) -> str:
+    """The indented formulas of a script's docstring."""
+    paragraphs = docstring(script_path(name)).split("\n\n")
+    return "\n".join(p for p in paragraphs if p.startswith("    ") and not p.startswith("    python"))
+
+
+def marked(mine: str, other: str) -> str:
+    """A line with marks around what differs from the other one, in whole words."""
+    a, b = (re.findall(r"\w+|\s+|.", line) for line in (mine, other))
+    parts = []
+    for tag, i1, i2, _, _ in difflib.SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
+        text = "".join(a[i1:i2])
+        parts.append(text if tag == "equal" or not text.strip() else MARKS[0] + text + MARKS[1])
+    return "".join(parts)
+
+
+def wrapped(line: str, width: int) -> list[str]:
+    """A line in pieces of at most `width` visible characters; marks take no room where they are colors."""
+    invisible = MARKS if MARKS[0].startswith("\033") else ()
+    pieces, piece, room = [], "", width
+    for part in re.findall("|".join(map(re.escape, [*MARKS])) + "|.", line):
+        size = 0 if part in invisible else len(part)
+        if size > room:
+            pieces.append(piece)
+            piece, room = "    ", width - 4
+        piece, room = piece + part, room - size
+    return [*pieces, piece]
+
+
+def visible(text: str) -> int:
+    return len(re.sub("\033\\[\\d+m", "", text))
+
+
+def print_side_by_side(a: str, b: str) -> None:
+    """Formulas, then the differing lines of two scripts in two columns, each hunk with two lines around it."""
+    for name in (a, b):
+        print(f"{script_path(name).relative_to(ROOT)}\n{formula(name)}\n")
+    texts = [script_path(name).read_text() for name in (a, b)]
+    left, right = (text.splitlines()[ast.parse(text).body[0].end_lineno :] for text in texts)
+    width = max(40, (shutil.get_terminal_size((160, 50)).columns - 3) // 2)
+    for group in difflib.SequenceMatcher(None, left, right, autojunk=False).get_grouped_opcodes(2):
+        print("─" * width + "─┼─" + "─" * width)
+        for tag, i1, i2, j1, j2 in group:
+            for mine, other in itertools.zip_longest(left[i1:i2], right[j1:j2], fillvalue=""):
+                both = mine and other and difflib.SequenceMatcher(None, mine, other).ratio() > 0.5
+                pair = (marked(mine, other), marked(other, mine)) if tag != "equal" and both else (mine, other)
+                rows = itertools.zip_longest(*(wrapped(line, width) for line in pair), fillvalue="")
+                for x, y in rows:
+                    print(f"{x}{' ' * (width - visible(x))} {'│' if tag == 'equal' else '┃'} {y}".rstrip())
+
+
+def sync(name: str) -> None:
+    """Merge the uncommitted change of one script into all others; where a line is the other's own, say so."""
+    path = script_path(name)
+    shown = subprocess.run(
+        ["git", "-C", str(ROOT), "show", f"HEAD:{path.relative_to(ROOT)}"], capture_output=True, text=True
+    )
+    if shown.returncode != 0:
+        fail(f"--sync carries a change since the last commit, and there is none of {path.name}: {shown.stderr.strip()}")
+    with tempfile.NamedTemporaryFile("w", suffix=".py") as before:
+        before.write(shown.stdout)
+        before.flush()
+        for other in parents():
+            target = script_path(other)
+            if target == path:
+                continue
+            merge = ["git", "merge-file", "-p", str(target), before.name, str(path)]
+            result = subprocess.run(merge, capture_output=True, text=True)
+            if result.returncode:
+                print(f"{other}: {result.returncode} hunks touch its own lines; nothing was changed there", flush=True)
+            elif result.stdout != target.read_text():
+                target.write_text(result.stdout)
+                print(f"{other}: changed", flush=True)
+
+
+def main(arguments: list[str]) -> None:
+    match arguments:
+        case []:
+            print(family_tree())
+        case ["--sync", name]:
+            sync(name)
+        case [a, b]:
+            print_side_by_side(Path(a).stem, Path(b).stem)
+        case _:
+            fail("name two scripts, or none for the family tree: python -m tools.compare grpo dapo")
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it without a word
+    main(sys.argv[1:])

@@ -1,0 +1,251 @@
+"""Evaluation: avg@n, the unbiased pass@k, and how long correct and wrong answers are.
+
+`evaluate` is what a training run logs of its held-out problems. The same for any model and data set, without training:
+
+    python -m tools.evaluate --model X --dataset gsm8k --k 1 8 64 --max-response-tokens 1024
+
+The run folder gets every response, a line for each problem in samples.jsonl and greedy.jsonl, and the figures in
+results.json. An interrupted evaluation goes on by --resume and ends with the same figures. See docs/evaluating.md.
+"""
+
+import json
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from common.cli import fail, lacks_memory
+from common.data import STANDARD, few_shot_examples, load_problems, make_problems, pairs_of, read_dataset
+from common.distributed import world_size
+from common.engines import MAX_ROWS, Engine, make_engine, prompt_seeds
+from common.evaluation import Outcome, figures, mean, pass_at_k, respond
+from common.folders import open_folder, saved_settings, write_config, write_whole
+from common.models import load_model
+from common.records import Problem, Rollouts, Sample
+from common.settings import GENERATED_DATA, Count, DataSettings, Positive, Seed, Settings, dataset_names
+from tools.stats import share_interval
+from common.terminal import Terminal, aligned
+from common.verification.verifier import Verifier
+
+import tyro
+
+MOST_CUT_OFF = 0.5  # a larger share of responses that were cut off deserves a remark
+
+
+@dataclass(kw_only=True)
+class Args(DataSettings):
+    k: tuple[Count, ...] = (1, 4, 16)
+    """pass@k for each of these."""
+    eval_samples: Count | None = None
+    """n, the samples of each problem; by default the largest k. More make pass@k more certain."""
+    eval_problems: Count | None = None
+    """Only the first so many problems; by default all."""
+    held_out: bool = False
+    """Only the rows that a training run with the same settings would hold out of --train-split."""
+    difficulty_column: str | None = None
+    """Figures for each value of this column too; of sums the number of terms and of math500 the level are known."""
+    max_response_tokens: Count = 96
+    """T: length limit of a response. Reasoning models need 1,000 to 30,000."""
+    temperature: Positive = 1.0
+    """Sampling temperature."""
+    seed: Seed = 0
+    """Seed of the samples; 0 is that of the evaluations in training runs."""
+    run_dir: Path | None = None
+    """Folder for samples and figures; by default a new one under runs/."""
+    resume: Path | None = None
+    """Folder of an evaluation to go on with."""
+
+    def checked(self) -> "Args":
+        args = super().checked()
+        if not args.k or max(args.k) > (args.eval_samples or max(args.k)):
+            fail(f"--k {' '.join(map(str, args.k))} needs numbers from 1 to --eval-samples {args.eval_samples or ''}.")
+        if len(dataset_names(args)) > 1:
+            fail("an evaluation is of one data set: name one with --dataset, and the others one after the other.")
+        if args.held_out and args.eval_problems is None:
+            fail("--held-out needs the --eval-problems of the training run: it decides which rows were held out.")
+        if args.dataset in GENERATED_DATA and args.difficulty_column:
+            fail("--difficulty-column belongs to a data set of your own: name it with --dataset.")
+        return args
+
+
+def load_evaluation(args: Args, model: Any, tokenizer: Any) -> list[Problem]:
+    """The problems of an evaluation."""
+    if args.held_out:
+        return load_problems(args, model, tokenizer)[1]
+    examples = few_shot_examples(args)
+    shown = {question for question, _ in examples}
+    pairs = pairs_of(args.eval_dataset or args.dataset, "eval", args)
+    pairs = [pair for pair in pairs if str(pair[0]) not in shown][: args.eval_problems]
+    if not pairs:
+        fail("--few-shot holds every question of the evaluation: none is left to ask.")
+    problems = [problem for problem in make_problems(pairs, args, model, tokenizer, examples) if problem]
+    if len(problems) < len(pairs):
+        what = f"{len(pairs) - len(problems)} of {len(pairs)} problems have prompts of more than"
+        what += f" {args.max_prompt_tokens} tokens"
+        if not problems:
+            fail(f"{what}: raise --max-prompt-tokens.")
+        print(f"note: {what}; they are left out.", flush=True)
+    return problems
+
+
+def difficulty(args: Args) -> tuple[str, Callable[[Problem], Any]] | None:
+    """What is known of the difficulty of the problems: what it is called, and its value for a problem."""
+    name = args.eval_dataset or args.dataset
+    if name == "countdown":
+        return "numbers", lambda problem: len(problem.answer.numbers)
+    if name in GENERATED_DATA:
+        return "terms", lambda problem: len(re.findall(r"\d+", problem.question))
+    known = STANDARD.get(name)
+    column = args.difficulty_column or (known and known.difficulty_column)
+    if not column:
+        return None
+    split = known.eval_split if known else args.eval_split or args.train_split
+    rows = read_dataset(name, args.dataset_config, split).flatten()
+    if column not in rows.column_names:
+        fail(f"--difficulty-column {column}: the data set has {', '.join(rows.column_names)}.")
+    questions = map(str, rows[known.question_column if known else args.question_column])
+    values = dict(zip(questions, rows[column], strict=True))
+    return column, lambda problem: values[problem.question]
+
+
+def readable(answer: Any) -> Any:
+    """An answer as JSON has it."""
+    return str(answer) if callable(answer) else answer
+
+
+class Samples:
+    """A file with a line for each problem that is done; what is in it is not sampled again."""
+
+    def __init__(self, path: Path, problems: list[Problem], n: int, temperature: float) -> None:
+        self.path, self.problems, self.n, self.temperature = path, problems, n, temperature
+        # What the engine here computes at once for a whole list of problems, so that a chunk is computed alike.
+        self.chunk = max(1, MAX_ROWS // n)
+        lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
+        if len(lines) < len(problems):  # the end of a chunk may be missing
+            lines = lines[: len(lines) // self.chunk * self.chunk]
+        try:
+            self.rows = [json.loads(line) for line in lines]
+            same = [row["question"] for row in self.rows] == [p.question for p in problems[: len(lines)]]
+        except (ValueError, TypeError, KeyError):
+            same = False
+        if not same:
+            fail(f"{path} is damaged, or the data set has changed since: begin a new evaluation.")
+        write_whole(path, "".join(line + "\n" for line in lines))
+
+    def complete(self, engine: Engine, verifier: Verifier, args: Args, say: Callable[[str], None]) -> None:
+        """Sample and judge the chunks that are missing, and append each to the file."""
+        seeds = prompt_seeds(len(self.problems), args.seed)
+        for start in range(len(self.rows), len(self.problems), self.chunk):
+            part = slice(start, start + self.chunk)
+            problems = self.problems[part]
+            rollouts, outcomes = respond(engine, verifier, problems, self.n, self.temperature, seeds[part], args)
+            texts = verifier.tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True)
+            rows = [
+                {"question": problem.question, "answer": readable(problem.answer), "prompt": problem.prompt}
+                | {"responses": texts[i * self.n : (i + 1) * self.n], **asdict(outcome), "verifier_failures": 0}
+                for i, (problem, outcome) in enumerate(zip(problems, outcomes, strict=True))
+            ]
+            rows[0]["verifier_failures"] = verifier.take_failures()  # of the chunk
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write("".join(json.dumps(row) + "\n" for row in rows))
+            self.rows += rows
+            right = mean([ok for row in self.rows for ok in row["correct"]])
+            say(f"{self.path.stem:7}  {len(self.rows)} of {len(self.problems)} problems, {right:.3f} right")
+
+    def outcomes(self) -> list[Outcome]:
+        return [Outcome(*(row[name] for name in Outcome.__annotations__)) for row in self.rows]
+
+
+def with_intervals(sampled: list[Outcome], greedy: list[Outcome], ks: list[int]) -> dict[str, Any]:
+    """The figures of some problems, and 95 % intervals over problems for those that are shares."""
+    n, found = len(sampled[0].correct), figures(sampled, greedy, ks)
+    of_each = {f"pass@{k}": [pass_at_k(n, sum(outcome.correct), k) for outcome in sampled] for k in ks}
+    of_each |= {"avg": [sum(o.correct) / n for o in sampled], "greedy": [float(o.correct[0]) for o in greedy]}
+    return {"problems": len(sampled), **found} | {f"{k}_interval": share_interval(v) for k, v in of_each.items()}
+
+
+def table(rows: dict[str, dict[str, Any]], ks: list[int]) -> str:
+    """The figures of all problems and of each difficulty, in columns; pass@1 is avg@n."""
+    n = rows["all"]["n"]
+    shares = {"avg": f"avg@{n}"} | {f"pass@{k}": f"pass@{k}" for k in ks if k > 1} | {"greedy": "greedy"}
+    lines = [["", "problems", *shares.values(), "cut off", "tokens right", "wrong"]]
+    for name, found in rows.items():
+        cells = [name, str(found["problems"])]
+        for key in shares:
+            low, high = found[f"{key}_interval"]
+            cells.append(f"{found[key]:.3f} [{low:.3f}, {high:.3f}]")
+        lengths = ["-" if found[key] is None else f"{found[key]:.1f}" for key in ("length_correct", "length_wrong")]
+        lines.append([*cells, f"{found['truncated']:.3f}", *lengths])
+    return aligned(lines)
+
+
+def main(args: Args) -> None:
+    if world_size() > 1:
+        fail("an evaluation runs in one process: leave out torchrun.")
+    folder = None
+    try:
+        with ExitStack() as stack:
+            args = (saved_settings(args, "evaluate")[0] if args.resume else args).checked()
+            terminal = Terminal(lambda: None)
+            stack.callback(terminal.close)
+            folder = open_folder(args, "evaluate", stack)
+            run(args, folder, terminal.write_line, stack)
+    except KeyboardInterrupt:
+        fail(f"stopped. {resume_hint(folder)}", 130)
+    except Exception as error:
+        if not lacks_memory(error):
+            raise
+        fail(f"not enough memory: lower --eval-samples or --max-response-tokens. {resume_hint(folder)}", 1)
+
+
+def resume_hint(folder: Path | None) -> str:
+    if folder is None or not (folder / "config.json").exists():
+        return "Nothing is written yet."
+    return f"What is done is safe: python -m tools.evaluate --resume {folder}"
+
+
+def run(args: Args, folder: Path, say: Callable[[str], None], stack: ExitStack) -> None:
+    """Sample, judge and print the figures."""
+    model, tokenizer = load_model(args)
+    model.requires_grad_(False)  # no optimizer will take memory for it
+    problems, graded = load_evaluation(args, model, tokenizer), difficulty(args)
+    verifier = Verifier(tokenizer, problems, args.answer_format, args.tolerance, args.reward)
+    stack.callback(verifier.close)
+    engine = make_engine(args, model, tokenizer, problems)
+    stack.callback(engine.close)
+    if not (folder / "config.json").exists():
+        write_config(folder, "evaluate", args)
+    n, ks = args.eval_samples or max(args.k), sorted(set(args.k))
+    sampled = Samples(folder / "samples.jsonl", problems, n, args.temperature)
+    greedy = Samples(folder / "greedy.jsonl", problems, 1, 0.0)
+    for samples in (sampled, greedy):
+        samples.complete(engine, verifier, args, say)
+
+    outcomes = list(zip(sampled.outcomes(), greedy.outcomes(), strict=True))
+    groups = defaultdict(list)
+    if graded:
+        for problem, outcome in zip(problems, outcomes, strict=True):
+            groups[graded[1](problem)].append(outcome)
+    names = sorted(groups, key=lambda value: (0, value, "") if isinstance(value, int | float) else (1, 0, str(value)))
+    rows = {"all": with_intervals(*map(list, zip(*outcomes, strict=True)), ks)}
+    rows |= {f"{graded[0]} {name}": with_intervals(*map(list, zip(*groups[name], strict=True)), ks) for name in names}
+    rows["all"]["verifier_failures"] = sum(row["verifier_failures"] for row in sampled.rows + greedy.rows)
+    if args.reward:
+        rows["all"]["reward"] = mean([reward for outcome, _ in outcomes for reward in outcome.rewards])
+    write_whole(folder / "results.json", json.dumps(rows, indent=2) + "\n")
+    say(
+        f"\n{args.model} on {args.eval_dataset or args.dataset}: {n} samples of each problem at temperature "
+        f"{args.temperature:g}, at most {args.max_response_tokens} tokens; 95 % intervals over problems\n"
+    )
+    say(table(rows, ks))
+    if rows["all"]["truncated"] > MOST_CUT_OFF:
+        say(f"note: most responses were cut off: raise --max-response-tokens {args.max_response_tokens}.")
+    say(f"\nresponses and figures     {folder}")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args, description=__doc__))

