@@ -5,8 +5,8 @@
 
 Differs from its parent grpo.py:
 - clip-higher: more room above 1 than below, so that unlikely tokens can grow and entropy lasts;
-- dynamic sampling: groups that are all correct or all wrong are discarded, and new prompts are drawn
-  until the batch is full;
+- dynamic sampling: groups that are all correct or all incorrect are discarded, and new prompts are
+  sampled until the batch is full;
 - token mean over the minibatch, as in the authors' code (the paper's sum is over a group);
 - overlong reward shaping: a penalty that grows over the last tokens before the length limit.
 
@@ -19,15 +19,13 @@ from typing import Literal
 from common.batch import collate, micro_batches, minibatches
 from common.cli import fail
 from common.data import load_problems, sample_problems
-from common.engines import WeightHistory, make_engine, prompt_seeds
+from common.engines import make_engine
 from common.logprobs import batch_logps, token_logps
-from common.metrics import StepMetrics, mismatch_metrics, rollout_metrics
 from common.models import load_model
 from common.records import Rollouts
-from common.run import Run, seed_step
-from common.schedule import learning_rate
-from common.settings import Count, CountOrZero, GroupSize, NonNegative, Positive, Rate, Settings, Share
-from common.verification.verifier import Verifier
+from common.run import Run
+from common.settings import Count, CountOrZero, Fraction, GroupSize, NonNegative, Positive, Rate, Settings
+from common.verification import Verifier
 
 import torch
 import tyro
@@ -38,76 +36,74 @@ from torch import Tensor
 class Args(Settings):
     # DAPO
     clip_eps_low: Positive = 0.2
-    """ε_low: the gradient of a negative advantage ends at a ratio of 1 - ε_low. Paper 0.2."""
+    """ε_low: clipping zeroes the gradient of a negative advantage below a ratio of 1 - ε_low. Paper 0.2."""
     clip_eps_high: Positive = 0.28
-    """ε_high: the gradient of a positive advantage ends at a ratio of 1 + ε_high. Paper 0.28."""
+    """ε_high: clipping zeroes the gradient of a positive advantage above a ratio of 1 + ε_high. Paper 0.28."""
     max_rounds: Count = 10
-    """Rounds of P new prompts before a step makes do with fewer groups. The authors' code ends with an error then."""
+    """Rounds of P new prompts, then a step continues with fewer groups. The authors' code stops with an error."""
     overlong_cache: CountOrZero = 19
-    """L_cache: the penalty falls from 0 to -1 over the last tokens. Paper 4096 of 20480; 0: none."""
+    """L_cache: over this many last tokens the penalty falls from 0 to -1. Paper 4096 of 20480; 0 disables it."""
     overlong_filter: bool = False
     """Leave truncated responses out of the loss; in the paper a step on the way to the penalty."""
     ddof: Literal[0, 1] = 1
-    """Std of the group divides by G - ddof: 1 is the sample std of most code, 0 the population's."""
+    """The group's std divides by G - ddof: 1 gives the sample std of most code, 0 the population std."""
     kl_beta: NonNegative = 0.0
     """β: weight of the KL to the initial model in the loss. Paper 0."""
-    ratio_anchor: Literal["learner", "sampler"] = "learner"
-    """Denominator of the ratio: π_old as the learner computes it, or as the engine reported it (then --tis-cap 0)."""
+    ratio_anchor: Literal["learner", "engine"] = "learner"
+    """Log-probs in the ratio's denominator: recomputed by the learner, or reported by the engine (then --tis-cap 0)."""
     tis_cap: NonNegative = 2.0
-    """C: cap of π_old / π_sampler, the correction for the sampler's other numerics; 0 turns it off."""
+    """C: cap of the truncated importance weight π_old / π_engine; 0 disables it."""
     num_minibatches: Count = 4
-    """Parts of a rollout batch, with one optimizer update each."""
+    """Minibatches per rollout batch, with one optimizer update each."""
     update_epochs: Count = 1
     """Passes over each rollout batch; updates per batch = update_epochs * num_minibatches. Papers: 1 or 2."""
     responses_per_prompt: GroupSize = 8
-    """G: responses to each prompt, the group. Papers: 8 to 64."""
+    """G: responses per prompt, the group. Papers: 8 to 64."""
 
     # The same in every script
     steps: Count = 100
-    """Rollout batches. Real models: 100 to 1000."""
+    """Rollout batches. Large models: 100 to 1000."""
     prompts_per_step: Count = 32
     """P: different prompts in a rollout batch. Papers: 32 to 512."""
     max_response_tokens: Count = 96
     """T: length limit of a response. Reasoning models need 1,000 to 30,000."""
     temperature: Positive = 1.0
-    """Sampling temperature; every log-prob is taken at the same one."""
+    """Sampling temperature; all log-probs use the same one."""
     lr: Rate = 1e-4
     """AdamW's peak learning rate. Models of 1B and more: 5e-7 to 3e-6."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """What the learning rate does after the warm-up: it stays, or falls to 0 at the end of the run."""
+    """After the warm-up, the learning rate stays constant or falls to 0 at the end of the run."""
     warmup_steps: CountOrZero = 5
-    """Steps over which the learning rate rises from 0, in rollout batches."""
-    weight_decay: Share = 0.0
+    """Steps (rollout batches) over which the learning rate rises from 0."""
+    weight_decay: Fraction = 0.0
     """AdamW's weight decay; 0 to 0.1."""
     max_grad_norm: Positive = 1.0
     """Gradients are scaled down to this norm."""
     staleness: CountOrZero = 0
-    """k: the engine samples with the weights of k rollout batches ago, as asynchronous training does."""
+    """k: the engine samples with the weights of k rollout batches ago, as in asynchronous training."""
 
 
 def compute_advantages(rewards: Tensor, args: Args) -> Tensor:
     """(P, G) rewards in, (P, G) advantages out: z-scores within each group (2402.03300, Sec. 4.1.2)."""
     mean = rewards.mean(1, keepdim=True)  # (P, 1)
     std = rewards.std(1, correction=args.ddof, keepdim=True)  # (P, 1)
-    # The paper has no ε; 1e-6 only keeps a group without signal at 0 instead of 0 / 0.
+    # The paper has no ε; 1e-6 only makes a group of equal rewards 0 instead of 0 / 0.
     return (rewards - mean) / (std + 1e-6)
 
 
-def token_weights(mask: Tensor, args: Args) -> Tensor:
-    """(B, T) mask of a whole minibatch in, (B, T) weights out: 1 / Σ_i |o_i|, each token counts the same."""
+def token_weights(mask: Tensor) -> Tensor:
+    """(B, T) mask of a whole minibatch in, (B, T) weights out: 1 / Σ_i |o_i|, every token has the same weight."""
     return mask / mask.sum().clamp(min=1)
 
 
-def policy_loss(
-    logp: Tensor, old_logp: Tensor, rollout_logp: Tensor, advantages: Tensor, mask: Tensor, args: Args
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Per-token loss (B, T) and per-token metrics, all inputs (B, T); only `logp` carries a gradient.
+def policy_loss(logp: Tensor, old_logp: Tensor, advantages: Tensor, args: Args) -> tuple[Tensor, dict[str, Tensor]]:
+    """Per-token loss and metrics; everything is (B, T), and only `logp` carries a gradient.
 
-    On-policy every ratio is 1, and the loss -Σ_i |o_i| A_i / Σ_i |o_i|: it says which answers are longer, nothing else.
+    On-policy, every ratio is 1 and the loss is -Σ_i |o_i| A_i / Σ_i |o_i|: its value only reflects response lengths.
     """
     ratio = torch.exp(logp - old_logp)  # (B, T)
     clipped_ratio = ratio.clamp(1 - args.clip_eps_low, 1 + args.clip_eps_high)  # (B, T)
-    # The minimum makes the clip one-sided: a ratio that moved the wrong way always has its gradient.
+    # The minimum makes the clip one-sided: a ratio that moved the wrong way always keeps its gradient.
     loss = -torch.min(ratio * advantages, clipped_ratio * advantages)  # (B, T)
     return loss, {
         "ratio": ratio,
@@ -116,16 +112,10 @@ def policy_loss(
     }
 
 
-def tis_weight(old_logp: Tensor, rollout_logp: Tensor, mask: Tensor, args: Args) -> Tensor:
-    """(B, T) weights of truncated importance sampling: min(π_old / π_sampler, C), token by token (Yao et al., 2025)."""
+def tis_weight(old_logp: Tensor, rollout_logp: Tensor, args: Args) -> Tensor:
+    """(B, T) weights of truncated importance sampling: min(π_old / π_engine, C) per token (Yao et al., 2025)."""
     weight = torch.exp(old_logp - rollout_logp).clamp(max=args.tis_cap)  # (B, T)
     return weight if args.tis_cap > 0 else torch.ones_like(weight)
-
-
-def overlong_penalty(lengths: Tensor, args: Args) -> Tensor:
-    """Added reward by response length: 0 up to L_max - L_cache, then down to -1 at L_max (2503.14476, Eq. 13)."""
-    beyond = lengths - (args.max_response_tokens - args.overlong_cache)
-    return -(beyond / max(1, args.overlong_cache)).clamp(0, 1) if args.overlong_cache > 0 else torch.zeros_like(lengths)
 
 
 def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
@@ -136,99 +126,78 @@ def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
     return torch.exp(ref_logp - logp) - (ref_logp - logp) - 1
 
 
+def overlong_penalty(lengths: Tensor, args: Args) -> Tensor:
+    """Added reward by response length: 0 up to L_max - L_cache, then down to -1 at L_max (2503.14476, Eq. 13)."""
+    beyond = lengths - (args.max_response_tokens - args.overlong_cache)
+    return -(beyond / max(1, args.overlong_cache)).clamp(0, 1) if args.overlong_cache > 0 else torch.zeros_like(lengths)
+
+
 def main(args: Args) -> None:
     if args.overlong_cache > args.max_response_tokens:
         fail("--overlong-cache must not exceed --max-response-tokens: it is the last part of a response.")
-    with Run(args, __file__) as run:
+    with Run(args, __file__) as run:  # the run's folder, log and checkpoints; Ctrl-C and --resume
         args, P, G = run.args, run.args.prompts_per_step, run.args.responses_per_prompt
         model, tokenizer = load_model(args)
         train, held_out = load_problems(args, model, tokenizer)
-        verifier = run.closing(Verifier(tokenizer, train + held_out, args.answer_format, args.tolerance, args.reward))
+        verifier = run.closing(Verifier(args, tokenizer, train + held_out))
         engine = run.closing(make_engine(args, model, tokenizer, train + held_out))
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
-        history = WeightHistory(model, args.staleness)
-        done = run.restore(model, tokenizer, optimizer, history=history)
-        run.evaluate(done, engine, verifier, held_out)
 
-        for step in range(done + 1, args.steps + 1):
-            seed_step(args.seed, step)
-            with run.clock("sync"):
-                engine.load_weights(history.oldest())
-
-            # DAPO: dynamic sampling. Generate G responses to each of P prompts, and verify their answers; keep
-            # the groups that are neither all correct nor all wrong, until there are P of them. What counts is
-            # whether answers are correct: shaped rewards would keep groups that differ in length only.
-            kept, spare, rounds = [], [], 0  # (prompt, its G rollouts, (G,) correct), with signal and without
+        # Before each step: seed and learning rate. After it: log, checkpoint, evaluation.
+        for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
+            # DAPO: dynamic sampling. Keep the groups that are neither all correct nor all incorrect, until there
+            # are P of them. Only correctness counts: shaped rewards would keep groups that differ only in length.
+            engine.load_weights(model)
+            kept, spare, rounds = [], [], 0  # (problem, G rollouts, (G,) rewards), with signal and without
             while len(kept) < P and rounds < args.max_rounds:
-                with run.clock("generate"):
-                    problems = sample_problems(train, args.seed, ((step - 1) * args.max_rounds + rounds) * P, P)
-                    prompts, seeds = [p.prompt_ids for p in problems], prompt_seeds(P, args.seed, step, rounds)
-                    rollouts = engine.generate(prompts, G, args.max_response_tokens, args.temperature, seeds)
-                with run.clock("verify"):
-                    correct = torch.tensor(verifier(problems, rollouts), device=model.device).float().view(P, G)
-                for prompt, group, row in zip(prompts, rollouts.split(G), correct, strict=True):
-                    (kept if 0 < row.mean() < 1 else spare).append((prompt, group, row))
+                problems = sample_problems(train, P, (step - 1) * args.max_rounds + rounds + 1, args)
+                rollouts = engine.generate(problems, G, step, rounds)
+                rewards = verifier(problems, rollouts)  # (P, G)
+                for problem, group, row in zip(problems, rollouts.split(G), rewards, strict=True):
+                    (kept if 0 < sum(group.correct) < G else spare).append((problem, group, row))
                 rounds += 1
+            engine.sleep()  # frees its memory for the learner
             if len(kept) < P:
                 run.write_line(f"step {step}: only {len(kept)} of {rounds * P} groups have signal")
-            prompts, groups, correct = zip(*(kept + spare)[:P], strict=True)
-            rollouts, correct = Rollouts.join(groups), torch.stack(correct)  # correct (P, G)
-            engine.sleep()  # its memory is the learner's until it gets new weights
-            batch = collate(prompts, rollouts, model.device)
-            mask, rollout_logp = batch.sampled, batch.rollout_logp  # (B, T), (B, T)
+            problems, groups, rewards = zip(*(kept + spare)[:P], strict=True)
+            rollouts, rewards = Rollouts.join(groups), torch.stack(rewards)  # rewards (P, G)
+            run.log(sampled_prompts=rounds * P, kept_groups=min(len(kept), P))
 
-            # The learner's own log-probs at the rollout weights; the engine's differ in their numerics.
-            with run.clock("logps"):
-                old_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
-                ref_logp = batch_logps(reference, batch, args)[0] if reference else None  # (B, T)
-            # DAPO: rewards of ±1, and less for responses that come close to the length limit. A group without signal
-            # has none from its lengths either: where the rounds ran out, its advantages are 0.
-            rewards = 2 * batch.rewards.view(P, G) - 1 + overlong_penalty(batch.mask.sum(1).view(P, G), args)  # (P, G)
+            # The learner's log-probs at the rollout weights; the engine's differ in their rounding.
+            batch = collate(problems, rollouts, model.device)
+            mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
+            learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
+            old_logp = learner_logp if args.ratio_anchor == "learner" else rollout_logp  # (B, T)
+            ref_logp = batch_logps(reference, batch, args)[0] if reference else None  # (B, T)
+            # DAPO: rewards of ±1, and less for responses that come close to the length limit. Groups without signal,
+            # which fill the batch where the rounds ran out, get no signal from their lengths either.
+            rewards = 2 * rewards - 1 + overlong_penalty(batch.token_mask.sum(1).view(P, G), args)  # (P, G)
             if args.overlong_filter:
                 mask = mask & ~torch.tensor(rollouts.truncated, device=mask.device)[:, None]  # (B, T)
+            correct = torch.tensor(rollouts.correct, device=mask.device).view(P, G)  # (P, G)
             mixed = (correct != correct[:, :1]).any(1, keepdim=True)  # (P, 1)
             advantages = (compute_advantages(rewards, args) * mixed).view(-1, 1).expand(mask.shape)  # (B, T)
-            anchor_logp = old_logp if args.ratio_anchor == "learner" else rollout_logp  # (B, T)
-            run.require_finite(step, sampler_logp=rollout_logp, learner_logp=old_logp, advantage=advantages)
+            tis = tis_weight(learner_logp, rollout_logp, args)  # (B, T)
+            run.log_rollouts(rewards, rollouts, learner_logp, rollout_logp, mask)
+            run.log_tokens({"entropy": entropy, "tis_weight": tis}, token_weights(mask), mask)
 
-            metrics = StepMetrics()
-            tis = tis_weight(old_logp, rollout_logp, mask, args)  # (B, T)
-            of_tis = {"tis_weight": tis, "tis_truncated": tis == args.tis_cap}  # (B, T), (B, T)
-            metrics.add({"entropy": entropy} | of_tis, token_weights(mask, args), mask)
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate(step, args)
-            with run.clock("train"):
-                for minibatch in minibatches(P, G, args):  # (b,) rows of whole groups
-                    weights = torch.zeros_like(old_logp)  # (B, T)
-                    weights[minibatch] = token_weights(mask[minibatch], args)
-                    for rows in micro_batches(minibatch, batch, args.micro_batch_tokens):
-                        logp, _ = token_logps(model, batch, rows, args)  # (b, T)
-                        loss, values = policy_loss(
-                            logp, anchor_logp[rows], rollout_logp[rows], advantages[rows], mask[rows], args
-                        )
-                        loss = tis[rows] * loss
-                        if reference:  # GRPO has the KL in the loss
-                            values["kl"] = kl_penalty(logp, ref_logp[rows])  # (b, T)
-                            loss = loss + args.kl_beta * values["kl"]
-                        metrics.add(values, weights[rows], mask[rows])
-                        loss = (weights[rows] * loss).sum()
-                        loss.backward()
-                        metrics.add_loss(loss)
-                    grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
-                    run.require_finite(step, loss=metrics.loss, gradient=grad_norm)
-                    optimizer.step()
-                    optimizer.zero_grad()
-                    metrics.add_update(grad_norm=grad_norm)
-
-            rollout = rollout_metrics(rewards, correct, rollouts, verifier.take_failures())
-            rollout |= {"sampled_prompts": rounds * P, "kept_groups": min(len(kept), P)}  # DAPO
-            run.log(step, rollout | mismatch_metrics(old_logp, rollout_logp, mask) | metrics.result())
-            if run.due(step, args.save_every):
-                run.save(step)
-            if run.interrupted:
-                break
-            run.evaluate(step, engine, verifier, held_out)
+            for minibatch in minibatches(P, G, args):  # (b,) rows of whole groups
+                weights = token_weights(mask[minibatch])  # (b, T)
+                for rows, w in micro_batches(minibatch, weights, batch, args):  # (m,), (m, T)
+                    logp = token_logps(model, batch, rows, args)  # (m, T)
+                    loss, values = policy_loss(logp, old_logp[rows], advantages[rows], args)  # (m, T)
+                    loss = tis[rows] * loss
+                    if reference:  # GRPO adds the KL to the loss
+                        values["kl"] = kl_penalty(logp, ref_logp[rows])  # (m, T)
+                        loss = loss + args.kl_beta * values["kl"]
+                    loss = (w * loss).sum()
+                    loss.backward()
+                    run.log_loss(loss, values, w, mask[rows])
+                grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
+                run.check_update(grad_norm=grad_norm)  # ends the run if it is not finite
+                optimizer.step()
+                optimizer.zero_grad()
 
 
 if __name__ == "__main__":

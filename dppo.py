@@ -4,10 +4,10 @@
     M_t = 0 where D_t > δ and the update would move r_t further from 1 (A > 0, r_t > 1 or A < 0, r_t < 1), else 1
 
 Differs from its parent grpo.py:
-- the trust region is on the distribution, not on the ratio: D is how far the policy has moved at
-  this position. A ratio of 2 on a token at 0.01 hardly moves it, one of 0.8 on a token at 0.99 does;
-- ratio and divergence are anchored on the sampler μ itself, which leaves TIS nothing to correct;
-- no std, and a token sum over the constant length limit, as in dr_grpo.py.
+- the trust region limits how far the distribution has moved at a position, D, not the ratio. A ratio of 2
+  on a token with probability 0.01 barely moves the distribution; a ratio of 0.8 on one with 0.99 does;
+- ratio and divergence are relative to the rollout policy μ itself, which leaves nothing for TIS to correct;
+- no std, and the sum over tokens is divided by the constant length limit, as in dr_grpo.py.
 
     python dppo.py
 """
@@ -18,14 +18,12 @@ from typing import Literal
 from common.batch import collate, micro_batches, minibatches
 from common.cli import fail
 from common.data import load_problems, sample_problems
-from common.engines import WeightHistory, make_engine, prompt_seeds
+from common.engines import make_engine
 from common.logprobs import batch_logps, token_logps, top_logps
-from common.metrics import StepMetrics, mismatch_metrics, rollout_metrics
 from common.models import load_model
-from common.run import Run, seed_step
-from common.schedule import learning_rate
-from common.settings import Cap, Count, CountOrZero, GroupSize, NonNegative, Positive, Rate, Settings, Share
-from common.verification.verifier import Verifier
+from common.run import Run
+from common.settings import Cap, Count, CountOrZero, Fraction, GroupSize, NonNegative, Positive, Rate, Settings
+from common.verification import Verifier
 
 import torch
 import tyro
@@ -36,48 +34,48 @@ from torch import Tensor
 class Args(Settings):
     # DPPO
     divergence: Literal["binary-tv", "binary-kl", "topk-tv", "topk-kl"] = "binary-tv"
-    """D: over {the token, all others}, or over {the sampler's K likeliest, the token, all others}."""
+    """D: over {the token, all others}, or over {the engine's K likeliest, the token, all others}."""
     delta: Positive = 0.2
     """δ: size of the trust region. Paper: TV 0.15 to 0.2, KL 0.05."""
     top_k: Count = 20
     """K of the top-K divergences. Paper 20."""
     ratio_cap: Cap = float("inf")
-    """C: cap of the ratio's weight. Paper: 5 in the scaling runs; 3 hurt in the stability study, which has none."""
+    """C: cap of the ratio's weight. Paper: 5 in the scaling runs; none in the stability study, where 3 hurt."""
     kl_beta: NonNegative = 0.0
     """β: weight of the KL to the initial model in the loss. Paper 0."""
-    ratio_anchor: Literal["learner", "sampler"] = "sampler"
-    """What μ is: the engine's log-probs, or the learner's at the rollout weights, which collapses in the paper."""
+    ratio_anchor: Literal["learner", "engine"] = "engine"
+    """Log-probs of μ: reported by the engine, or recomputed by the learner (which collapses in the paper)."""
     num_minibatches: Count = 4
-    """Parts of a rollout batch, with one optimizer update each."""
+    """Minibatches per rollout batch, with one optimizer update each."""
     update_epochs: Count = 1
     """Passes over each rollout batch; updates per batch = update_epochs * num_minibatches. Papers: 1 or 2."""
     responses_per_prompt: GroupSize = 8
-    """G: responses to each prompt, the group. Papers: 8 to 64."""
+    """G: responses per prompt, the group. Papers: 8 to 64."""
 
     # The same in every script
     steps: Count = 100
-    """Rollout batches. Real models: 100 to 1000."""
+    """Rollout batches. Large models: 100 to 1000."""
     prompts_per_step: Count = 32
     """P: different prompts in a rollout batch. Papers: 32 to 512."""
     max_response_tokens: Count = 96
     """T: length limit of a response. Reasoning models need 1,000 to 30,000."""
     temperature: Positive = 1.0
-    """Sampling temperature; every log-prob is taken at the same one."""
+    """Sampling temperature; all log-probs use the same one."""
     lr: Rate = 1e-4
     """AdamW's peak learning rate. Models of 1B and more: 5e-7 to 3e-6."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """What the learning rate does after the warm-up: it stays, or falls to 0 at the end of the run."""
+    """After the warm-up, the learning rate stays constant or falls to 0 at the end of the run."""
     warmup_steps: CountOrZero = 5
-    """Steps over which the learning rate rises from 0, in rollout batches."""
-    weight_decay: Share = 0.0
+    """Steps (rollout batches) over which the learning rate rises from 0."""
+    weight_decay: Fraction = 0.0
     """AdamW's weight decay; 0 to 0.1."""
     max_grad_norm: Positive = 1.0
     """Gradients are scaled down to this norm."""
     staleness: CountOrZero = 0
-    """k: the engine samples with the weights of k rollout batches ago, as asynchronous training does."""
+    """k: the engine samples with the weights of k rollout batches ago, as in asynchronous training."""
 
 
-def compute_advantages(rewards: Tensor, args: Args) -> Tensor:
+def compute_advantages(rewards: Tensor) -> Tensor:
     """(P, G) rewards in, (P, G) advantages out: no std (2602.04879, App. C)."""
     return rewards - rewards.mean(1, keepdim=True)
 
@@ -97,7 +95,7 @@ def divergence(mu: Tensor, pi: Tensor, kind: str) -> Tensor:
 def coarse_distribution(logp: Tensor, top: Tensor | None = None, is_top: Tensor | None = None) -> Tensor:
     """Probabilities (B, T, N) of {the sampled token, all others}, or of {K tokens, the sampled one, all others}.
 
-    `top` (B, T, K): log-probs of the sampler's K likeliest tokens; `is_top` (B, T): the sampled one is among them.
+    `top` (B, T, K): log-probs of the engine's K likeliest tokens; `is_top` (B, T): the sampled one is among them.
     """
     token = logp.exp().unsqueeze(-1)  # (B, T, 1)
     if top is not None:
@@ -106,16 +104,16 @@ def coarse_distribution(logp: Tensor, top: Tensor | None = None, is_top: Tensor 
 
 
 def policy_loss(
-    logp: Tensor, old_logp: Tensor, rollout_logp: Tensor, advantages: Tensor, mask: Tensor, args: Args, top: tuple = ()
+    logp: Tensor, old_logp: Tensor, advantages: Tensor, args: Args, top: tuple = ()
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Per-token loss (B, T) and per-token metrics, all inputs (B, T); only `logp` carries a gradient.
+    """Per-token loss and metrics; everything is (B, T), and only `logp` carries a gradient. `old_logp` is log μ.
 
-    `top`: log-probs of the sampler's K likeliest tokens, the policy's and the sampler's (B, T, K), and `is_top` (B, T).
+    `top`: log-probs of the engine's K likeliest tokens, the policy's and the engine's (B, T, K), and `is_top` (B, T).
     """
-    ratio = torch.exp(logp - rollout_logp)  # (B, T), to the sampler
+    ratio = torch.exp(logp - old_logp)  # (B, T)
     policy_top, rollout_top, is_top = top or (None, None, None)
     pi = coarse_distribution(logp.detach(), policy_top, is_top)  # (B, T, N)
-    mu = coarse_distribution(rollout_logp, rollout_top, is_top)  # (B, T, N)
+    mu = coarse_distribution(old_logp, rollout_top, is_top)  # (B, T, N)
     outside = divergence(mu, pi, args.divergence) > args.delta  # (B, T)
     clip_pos = (advantages > 0) & (ratio > 1) & outside  # (B, T)
     clip_neg = (advantages < 0) & (ratio < 1) & outside  # (B, T)
@@ -135,82 +133,55 @@ def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
 
 def main(args: Args) -> None:
     if args.divergence.startswith("topk") and args.ratio_anchor == "learner":
-        fail("--ratio-anchor learner goes with the binary divergences: the K likeliest tokens are the sampler's.")
-    with Run(args, __file__) as run:
+        fail("--ratio-anchor learner needs a binary divergence: the K likeliest tokens are the engine's.")
+    with Run(args, __file__) as run:  # the run's folder, log and checkpoints; Ctrl-C and --resume
         args, P, G = run.args, run.args.prompts_per_step, run.args.responses_per_prompt
         model, tokenizer = load_model(args)
         train, held_out = load_problems(args, model, tokenizer)
-        verifier = run.closing(Verifier(tokenizer, train + held_out, args.answer_format, args.tolerance, args.reward))
+        verifier = run.closing(Verifier(args, tokenizer, train + held_out))
         engine = run.closing(make_engine(args, model, tokenizer, train + held_out))
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
-        history = WeightHistory(model, args.staleness)
-        done = run.restore(model, tokenizer, optimizer, history=history)
-        run.evaluate(done, engine, verifier, held_out)
 
-        for step in range(done + 1, args.steps + 1):
-            seed_step(args.seed, step)
-            with run.clock("sync"):
-                engine.load_weights(history.oldest())
+        # Before each step: seed and learning rate. After it: log, checkpoint, evaluation.
+        for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
+            # Sample G responses to each of P prompts, and verify their answers.
+            engine.load_weights(model)
+            problems = sample_problems(train, P, step, args)
+            # DPPO: the top-K divergences need the engine's K likeliest tokens at each position.
+            K = min(args.top_k, model.config.vocab_size) if args.divergence.startswith("topk") else 0
+            rollouts = engine.generate(problems, G, step, top_k=K)
+            rewards = verifier(problems, rollouts)  # (P, G)
+            engine.sleep()  # frees its memory for the learner
 
-            # Generate G responses to each of P prompts, and verify their answers.
-            with run.clock("generate"):
-                problems = sample_problems(train, args.seed, (step - 1) * P, P)
-                prompts, seeds = [p.prompt_ids for p in problems], prompt_seeds(P, args.seed, step)
-                # DPPO: the top-K divergences need the sampler's K likeliest tokens at each position.
-                K = min(args.top_k, model.config.vocab_size) if args.divergence.startswith("topk") else 0
-                rollouts = engine.generate(prompts, G, args.max_response_tokens, args.temperature, seeds, K)
-            with run.clock("verify"):
-                correct = torch.tensor(verifier(problems, rollouts), device=model.device).float().view(P, G)  # (P, G)
-            engine.sleep()  # its memory is the learner's until it gets new weights
-            batch = collate(prompts, rollouts, model.device)
-            mask, rollout_logp = batch.sampled, batch.rollout_logp  # (B, T), (B, T)
+            # The learner's log-probs at the rollout weights; the engine's differ in their rounding.
+            batch = collate(problems, rollouts, model.device)
+            mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             is_top = (batch.top_ids == batch.response.unsqueeze(-1)).any(-1)  # (B, T), DPPO: sampled from those K
+            learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
+            old_logp = learner_logp if args.ratio_anchor == "learner" else rollout_logp  # (B, T)
+            ref_logp = batch_logps(reference, batch, args)[0] if reference else None  # (B, T)
+            advantages = compute_advantages(rewards).view(-1, 1).expand(mask.shape)  # (B, T)
+            run.log_rollouts(rewards, rollouts, learner_logp, rollout_logp, mask)
+            run.log_tokens({"entropy": entropy}, token_weights(mask, args), mask)  # DPPO
 
-            # The learner's own log-probs at the rollout weights; the engine's differ in their numerics.
-            with run.clock("logps"):
-                old_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
-                ref_logp = batch_logps(reference, batch, args)[0] if reference else None  # (B, T)
-            rewards = batch.rewards.view(P, G)  # (P, G)
-            advantages = compute_advantages(rewards, args).view(-1, 1).expand(mask.shape)  # (B, T)
-            anchor_logp = old_logp if args.ratio_anchor == "learner" else rollout_logp  # (B, T)
-            run.require_finite(step, sampler_logp=rollout_logp, learner_logp=old_logp, advantage=advantages)
-
-            metrics = StepMetrics()
-            metrics.add({"entropy": entropy}, token_weights(mask, args), mask)  # DPPO
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate(step, args)
-            with run.clock("train"):
-                for minibatch in minibatches(P, G, args):  # (b,) rows of whole groups
-                    weights = torch.zeros_like(old_logp)  # (B, T)
-                    weights[minibatch] = token_weights(mask[minibatch], args)
-                    for rows in micro_batches(minibatch, batch, args.micro_batch_tokens):
-                        logp, _ = token_logps(model, batch, rows, args)  # (b, T)
-                        # DPPO: the policy's log-probs of the sampler's K likeliest tokens, beside the sampler's own.
-                        top = (top_logps(model, batch, rows, args), batch.top_logp[rows], is_top[rows]) if K else ()
-                        loss, values = policy_loss(
-                            logp, old_logp[rows], anchor_logp[rows], advantages[rows], mask[rows], args, top
-                        )  # DPPO
-                        if reference:  # GRPO has the KL in the loss
-                            values["kl"] = kl_penalty(logp, ref_logp[rows])  # (b, T)
-                            loss = loss + args.kl_beta * values["kl"]
-                        metrics.add(values, weights[rows], mask[rows])
-                        loss = (weights[rows] * loss).sum()
-                        loss.backward()
-                        metrics.add_loss(loss)
-                    grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
-                    run.require_finite(step, loss=metrics.loss, gradient=grad_norm)
-                    optimizer.step()
-                    optimizer.zero_grad()
-                    metrics.add_update(grad_norm=grad_norm)
-
-            rollout = rollout_metrics(rewards, correct, rollouts, verifier.take_failures())
-            run.log(step, rollout | mismatch_metrics(old_logp, rollout_logp, mask) | metrics.result())
-            if run.due(step, args.save_every):
-                run.save(step)
-            if run.interrupted:
-                break
-            run.evaluate(step, engine, verifier, held_out)
+            for minibatch in minibatches(P, G, args):  # (b,) rows of whole groups
+                weights = token_weights(mask[minibatch], args)  # (b, T)
+                for rows, w in micro_batches(minibatch, weights, batch, args):  # (m,), (m, T)
+                    logp = token_logps(model, batch, rows, args)  # (m, T)
+                    # DPPO: the policy's log-probs of the engine's K likeliest tokens, beside the engine's own.
+                    top = (top_logps(model, batch, rows, args), batch.top_logp[rows], is_top[rows]) if K else ()
+                    loss, values = policy_loss(logp, old_logp[rows], advantages[rows], args, top)  # (m, T), DPPO
+                    if reference:  # GRPO adds the KL to the loss
+                        values["kl"] = kl_penalty(logp, ref_logp[rows])  # (m, T)
+                        loss = loss + args.kl_beta * values["kl"]
+                    loss = (w * loss).sum()
+                    loss.backward()
+                    run.log_loss(loss, values, w, mask[rows])
+                grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
+                run.check_update(grad_norm=grad_norm)  # ends the run if it is not finite
+                optimizer.step()
+                optimizer.zero_grad()
 
 
 if __name__ == "__main__":

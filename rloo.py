@@ -3,12 +3,12 @@
     ∇J(θ) = E_x E_{o_1..o_G ~ π_θ(·|x)} 1/G Σ_i (R_i - mean_{j≠i} R_j) ∇ log π_θ(o_i | x)
 
 Differs from its parent reinforce.py:
-- the baseline is per prompt, the mean reward of the other G - 1 responses to it. It does not depend
-  on the response itself, so the gradient is unbiased; the mean over all G, as in dr_grpo.py, gives
-  the same times (G - 1) / G;
-- the KL to the reference is a part of the reward, as in the paper.
-Some libraries put PPO's ratio and clip around the whole response; the paper has neither. Some
-write-ups call the line above an objective: it is a gradient.
+- the baseline is per prompt: the mean reward of the other G - 1 responses. It does not depend on the
+  response itself, so the gradient is unbiased. The mean over all G, as in dr_grpo.py, gives the same
+  gradient times (G - 1) / G;
+- the KL to the reference is part of the reward, as in the paper.
+Some libraries add PPO's ratio and clip around the whole response; the paper has neither. Some write-ups
+call the line above an objective: it is a gradient.
 
     python rloo.py
 """
@@ -18,14 +18,12 @@ from typing import Literal
 
 from common.batch import collate, micro_batches, minibatches
 from common.data import load_problems, sample_problems
-from common.engines import WeightHistory, make_engine, prompt_seeds
+from common.engines import make_engine
 from common.logprobs import batch_logps, token_logps
-from common.metrics import StepMetrics, mismatch_metrics, rollout_metrics
 from common.models import load_model
-from common.run import Run, seed_step
-from common.schedule import learning_rate
-from common.settings import Count, CountOrZero, GroupSize, NonNegative, Positive, Rate, Settings, Share
-from common.verification.verifier import Verifier
+from common.run import Run
+from common.settings import Count, CountOrZero, Fraction, GroupSize, NonNegative, Positive, Rate, Settings
+from common.verification import Verifier
 
 import torch
 import tyro
@@ -36,63 +34,61 @@ from torch import Tensor
 class Args(Settings):
     # RLOO
     kl_beta: NonNegative = 0.0
-    """β: weight of the KL to the initial model, taken from the reward. Paper 0.03 (TL;DR), 0.10 (HH)."""
+    """β: weight of the KL to the initial model, subtracted from the reward. Paper 0.03 (TL;DR), 0.10 (HH)."""
     tis_cap: NonNegative = 2.0
-    """C: cap of π_old / π_sampler, the correction for the sampler's other numerics; 0 turns it off."""
+    """C: cap of the truncated importance weight π_old / π_engine; 0 disables it."""
     num_minibatches: Count = 1
-    """Parts of a rollout batch, with one optimizer update each. Beyond 1, updates are off-policy and uncorrected."""
+    """Minibatches per rollout batch, with one update each. Beyond 1, updates are off-policy and uncorrected."""
     update_epochs: Count = 1
     """Passes over each rollout batch. Beyond 1, updates are off-policy and uncorrected."""
     responses_per_prompt: GroupSize = 8
-    """G: responses to each prompt, the group. Paper 2 and 4."""
+    """G: responses per prompt, the group. Paper 2 and 4."""
 
     # The same in every script
     steps: Count = 100
-    """Rollout batches. Real models: 100 to 1000."""
+    """Rollout batches. Large models: 100 to 1000."""
     prompts_per_step: Count = 32
     """P: different prompts in a rollout batch. Papers: 32 to 512."""
     max_response_tokens: Count = 96
     """T: length limit of a response. Reasoning models need 1,000 to 30,000."""
     temperature: Positive = 1.0
-    """Sampling temperature; every log-prob is taken at the same one."""
+    """Sampling temperature; all log-probs use the same one."""
     lr: Rate = 1e-4
     """AdamW's peak learning rate. Models of 1B and more: 5e-7 to 3e-6."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """What the learning rate does after the warm-up: it stays, or falls to 0 at the end of the run."""
+    """After the warm-up, the learning rate stays constant or falls to 0 at the end of the run."""
     warmup_steps: CountOrZero = 5
-    """Steps over which the learning rate rises from 0, in rollout batches."""
-    weight_decay: Share = 0.0
+    """Steps (rollout batches) over which the learning rate rises from 0."""
+    weight_decay: Fraction = 0.0
     """AdamW's weight decay; 0 to 0.1."""
     max_grad_norm: Positive = 1.0
     """Gradients are scaled down to this norm."""
     staleness: CountOrZero = 0
-    """k: the engine samples with the weights of k rollout batches ago, as asynchronous training does."""
+    """k: the engine samples with the weights of k rollout batches ago, as in asynchronous training."""
 
 
-def compute_advantages(rewards: Tensor, args: Args) -> Tensor:
-    """(P, G) rewards in, (P, G) advantages out: the reward less the mean of the others (2402.14740, Sec. 2.3)."""
+def compute_advantages(rewards: Tensor) -> Tensor:
+    """(P, G) rewards in, (P, G) advantages out: the reward minus the mean of the others (2402.14740, Sec. 2.3)."""
     others = (rewards.sum(1, keepdim=True) - rewards) / (rewards.shape[1] - 1)  # (P, G)
     return rewards - others
 
 
-def token_weights(mask: Tensor, args: Args) -> Tensor:
+def token_weights(mask: Tensor) -> Tensor:
     """(B, T) mask of a whole minibatch in, (B, T) weights out: 1 / B, the sum over the tokens of each response."""
     return mask / len(mask)
 
 
-def policy_loss(
-    logp: Tensor, old_logp: Tensor, rollout_logp: Tensor, advantages: Tensor, mask: Tensor, args: Args
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Per-token loss (B, T) and per-token metrics, all inputs (B, T); only `logp` carries a gradient.
+def policy_loss(logp: Tensor, old_logp: Tensor, advantages: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """Per-token loss and metrics; everything is (B, T), and only `logp` carries a gradient.
 
     This is weighted supervised learning: the value means nothing, its gradient is the policy gradient.
     """
     loss = -advantages * logp  # (B, T)
-    return loss, {"ratio": torch.exp(logp - old_logp)}  # not in the loss: it stays 1 with one update per rollout
+    return loss, {"ratio": torch.exp(logp - old_logp)}  # only logged: it stays 1 with one update per rollout batch
 
 
-def tis_weight(old_logp: Tensor, rollout_logp: Tensor, mask: Tensor, args: Args) -> Tensor:
-    """(B, T) weights of truncated importance sampling: min(π_old / π_sampler, C), token by token (Yao et al., 2025)."""
+def tis_weight(old_logp: Tensor, rollout_logp: Tensor, args: Args) -> Tensor:
+    """(B, T) weights of truncated importance sampling: min(π_old / π_engine, C) per token (Yao et al., 2025)."""
     weight = torch.exp(old_logp - rollout_logp).clamp(max=args.tis_cap)  # (B, T)
     return weight if args.tis_cap > 0 else torch.ones_like(weight)
 
@@ -100,77 +96,50 @@ def tis_weight(old_logp: Tensor, rollout_logp: Tensor, mask: Tensor, args: Args)
 def main(args: Args) -> None:
     if args.num_minibatches * args.update_epochs > 1:
         print("note: only the first update of each rollout batch is on-policy, and no ratio corrects the others")
-    with Run(args, __file__) as run:
+    with Run(args, __file__) as run:  # the run's folder, log and checkpoints; Ctrl-C and --resume
         args, P, G = run.args, run.args.prompts_per_step, run.args.responses_per_prompt
         model, tokenizer = load_model(args)
         train, held_out = load_problems(args, model, tokenizer)
-        verifier = run.closing(Verifier(tokenizer, train + held_out, args.answer_format, args.tolerance, args.reward))
+        verifier = run.closing(Verifier(args, tokenizer, train + held_out))
         engine = run.closing(make_engine(args, model, tokenizer, train + held_out))
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
-        history = WeightHistory(model, args.staleness)
-        done = run.restore(model, tokenizer, optimizer, history=history)
-        run.evaluate(done, engine, verifier, held_out)
 
-        for step in range(done + 1, args.steps + 1):
-            seed_step(args.seed, step)
-            with run.clock("sync"):
-                engine.load_weights(history.oldest())
+        # Before each step: seed and learning rate. After it: log, checkpoint, evaluation.
+        for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
+            # Sample G responses to each of P prompts, and verify their answers.
+            engine.load_weights(model)
+            problems = sample_problems(train, P, step, args)
+            rollouts = engine.generate(problems, G, step)
+            rewards = verifier(problems, rollouts)  # (P, G)
+            engine.sleep()  # frees its memory for the learner
 
-            # Generate G responses to each of P prompts, and verify their answers.
-            with run.clock("generate"):
-                problems = sample_problems(train, args.seed, (step - 1) * P, P)
-                prompts, seeds = [p.prompt_ids for p in problems], prompt_seeds(P, args.seed, step)
-                rollouts = engine.generate(prompts, G, args.max_response_tokens, args.temperature, seeds)
-            with run.clock("verify"):
-                correct = torch.tensor(verifier(problems, rollouts), device=model.device).float().view(P, G)  # (P, G)
-            engine.sleep()  # its memory is the learner's until it gets new weights
-            batch = collate(prompts, rollouts, model.device)
-            mask, rollout_logp = batch.sampled, batch.rollout_logp  # (B, T), (B, T)
-
-            # The learner's own log-probs at the rollout weights; the engine's differ in their numerics.
-            with run.clock("logps"):
-                old_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
-                ref_logp = batch_logps(reference, batch, args)[0] if reference else old_logp  # (B, T)
-            # RLOO has the KL in the reward: k1 there has the gradient of the KL itself.
+            # The learner's log-probs at the rollout weights; the engine's differ in their rounding.
+            batch = collate(problems, rollouts, model.device)
+            mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
+            old_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
+            ref_logp = batch_logps(reference, batch, args)[0] if reference else old_logp  # (B, T)
+            # RLOO subtracts the KL from the reward: there, k1 has the gradient of the KL itself.
             kl = (old_logp - ref_logp) * mask  # (B, T)
-            rewards = batch.rewards.view(P, G) - args.kl_beta * kl.sum(1).view(P, G)  # (P, G)
-            advantages = compute_advantages(rewards, args).view(-1, 1).expand(mask.shape)  # (B, T)
-            run.require_finite(step, sampler_logp=rollout_logp, learner_logp=old_logp, advantage=advantages)
+            rewards = rewards - args.kl_beta * kl.sum(1).view(P, G)  # (P, G)
+            advantages = compute_advantages(rewards).view(-1, 1).expand(mask.shape)  # (B, T)
+            tis = tis_weight(old_logp, rollout_logp, args)  # (B, T)
+            run.log_rollouts(rewards, rollouts, old_logp, rollout_logp, mask)
+            run.log_tokens({"entropy": entropy, "tis_weight": tis, "kl": kl}, token_weights(mask), mask)
 
-            metrics = StepMetrics()
-            tis = tis_weight(old_logp, rollout_logp, mask, args)  # (B, T)
-            of_tis = {"tis_weight": tis, "tis_truncated": tis == args.tis_cap}  # (B, T), (B, T)
-            metrics.add({"entropy": entropy, "kl": kl} | of_tis, token_weights(mask, args), mask)  # RLOO
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate(step, args)
-            with run.clock("train"):
-                for minibatch in minibatches(P, G, args):  # (b,) rows of whole groups
-                    weights = torch.zeros_like(old_logp)  # (B, T)
-                    weights[minibatch] = token_weights(mask[minibatch], args)
-                    for rows in micro_batches(minibatch, batch, args.micro_batch_tokens):
-                        logp, _ = token_logps(model, batch, rows, args)  # (b, T)
-                        loss, values = policy_loss(
-                            logp, old_logp[rows], rollout_logp[rows], advantages[rows], mask[rows], args
-                        )
-                        loss = tis[rows] * loss
-                        metrics.add(values, weights[rows], mask[rows])
-                        loss = (weights[rows] * loss).sum()
-                        loss.backward()
-                        metrics.add_loss(loss)
-                    grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
-                    run.require_finite(step, loss=metrics.loss, gradient=grad_norm)
-                    optimizer.step()
-                    optimizer.zero_grad()
-                    metrics.add_update(grad_norm=grad_norm)
-
-            rollout = rollout_metrics(rewards, correct, rollouts, verifier.take_failures())
-            run.log(step, rollout | mismatch_metrics(old_logp, rollout_logp, mask) | metrics.result())
-            if run.due(step, args.save_every):
-                run.save(step)
-            if run.interrupted:
-                break
-            run.evaluate(step, engine, verifier, held_out)
+            for minibatch in minibatches(P, G, args):  # (b,) rows of whole groups
+                weights = token_weights(mask[minibatch])  # (b, T)
+                for rows, w in micro_batches(minibatch, weights, batch, args):  # (m,), (m, T)
+                    logp = token_logps(model, batch, rows, args)  # (m, T)
+                    loss, values = policy_loss(logp, old_logp[rows], advantages[rows])  # (m, T)
+                    loss = tis[rows] * loss
+                    loss = (w * loss).sum()
+                    loss.backward()
+                    run.log_loss(loss, values, w, mask[rows])
+                grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
+                run.check_update(grad_norm=grad_norm)  # ends the run if it is not finite
+                optimizer.step()
+                optimizer.zero_grad()
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from common.distributed import rank, world_size
-from common.records import Rollouts
+from common.records import Problem, Rollouts
 from common.settings import Settings
 
 import torch
@@ -23,43 +23,43 @@ class Batch:
     tokens: Tensor  # (B, S) prompt, response, padding
     prompt_lengths: Tensor  # (B,)
     response: Tensor  # (B, T) the response's tokens alone
-    mask: Tensor  # (B, T) True on the tokens of the response, EOS included
-    sampled: Tensor  # (B, T) True on those that the engine sampled; what was put there instead has no loss
+    token_mask: Tensor  # (B, T) True on every token of the response, EOS included
+    response_mask: (
+        Tensor  # (B, T) True on those that the engine sampled; inserted tokens, such as a tool's, have no loss
+    )
     rollout_logp: Tensor  # (B, T) what the engine reported, 0 on padding
-    rewards: Tensor  # (B,) once they were judged: 1 where right, or those of --reward
-    # (B, T, K) the engine's likeliest tokens and their log-probs, only where they were asked for; K is 0 otherwise
+    # (B, T, K) the engine's K likeliest tokens and their log-probs; K is 0 unless they were asked for
     top_ids: Tensor
     top_logp: Tensor
 
     @property
     def lengths(self) -> Tensor:
         """(B,) tokens of each row, without padding."""
-        return self.prompt_lengths + self.mask.sum(1)
+        return self.prompt_lengths + self.token_mask.sum(1)
 
 
-def collate(prompt_ids: list[list[int]], rollouts: Rollouts, device: torch.device | str) -> Batch:
-    """The B = P·G rows of P prompts and their responses."""
-    G = len(rollouts.tokens) // len(prompt_ids)
-    prompts = [torch.tensor(ids) for ids in prompt_ids for _ in range(G)]
+def collate(problems: list[Problem], rollouts: Rollouts, device: torch.device | str) -> Batch:
+    """The B = P·G rows of P problems and their responses."""
+    G = len(rollouts.tokens) // len(problems)
+    prompts = [torch.tensor(problem.prompt_ids) for problem in problems for _ in range(G)]
     responses = [torch.tensor(ids) for ids in rollouts.tokens]
     rows = [torch.cat(pair) for pair in zip(prompts, responses, strict=True)]
     lengths = torch.tensor([len(ids) for ids in responses])  # (B,)
-    mask = torch.arange(int(lengths.max())) < lengths[:, None]  # (B, T)
-    rollout_logp, sampled = torch.zeros(mask.shape), mask.clone()  # (B, T), (B, T)
-    rollout_logp[mask] = torch.tensor([logp for row in rollouts.logps for logp in row])
-    sampled[mask] = torch.tensor([was for row in rollouts.sampled for was in row])
+    token_mask = torch.arange(int(lengths.max())) < lengths[:, None]  # (B, T)
+    rollout_logp, response_mask = torch.zeros(token_mask.shape), token_mask.clone()  # (B, T), (B, T)
+    rollout_logp[token_mask] = torch.tensor([logp for row in rollouts.logps for logp in row])
+    response_mask[token_mask] = torch.tensor([was_sampled for row in rollouts.sampled for was_sampled in row])
     K = rollouts.top_ids[0].shape[1] if rollouts.top_ids else 0
-    top_ids, top_logp = torch.zeros(*mask.shape, K, dtype=torch.long), torch.zeros(*mask.shape, K)  # (B, T, K)
+    top_ids, top_logp = torch.zeros(*token_mask.shape, K, dtype=torch.long), torch.zeros(*token_mask.shape, K)
     if K:
-        top_ids[mask], top_logp[mask] = torch.cat(rollouts.top_ids), torch.cat(rollouts.top_logps)
+        top_ids[token_mask], top_logp[token_mask] = torch.cat(rollouts.top_ids), torch.cat(rollouts.top_logps)
     return Batch(
         tokens=pad_sequence(rows, batch_first=True).to(device),
         prompt_lengths=torch.tensor([len(ids) for ids in prompts]).to(device),
         response=pad_sequence(responses, batch_first=True).to(device),
-        mask=mask.to(device),
-        sampled=sampled.to(device),
+        token_mask=token_mask.to(device),
+        response_mask=response_mask.to(device),
         rollout_logp=rollout_logp.to(device),
-        rewards=torch.tensor(rollouts.rewards, dtype=torch.float).to(device),
         top_ids=top_ids.to(device),
         top_logp=top_logp.to(device),
     )
@@ -72,12 +72,23 @@ def minibatches(P: int, G: int, args: Settings) -> Iterator[Tensor]:
             yield (groups[:, None] * G + torch.arange(G)).flatten()
 
 
-def micro_batches(rows: Tensor, batch: Batch, max_tokens: int) -> Iterator[Tensor]:
-    """Split row numbers into parts of at most `max_tokens` padded tokens, rows of like length together.
+def micro_batches(minibatch: Tensor, weights: Tensor, batch: Batch, args: Settings) -> Iterator[tuple[Tensor, Tensor]]:
+    """Row numbers and token weights, (m,) and (m, T), of each micro-batch of a minibatch with (b,) and (b, T).
 
-    How rows are split is a matter of memory and speed only: the loss and its gradient are sums over
-    rows, with weights fixed before. Several processes are dealt the rows in the order of their
-    length; all make the same number of passes, the last perhaps without rows, to keep step.
+    The split changes memory use and speed, not the result: the loss and its gradient are sums over
+    rows, with weights that are fixed before the split.
+    """
+    of_all = weights.new_zeros(batch.token_mask.shape)  # (B, T)
+    of_all[minibatch] = weights
+    for rows in split_rows(minibatch, batch, args.micro_batch_tokens):
+        yield rows, of_all[rows]
+
+
+def split_rows(rows: Tensor, batch: Batch, max_tokens: int) -> Iterator[Tensor]:
+    """Split row numbers into parts of at most `max_tokens` padded tokens, rows of similar length together.
+
+    Several processes are dealt the rows in order of their length. All make the same number of passes,
+    the last ones perhaps without rows, because they exchange gradients in each.
     """
     lengths = batch.lengths[rows].cpu()  # (b,)
     rows = rows[lengths.argsort(descending=True, stable=True)]
@@ -90,9 +101,9 @@ def micro_batches(rows: Tensor, batch: Batch, max_tokens: int) -> Iterator[Tenso
 
 
 def parts(rows: Tensor, batch: Batch, max_tokens: int) -> Iterator[Tensor]:
-    """Cut row numbers in order of falling length into parts of at most `max_tokens` padded tokens.
+    """Cut row numbers, sorted by decreasing length, into parts of at most `max_tokens` padded tokens.
 
-    A row longer than that stands alone. A part also ends where its padding would exceed a sixteenth of
+    A longer row is a part of its own. A part also ends where its padding would exceed a sixteenth of
     `max_tokens`: one more pass costs less than that.
     """
     lengths = batch.lengths[rows].tolist()

@@ -14,7 +14,7 @@ def fail(message: str, code: int = 2) -> NoReturn:
 
     Of several processes only the first to fail says so.
     """
-    if distributed.speaks():
+    if distributed.may_report():
         print(f"error: {message}", file=sys.stderr, flush=True)
     raise SystemExit(code)
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from common.verification.answers import last_boxed, parse_number
 from common.cli import fail, first_line, flag
 from worlds.countdown.problems import Countdown, countdown_problem
-from worlds.reasoning_gym import GymAnswer, gym_problems
+from common.records import ScoredAnswer as GymAnswer
 from common.models import context_length
 from common.records import Problem
 from common.settings import (
@@ -385,7 +385,11 @@ def sample_rows(rows: list[R], seed: int, start: int, count: int) -> list[R]:
     return sampled
 
 
-def sample_problems(problems: list[Problem], seed: int, start: int, count: int) -> list[Problem]:
+def sample_problems(problems: list[Problem], count: int, number: int, args) -> list[Problem]:
+    return problem_stream(problems, args.seed, (number - 1) * count, count)
+
+
+def problem_stream(problems: list[Problem], seed: int, start: int, count: int) -> list[Problem]:
     """`sample_rows` of problems; of several data sets each has a stream of its own.
 
     Chance decides from which the next problem comes, each with its share, by the seed and the problem's number alone.

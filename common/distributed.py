@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_map_only
 
 TIMEOUT = timedelta(minutes=30)  # that the others wait for one process: generation and evaluation differ in length
-PATIENCE = 10  # seconds for which a process that failed waits for the first one to say why
+GRACE_SECONDS = 10  # that a failed process waits for the first one to report why
 T = TypeVar("T")
 store: dist.Store | None = None  # what the processes know of one another, kept by torchrun
 
@@ -67,12 +67,12 @@ def close() -> None:
         dist.destroy_process_group()
 
 
-def speaks() -> bool:
+def may_report() -> bool:
     """Whether this process may say why the run ends: the first that has to, if they can ask each other."""
     if world_size() == 1:
         return True
     if store is None:  # torchrun ends all others once one has ended, be it before the first one has spoken
-        time.sleep(PATIENCE if rank() > 0 else 0)
+        time.sleep(GRACE_SECONDS if rank() > 0 else 0)
         return True
     if threading.current_thread() is threading.main_thread():  # what torchrun sends now must not end the sentence
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -90,10 +90,10 @@ def another_failed() -> bool:
         return True
 
 
-# Shares and sums
+# Shards and sums
 
 
-def share(count: int) -> slice:
+def shard(count: int) -> slice:
     """The part of `count` things that is this process's."""
     return slice(count * rank() // world_size(), count * (rank() + 1) // world_size())
 

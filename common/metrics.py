@@ -1,6 +1,8 @@
 """What a run logs in each step, besides the method's own numbers."""
 
+import json
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 from common.distributed import gather, world_size
@@ -11,10 +13,10 @@ from torch import Tensor
 
 
 class StepMetrics:
-    """Averages of one step, taken exactly as the loss is.
+    """Averages over one step, weighted exactly as the loss is.
 
-    Values per token count with the weight that the token has in the loss, over all minibatches of
-    the step; so a curve speaks of what was optimized, not of the last micro-batch.
+    A per-token value has the weight that the token has in the loss, over all minibatches of the
+    step, so a curve describes what was optimized, not the last micro-batch.
     """
 
     def __init__(self) -> None:
@@ -24,7 +26,7 @@ class StepMetrics:
         self.loss = 0.0  # of the update under way
 
     def add(self, values: dict[str, Tensor], weights: Tensor, mask: Tensor) -> None:
-        """Per-token values, their weights and the mask, all (b, T); of "ratio", also min and max."""
+        """Per-token values, their weights and the mask, all (b, T); "ratio" also has its min and max logged."""
         for name, value in values.items():
             self.sums[name] += (weights * value.detach()).sum().item()
             self.weights[name] += weights.sum().item()
@@ -34,11 +36,11 @@ class StepMetrics:
                 self.extremes["ratio_max"] = max(self.extremes.get("ratio_max", 0.0), high.item())
 
     def add_loss(self, loss: Tensor) -> None:
-        """A micro-batch's part of the loss; the parts of an update add up, and their mean over updates is reported."""
+        """A micro-batch's part of the loss. The parts of an update add up; the mean over updates is reported."""
         self.loss += loss.item()
 
     def add_update(self, **values: Tensor) -> None:
-        """End an update; of each value the plain mean over updates is reported."""
+        """End an update; the mean of each value over the step's updates is reported."""
         for name, value in values.items():
             self.sums[name] += float(value)
             self.weights[name] += 1.0
@@ -57,25 +59,25 @@ class StepMetrics:
         return means | ({"ratio_min": min(lows), "ratio_max": max(highs)} if lows else {})
 
 
-def rollout_metrics(rewards: Tensor, correct: Tensor, rollouts: Rollouts, failures: int) -> dict[str, Any]:
-    """What is known before any update; rewards and correct are (P, G), failures what could not be judged."""
-    flat = correct.flatten().bool().cpu()  # (B,)
+def rollout_metrics(rewards: Tensor, rollouts: Rollouts) -> dict[str, Any]:
+    """What is known before any update; rewards are (P, G)."""
+    correct = torch.tensor(rollouts.correct).float()  # (B,)
+    is_correct = correct.bool()  # (B,)
     lengths = torch.tensor([len(tokens) for tokens in rollouts.tokens]).float()  # (B,)
     return {
         "reward": rewards.mean().item(),
-        "accuracy": flat.float().mean().item(),
+        "accuracy": is_correct.float().mean().item(),
         "length": lengths.mean().item(),
-        "length_correct": lengths[flat].mean().item() if flat.any() else None,
-        "length_wrong": lengths[~flat].mean().item() if not flat.all() else None,
-        "truncated": sum(rollouts.truncated) / len(flat),
+        "length_correct": lengths[is_correct].mean().item() if is_correct.any() else None,
+        "length_incorrect": lengths[~is_correct].mean().item() if not is_correct.all() else None,
+        "truncated": sum(rollouts.truncated) / len(correct),
         "zero_std_groups": (rewards == rewards[:, :1]).all(1).float().mean().item(),
         "response_tokens": int(lengths.sum()),
-        "verifier_failures": failures,
     }
 
 
 def mismatch_metrics(old_logp: Tensor, rollout_logp: Tensor, mask: Tensor) -> dict[str, float | None]:
-    """How far the sampler's probabilities are from the learner's at the rollout weights, all (B, T)."""
+    """How far the engine's probabilities are from the learner's at the rollout weights, all (B, T)."""
     if not mask.any():  # every response was filtered out
         return {}
     difference = (old_logp.exp() - rollout_logp.exp()).abs()[mask]  # (N,)
@@ -84,3 +86,15 @@ def mismatch_metrics(old_logp: Tensor, rollout_logp: Tensor, mask: Tensor) -> di
         "mismatch_max": difference.max().item(),
         "tis": torch.exp(old_logp - rollout_logp)[mask].mean().item(),  # before the cap
     }
+
+
+def read_metrics(run_dir: Path) -> list[dict]:
+    """What a run logged, one row per step; a line that a kill cut off is skipped."""
+    rows: dict[int, dict] = {}
+    for line in (run_dir / "metrics.jsonl").read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            row = json.loads(line)
+            rows.setdefault(row["step"], {}).update(row)
+        except (ValueError, TypeError, KeyError):
+            continue
+    return [rows[step] for step in sorted(rows)]

@@ -16,7 +16,11 @@ from transformers.utils import logging
 logging.disable_progress_bar()
 
 WORLDS = Path(__file__).parent.parent / "worlds"
-EMBEDDED = {"sums": WORLDS / "sums" / "model", "sums-filler": WORLDS / "sums" / "filler", "products": WORLDS / "products" / "model"}
+EMBEDDED = {
+    "sums": WORLDS / "sums" / "model",
+    "sums-filler": WORLDS / "sums" / "filler",
+    "products": WORLDS / "products" / "model",
+}
 
 
 def model_path(name: str) -> str:

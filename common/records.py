@@ -46,8 +46,8 @@ class Rollouts:
     # Only where they were asked for: the K likeliest tokens at each position and their log-probs.
     top_ids: list[Tensor] = field(default_factory=list)  # each (|o|, K)
     top_logps: list[Tensor] = field(default_factory=list)  # each (|o|, K)
-    # Set by the verifier: 1 where the answer is correct. Rewards are what the verifier returns; they may be others.
-    correct: list[float] = field(default_factory=list)
+    # Set by the verifier: whether each answer is correct. Its rewards, which it returns, may be something else.
+    correct: list[bool] = field(default_factory=list)
 
     def select(self, rows: Iterable[int]) -> "Rollouts":
         """The responses of these rows."""

@@ -31,7 +31,7 @@ CountOrZero = Annotated[int, Ge(0)]
 GroupSize = Annotated[int, Ge(2)]  # of methods that compare the responses of a group
 Positive = Annotated[float, Interval(gt=0, le=1e6)]
 NonNegative = Annotated[float, Interval(ge=0, le=1e6)]
-Share = Annotated[float, Interval(ge=0, le=1)]
+Fraction = Annotated[float, Interval(ge=0, le=1)]
 Rate = Annotated[float, Interval(gt=0, le=1)]
 Seed = Annotated[int, Interval(ge=0, lt=1 << 32)]
 Names = str | tuple[str, ...]
@@ -195,7 +195,7 @@ class Settings(DataSettings):
         for a, b in (("prompts_per_step", "responses_per_prompt"), ("eval_problems", "eval_samples")):
             if getattr(args, a) * getattr(args, b) > MOST_RESPONSES:
                 fail(f"{flag(a)} times {flag(b)} is more than {MOST_RESPONSES} responses at once: lower one of them.")
-        if getattr(args, "ratio_anchor", None) == "sampler" and getattr(args, "tis_cap", 0) > 0:
+        if getattr(args, "ratio_anchor", None) == "engine" and getattr(args, "tis_cap", 0) > 0:
             fail("--ratio-anchor sampler needs --tis-cap 0: a ratio to the sampler corrects for its numerics already.")
         names = dataset_names(args)
         if args.eval_problems < len(names):

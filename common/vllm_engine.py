@@ -22,7 +22,7 @@ if not torch.cuda.is_available():
 
 from common.cli import fail, first_line
 from common.distributed import has_bf16, local, world_size
-from common.engines import InFlight, Weights, rounded
+from common.engines import Engine, InFlight, Weights, rounded
 from common.models import eos_ids, model_path
 from common.records import Rollouts
 from common.settings import ModelSettings
@@ -64,11 +64,12 @@ def check_memory(args: ModelSettings, model: Any, total: int) -> None:
         )
 
 
-class VLLMEngine:
+class VLLMEngine(Engine):
     """vLLM with the learner's weights: what it reports is the distribution that it sampled from."""
 
     def __init__(self, args: ModelSettings, model: Any, tokenizer: Any, longest: int) -> None:
         """`longest` is the length of the longest prompt plus response, in tokens."""
+        super().__init__(args)
         if not vllm.__version__.startswith(SUPPORTED):
             fail(f"vLLM {vllm.__version__} is installed; these scripts need {SUPPORTED[0]} (requirements-vllm.txt).")
         gpu = torch.cuda.is_available()
@@ -112,17 +113,16 @@ class VLLMEngine:
             reason = error.errors()[0]["msg"] if isinstance(error, pydantic.ValidationError) else first_line(error)
             fail(f"--engine vllm cannot start with --model {args.model}: {reason}")
 
-    def generate(
+    def sample(
         self,
         prompt_ids: list[list[int]],
         n: int,
-        max_tokens: int | list[int],
+        limits: list[int],
         temperature: float,
         seeds: list[int],
         top_k: int = 0,
         in_flight: InFlight | None = None,
     ) -> Rollouts:
-        limits = max_tokens if isinstance(max_tokens, list) else [max_tokens] * len(prompt_ids)
         params = [
             vllm.SamplingParams(
                 n=n,
@@ -171,11 +171,11 @@ class VLLMEngine:
         return rollouts
 
     def sleep(self) -> None:
-        """Free weights and KV cache; both are renewed by the next `load_weights`."""
+        """Free weights and KV cache; both are renewed by the next `update`."""
         if self.sleeps and not self.llm.llm_engine.is_sleeping():
             self.llm.sleep(level=2)
 
-    def load_weights(self, weights: Weights) -> None:
+    def update(self, weights: Weights) -> None:
         if self.sleeps:
             self.llm.wake_up()
         self.reload(weights)

@@ -6,14 +6,14 @@
     A_new = z-score of R among the rewards of the group        A_all = the same among all rewards of x so far
 
 Differs from its parent grpo.py:
-- the clip bounds what a token changes, |r - 1| π_θ ≤ ε, in place of |r - 1|: an unlikely token may grow
-  to many times its probability, of which GRPO's clip would leave it next to nothing;
-- rewards of earlier visits count too: a group without signal now has one, if the prompt had one before;
-- responses are summed, not averaged: as AdamW takes gradients of any size, only their clipping notices.
-As in the authors' code a ratio beyond c has no gradient where the advantage is negative, and A_all has the variances
-of the visits pooled. Their token weights are means over all tokens of a micro-batch, not Eq. 8, which is here.
+- the clip bounds the change of a token's probability, |r - 1| π_θ ≤ ε, instead of |r - 1|: an unlikely token
+  may grow to many times its probability, which GRPO's clip would hardly allow;
+- rewards of earlier visits count too: a group without signal still has one, if the prompt had one before;
+- responses are summed, not averaged. AdamW ignores the gradient's scale, so only gradient clipping notices.
+As in the authors' code, a ratio beyond c has no gradient where the advantage is negative, and A_all pools the
+variances of the visits. Their token weights are means over all tokens of a micro-batch, not Eq. 8, which is here.
 
-    python -m methods.dcpo
+    python methods/dcpo.py
 """
 
 from dataclasses import dataclass
@@ -21,14 +21,12 @@ from typing import Annotated, Literal
 
 from common.batch import collate, micro_batches, minibatches
 from common.data import load_problems, sample_problems
-from common.engines import WeightHistory, make_engine, prompt_seeds
+from common.engines import make_engine
 from common.logprobs import batch_logps, token_logps
-from common.metrics import StepMetrics, mismatch_metrics, rollout_metrics
 from common.models import load_model
-from common.run import Run, seed_step
-from common.schedule import learning_rate
-from common.settings import Count, CountOrZero, GroupSize, NonNegative, Positive, Rate, Settings, Share
-from common.verification.verifier import Verifier
+from common.run import Run
+from common.settings import Count, CountOrZero, Fraction, GroupSize, NonNegative, Positive, Rate, Settings
+from common.verification import Verifier
 
 import torch
 import tyro
@@ -40,47 +38,47 @@ from torch import Tensor
 class Args(Settings):
     # DCPO
     clip_eps_low: Positive = 0.16
-    """ε_low: how much a token may lose. Paper 0.16: a certain token's gradient ends at a ratio of 0.8."""
+    """ε_low: how much probability a token may lose. Paper 0.16: a certain token's gradient ends at a ratio of 0.8."""
     clip_eps_high: Positive = 0.2
-    """ε_high: how much a token may gain. Paper 0.2, the authors' script 0.28."""
+    """ε_high: how much probability a token may gain. Paper 0.2, the authors' script 0.28."""
     ratio_cap: Annotated[float, Interval(ge=1, le=1e6)] = 10.0
-    """c: no ratio beyond it has a gradient, whatever the sign of the advantage. Paper 10."""
+    """c: a ratio beyond it has no gradient, whatever the sign of the advantage. Paper 10."""
     ddof: Literal[0, 1] = 1
-    """Std of the group divides by G - ddof: 1 is the sample std of most code, 0 the population's."""
+    """The group's std divides by G - ddof: 1 gives the sample std of most code, 0 the population std."""
     kl_beta: NonNegative = 0.0
     """β: weight of the KL to the initial model in the loss. Paper 0."""
-    ratio_anchor: Literal["learner", "sampler"] = "learner"
-    """Denominator of the ratio: π_old as the learner computes it, or as the engine reported it (then --tis-cap 0)."""
+    ratio_anchor: Literal["learner", "engine"] = "learner"
+    """Log-probs in the ratio's denominator: recomputed by the learner, or reported by the engine (then --tis-cap 0)."""
     tis_cap: NonNegative = 2.0
-    """C: cap of π_old / π_sampler, the correction for the sampler's other numerics; 0 turns it off."""
+    """C: cap of the truncated importance weight π_old / π_engine; 0 disables it."""
     num_minibatches: Count = 4
-    """Parts of a rollout batch, with one optimizer update each."""
+    """Minibatches per rollout batch, with one optimizer update each."""
     update_epochs: Count = 1
     """Passes over each rollout batch; updates per batch = update_epochs * num_minibatches. Papers: 1 or 2."""
     responses_per_prompt: GroupSize = 8
-    """G: responses to each prompt, the group. Papers: 8 to 64."""
+    """G: responses per prompt, the group. Papers: 8 to 64."""
 
     # The same in every script
     steps: Count = 100
-    """Rollout batches. Real models: 100 to 1000."""
+    """Rollout batches. Large models: 100 to 1000."""
     prompts_per_step: Count = 32
     """P: different prompts in a rollout batch. Papers: 32 to 512."""
     max_response_tokens: Count = 96
     """T: length limit of a response. Reasoning models need 1,000 to 30,000."""
     temperature: Positive = 1.0
-    """Sampling temperature; every log-prob is taken at the same one."""
+    """Sampling temperature; all log-probs use the same one."""
     lr: Rate = 1e-4
     """AdamW's peak learning rate. Models of 1B and more: 5e-7 to 3e-6."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """What the learning rate does after the warm-up: it stays, or falls to 0 at the end of the run."""
+    """After the warm-up, the learning rate stays constant or falls to 0 at the end of the run."""
     warmup_steps: CountOrZero = 5
-    """Steps over which the learning rate rises from 0, in rollout batches."""
-    weight_decay: Share = 0.0
+    """Steps (rollout batches) over which the learning rate rises from 0."""
+    weight_decay: Fraction = 0.0
     """AdamW's weight decay; 0 to 0.1."""
     max_grad_norm: Positive = 1.0
     """Gradients are scaled down to this norm."""
     staleness: CountOrZero = 0
-    """k: the engine samples with the weights of k rollout batches ago, as asynchronous training does."""
+    """k: the engine samples with the weights of k rollout batches ago, as in asynchronous training."""
 
 
 def remember(seen: dict, prompts: list[list[int]], rewards: Tensor, args: Args) -> Tensor:
@@ -101,7 +99,7 @@ def compute_advantages(rewards: Tensor, so_far: Tensor, args: Args) -> Tensor:
     mean = rewards.mean(1, keepdim=True)  # (P, 1)
     std = rewards.std(1, correction=args.ddof, keepdim=True)  # (P, 1)
     visits, mean_of_all, var_of_all = so_far.split(1, dim=1)  # (P, 1) each
-    # The paper has no ε; 1e-6 only keeps rewards without spread at 0 instead of 0 / 0.
+    # The paper has no ε; 1e-6 only makes equal rewards 0 instead of 0 / 0.
     new = (rewards - mean) / (std + 1e-6)  # (P, G)
     of_all = (rewards - mean_of_all) / (var_of_all.sqrt() + 1e-6)  # (P, G)
     smooth_new = (1 - 1 / visits) * new + 1 / visits * of_all  # (P, G)
@@ -114,19 +112,17 @@ def token_weights(mask: Tensor, args: Args) -> Tensor:
     return mask * args.responses_per_prompt / (len(mask) * mask.sum(1, keepdim=True))
 
 
-def policy_loss(
-    logp: Tensor, old_logp: Tensor, rollout_logp: Tensor, advantages: Tensor, mask: Tensor, args: Args
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Per-token loss (B, T) and per-token metrics, all inputs (B, T); only `logp` carries a gradient.
+def policy_loss(logp: Tensor, old_logp: Tensor, advantages: Tensor, args: Args) -> tuple[Tensor, dict[str, Tensor]]:
+    """Per-token loss and metrics; everything is (B, T), and only `logp` carries a gradient.
 
-    On-policy every ratio is 1, and the loss -G times the mean of the advantages: 0 at the first visits of all prompts.
+    On-policy, every ratio is 1 and the loss is -G times the mean advantage: 0 at the first visits of all prompts.
     """
     ratio = torch.exp(logp - old_logp)  # (B, T)
     low = 0.5 + 0.5 * (1 - 4 * args.clip_eps_low * torch.exp(-old_logp)).clamp(min=0).sqrt()  # (B, T)
     high = 0.5 + 0.5 * (1 + 4 * args.clip_eps_high * torch.exp(-old_logp)).sqrt()  # (B, T)
     high = high.clamp(max=args.ratio_cap)  # (B, T)
     clipped_ratio = ratio.clamp(low, high)  # (B, T)
-    # The minimum makes the clip one-sided: a ratio that moved the wrong way has its gradient, up to the cap.
+    # The minimum makes the clip one-sided: a ratio that moved the wrong way keeps its gradient, up to the cap.
     loss = -torch.min(ratio.clamp(max=args.ratio_cap) * advantages, clipped_ratio * advantages)  # (B, T)
     return loss, {
         "ratio": ratio,
@@ -135,8 +131,8 @@ def policy_loss(
     }
 
 
-def tis_weight(old_logp: Tensor, rollout_logp: Tensor, mask: Tensor, args: Args) -> Tensor:
-    """(B, T) weights of truncated importance sampling: min(π_old / π_sampler, C), token by token (Yao et al., 2025)."""
+def tis_weight(old_logp: Tensor, rollout_logp: Tensor, args: Args) -> Tensor:
+    """(B, T) weights of truncated importance sampling: min(π_old / π_engine, C) per token (Yao et al., 2025)."""
     weight = torch.exp(old_logp - rollout_logp).clamp(max=args.tis_cap)  # (B, T)
     return weight if args.tis_cap > 0 else torch.ones_like(weight)
 
@@ -150,81 +146,54 @@ def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
 
 
 def main(args: Args) -> None:
-    with Run(args, __file__) as run:
+    with Run(args, __file__) as run:  # the run's folder, log and checkpoints; Ctrl-C and --resume
         args, P, G = run.args, run.args.prompts_per_step, run.args.responses_per_prompt
         model, tokenizer = load_model(args)
         train, held_out = load_problems(args, model, tokenizer)
-        verifier = run.closing(Verifier(tokenizer, train + held_out, args.answer_format, args.tolerance, args.reward))
+        verifier = run.closing(Verifier(args, tokenizer, train + held_out))
         engine = run.closing(make_engine(args, model, tokenizer, train + held_out))
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
-        history = WeightHistory(model, args.staleness)
-        done = run.restore(model, tokenizer, optimizer, history=history)
-        seen = run.saved("seen", {})  # DCPO: visits of each prompt, mean and variance of its rewards
-        run.evaluate(done, engine, verifier, held_out)
 
-        for step in range(done + 1, args.steps + 1):
-            seed_step(args.seed, step)
-            with run.clock("sync"):
-                engine.load_weights(history.oldest())
+        run.state["seen"] = {}  # DCPO: visits of each prompt, mean and variance of its rewards
 
-            # Generate G responses to each of P prompts, and verify their answers.
-            with run.clock("generate"):
-                problems = sample_problems(train, args.seed, (step - 1) * P, P)
-                prompts, seeds = [p.prompt_ids for p in problems], prompt_seeds(P, args.seed, step)
-                rollouts = engine.generate(prompts, G, args.max_response_tokens, args.temperature, seeds)
-            with run.clock("verify"):
-                correct = torch.tensor(verifier(problems, rollouts), device=model.device).float().view(P, G)  # (P, G)
-            engine.sleep()  # its memory is the learner's until it gets new weights
-            batch = collate(prompts, rollouts, model.device)
-            mask, rollout_logp = batch.sampled, batch.rollout_logp  # (B, T), (B, T)
+        # Before each step: seed and learning rate. After it: log, checkpoint, evaluation.
+        for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
+            # Sample G responses to each of P prompts, and verify their answers.
+            engine.load_weights(model)
+            problems = sample_problems(train, P, step, args)
+            rollouts = engine.generate(problems, G, step)
+            rewards = verifier(problems, rollouts)  # (P, G)
+            engine.sleep()  # frees its memory for the learner
 
-            # The learner's own log-probs at the rollout weights; the engine's differ in their numerics.
-            with run.clock("logps"):
-                old_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
-                ref_logp = batch_logps(reference, batch, args)[0] if reference else None  # (B, T)
-            rewards = batch.rewards.view(P, G)  # (P, G)
-            so_far = remember(seen, prompts, rewards, args)  # (P, 3), DCPO
+            # The learner's log-probs at the rollout weights; the engine's differ in their rounding.
+            batch = collate(problems, rollouts, model.device)
+            mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
+            learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
+            old_logp = learner_logp if args.ratio_anchor == "learner" else rollout_logp  # (B, T)
+            ref_logp = batch_logps(reference, batch, args)[0] if reference else None  # (B, T)
+            so_far = remember(run.state["seen"], [p.prompt_ids for p in problems], rewards, args)  # (P, 3), DCPO
             advantages = compute_advantages(rewards, so_far, args).view(-1, 1).expand(mask.shape)  # (B, T)
-            anchor_logp = old_logp if args.ratio_anchor == "learner" else rollout_logp  # (B, T)
-            run.require_finite(step, sampler_logp=rollout_logp, learner_logp=old_logp, advantage=advantages)
+            tis = tis_weight(learner_logp, rollout_logp, args)  # (B, T)
+            run.log_rollouts(rewards, rollouts, learner_logp, rollout_logp, mask)
+            run.log_tokens({"entropy": entropy, "tis_weight": tis}, token_weights(mask, args), mask)
 
-            metrics = StepMetrics()
-            tis = tis_weight(old_logp, rollout_logp, mask, args)  # (B, T)
-            of_tis = {"tis_weight": tis, "tis_truncated": tis == args.tis_cap}  # (B, T), (B, T)
-            metrics.add({"entropy": entropy} | of_tis, token_weights(mask, args), mask)
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate(step, args)
-            with run.clock("train"):
-                for minibatch in minibatches(P, G, args):  # (b,) rows of whole groups
-                    weights = torch.zeros_like(old_logp)  # (B, T)
-                    weights[minibatch] = token_weights(mask[minibatch], args)
-                    for rows in micro_batches(minibatch, batch, args.micro_batch_tokens):
-                        logp, _ = token_logps(model, batch, rows, args)  # (b, T)
-                        loss, values = policy_loss(
-                            logp, anchor_logp[rows], rollout_logp[rows], advantages[rows], mask[rows], args
-                        )
-                        loss = tis[rows] * loss
-                        if reference:  # GRPO has the KL in the loss
-                            values["kl"] = kl_penalty(logp, ref_logp[rows])  # (b, T)
-                            loss = loss + args.kl_beta * values["kl"]
-                        metrics.add(values, weights[rows], mask[rows])
-                        loss = (weights[rows] * loss).sum()
-                        loss.backward()
-                        metrics.add_loss(loss)
-                    grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
-                    run.require_finite(step, loss=metrics.loss, gradient=grad_norm)
-                    optimizer.step()
-                    optimizer.zero_grad()
-                    metrics.add_update(grad_norm=grad_norm)
-
-            rollout = rollout_metrics(rewards, correct, rollouts, verifier.take_failures())
-            run.log(step, rollout | mismatch_metrics(old_logp, rollout_logp, mask) | metrics.result())
-            if run.due(step, args.save_every):
-                run.save(step, seen=seen)  # DCPO
-            if run.interrupted:
-                break
-            run.evaluate(step, engine, verifier, held_out)
+            for minibatch in minibatches(P, G, args):  # (b,) rows of whole groups
+                weights = token_weights(mask[minibatch], args)  # (b, T)
+                for rows, w in micro_batches(minibatch, weights, batch, args):  # (m,), (m, T)
+                    logp = token_logps(model, batch, rows, args)  # (m, T)
+                    loss, values = policy_loss(logp, old_logp[rows], advantages[rows], args)  # (m, T)
+                    loss = tis[rows] * loss
+                    if reference:  # GRPO adds the KL to the loss
+                        values["kl"] = kl_penalty(logp, ref_logp[rows])  # (m, T)
+                        loss = loss + args.kl_beta * values["kl"]
+                    loss = (w * loss).sum()
+                    loss.backward()
+                    run.log_loss(loss, values, w, mask[rows])
+                grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
+                run.check_update(grad_norm=grad_norm)  # ends the run if it is not finite
+                optimizer.step()
+                optimizer.zero_grad()
 
 
 if __name__ == "__main__":

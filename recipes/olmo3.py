@@ -2,11 +2,11 @@
 
     J(θ) = E_x E_{o_1..o_G ~ μ(·|x)} 1/Σ_i|o_i| Σ_i Σ_t
                min(ρ_it, C) min(r_it A_i, clip(r_it, 1 - ε_low, 1 + ε_high) A_i)        A_i = R_i - mean R
-    r_it = π_θ(o_it | x, o_i<t) / π_old(o_it | x, o_i<t)        ρ_it = π_old(...) / μ(...), μ the sampler's policy
+    r_it = π_θ(o_it | x, o_i<t) / π_old(o_it | x, o_i<t)        ρ_it = π_old(...) / μ(...), μ the rollout policy
 
-A recipe is a sum of tricks: these are the seven changes to GRPO. Without all seven it is grpo.py, to the bit.
+A recipe is a sum of components: these are the seven changes to GRPO. Without all seven it is grpo.py, to the bit.
 
-| trick | from | without it |
+| component | from | without it |
 |---|---|---|
 | groups without signal are left out | DAPO | --no-filter-groups |
 | active sampling | Olmo 3 | --max-rounds 1 |
@@ -17,14 +17,14 @@ A recipe is a sum of tricks: these are the seven changes to GRPO. Without all se
 | advantages without std | Dr. GRPO | --std group |
 
 Differs from its parent dapo.py:
-- no group with signal is thrown away: those beyond a full batch wait for the next step. The learner has
-  moved on by then; π_old is the learner's at that step, and ρ corrects for all that lies between;
+- no group with signal is discarded: those beyond a full batch wait for the next step. By then the learner has
+  changed; π_old is the learner's at that step, and ρ corrects for everything in between;
 - where the rounds run out, groups without signal fill the batch and do not count in the mean either;
 - no std, and rewards of 0 and 1 (the authors' code: 10) without a length penalty.
-The paper's formula divides by the tokens of a group, its text and code by the batch's; here it is the minibatch's. For
-the Think models that is the whole batch (--num-minibatches 1): then every r is 1, and of the ratios only ρ acts.
+The paper's formula divides by the tokens of a group, its text and code by the batch's; here it is the minibatch's.
+For the Think models that is the whole batch (--num-minibatches 1): then every r is 1, and of the ratios only ρ acts.
 
-    python -m recipes.olmo3
+    python recipes/olmo3.py
 """
 
 from dataclasses import dataclass
@@ -32,15 +32,13 @@ from typing import Literal
 
 from common.batch import collate, micro_batches, minibatches
 from common.data import load_problems, sample_problems
-from common.engines import WeightHistory, make_engine, prompt_seeds
+from common.engines import make_engine
 from common.logprobs import batch_logps, token_logps
-from common.metrics import StepMetrics, mismatch_metrics, rollout_metrics
 from common.models import load_model
 from common.records import Rollouts
-from common.run import Run, seed_step
-from common.schedule import learning_rate
-from common.settings import Count, CountOrZero, GroupSize, NonNegative, Positive, Rate, Settings, Share
-from common.verification.verifier import Verifier
+from common.run import Run
+from common.settings import Count, CountOrZero, Fraction, GroupSize, NonNegative, Positive, Rate, Settings
+from common.verification import Verifier
 
 import torch
 import tyro
@@ -51,53 +49,53 @@ from torch import Tensor
 class Args(Settings):
     # OlmoRL
     clip_eps_low: Positive = 0.2
-    """ε_low: the gradient of a negative advantage ends at a ratio of 1 - ε_low. Paper 0.2."""
+    """ε_low: clipping zeroes the gradient of a negative advantage below a ratio of 1 - ε_low. Paper 0.2."""
     clip_eps_high: Positive = 0.272
-    """ε_high: the gradient of a positive advantage ends at a ratio of 1 + ε_high. Paper 0.272."""
+    """ε_high: clipping zeroes the gradient of a positive advantage above a ratio of 1 + ε_high. Paper 0.272."""
     max_rounds: Count = 10
-    """Rounds of P new prompts before a step makes do with fewer groups; 1 is no active sampling. Paper: no limit."""
+    """Rounds of P new prompts, then a step continues with fewer groups; 1: no active sampling. Paper: no limit."""
     filter_groups: bool = True
-    """Leave groups whose responses are all correct or all wrong out of the loss and out of its mean."""
+    """Leave groups whose responses are all correct or all incorrect out of the loss and out of its mean."""
     average: Literal["token", "response"] = "token"
-    """What counts the same in the mean: each token, or, as in GRPO, each response."""
+    """What has the same weight in the mean: each token or, as in GRPO, each response."""
     std: Literal["none", "group"] = "none"
-    """What advantages are divided by: nothing, or, as in GRPO, the std of the group."""
+    """What advantages are divided by: nothing or, as in GRPO, the group's std."""
     ddof: Literal[0, 1] = 1
-    """With --std group it divides by G - ddof: 1 is the sample std of most code, 0 the population's."""
+    """With --std group it divides by G - ddof: 1 gives the sample std of most code, 0 the population std."""
     kl_beta: NonNegative = 0.0
     """β: weight of the KL to the initial model in the loss. Paper 0."""
-    ratio_anchor: Literal["learner", "sampler"] = "learner"
-    """Denominator of the ratio: π_old as the learner computes it, or as the engine reported it (then --tis-cap 0)."""
+    ratio_anchor: Literal["learner", "engine"] = "learner"
+    """Log-probs in the ratio's denominator: recomputed by the learner, or reported by the engine (then --tis-cap 0)."""
     tis_cap: NonNegative = 2.0
-    """C: cap of π_old / π_sampler, the correction for the sampler's other numerics; 0 turns it off."""
+    """C: cap of the truncated importance weight π_old / π_engine; 0 disables it."""
     num_minibatches: Count = 4
-    """Parts of a rollout batch, with one optimizer update each."""
+    """Minibatches per rollout batch, with one optimizer update each."""
     update_epochs: Count = 1
     """Passes over each rollout batch; updates per batch = update_epochs * num_minibatches. Papers: 1 or 2."""
     responses_per_prompt: GroupSize = 8
-    """G: responses to each prompt, the group. Papers: 8 to 64."""
+    """G: responses per prompt, the group. Papers: 8 to 64."""
 
     # The same in every script
     steps: Count = 100
-    """Rollout batches. Real models: 100 to 1000."""
+    """Rollout batches. Large models: 100 to 1000."""
     prompts_per_step: Count = 32
     """P: different prompts in a rollout batch. Papers: 32 to 512."""
     max_response_tokens: Count = 96
     """T: length limit of a response. Reasoning models need 1,000 to 30,000."""
     temperature: Positive = 1.0
-    """Sampling temperature; every log-prob is taken at the same one."""
+    """Sampling temperature; all log-probs use the same one."""
     lr: Rate = 1e-4
     """AdamW's peak learning rate. Models of 1B and more: 5e-7 to 3e-6."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """What the learning rate does after the warm-up: it stays, or falls to 0 at the end of the run."""
+    """After the warm-up, the learning rate stays constant or falls to 0 at the end of the run."""
     warmup_steps: CountOrZero = 5
-    """Steps over which the learning rate rises from 0, in rollout batches."""
-    weight_decay: Share = 0.0
+    """Steps (rollout batches) over which the learning rate rises from 0."""
+    weight_decay: Fraction = 0.0
     """AdamW's weight decay; 0 to 0.1."""
     max_grad_norm: Positive = 1.0
     """Gradients are scaled down to this norm."""
     staleness: CountOrZero = 0
-    """k: the engine samples with the weights of k rollout batches ago, as asynchronous training does."""
+    """k: the engine samples with the weights of k rollout batches ago, as in asynchronous training."""
 
 
 def compute_advantages(rewards: Tensor, args: Args) -> Tensor:
@@ -106,27 +104,25 @@ def compute_advantages(rewards: Tensor, args: Args) -> Tensor:
     if args.std == "none":
         return rewards - mean
     std = rewards.std(1, correction=args.ddof, keepdim=True)  # (P, 1)
-    # The paper has no ε; 1e-6 only keeps a group without signal at 0 instead of 0 / 0.
+    # The paper has no ε; 1e-6 only makes a group of equal rewards 0 instead of 0 / 0.
     return (rewards - mean) / (std + 1e-6)
 
 
 def token_weights(mask: Tensor, args: Args) -> Tensor:
-    """(B, T) mask of a whole minibatch in, (B, T) weights out: 1 / Σ_i |o_i|, each token counts the same."""
+    """(B, T) mask of a whole minibatch in, (B, T) weights out: 1 / Σ_i |o_i|, every token has the same weight."""
     if args.average == "response":  # of those that were not left out
         return mask / (mask.any(1).sum() * mask.sum(1, keepdim=True)).clamp(min=1)
     return mask / mask.sum().clamp(min=1)
 
 
-def policy_loss(
-    logp: Tensor, old_logp: Tensor, rollout_logp: Tensor, advantages: Tensor, mask: Tensor, args: Args
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Per-token loss (B, T) and per-token metrics, all inputs (B, T); only `logp` carries a gradient.
+def policy_loss(logp: Tensor, old_logp: Tensor, advantages: Tensor, args: Args) -> tuple[Tensor, dict[str, Tensor]]:
+    """Per-token loss and metrics; everything is (B, T), and only `logp` carries a gradient.
 
-    On-policy every ratio is 1, and the loss -Σ_i |o_i| A_i / Σ_i |o_i|: it says which answers are longer, nothing else.
+    On-policy, every ratio is 1 and the loss is -Σ_i |o_i| A_i / Σ_i |o_i|: its value only reflects response lengths.
     """
     ratio = torch.exp(logp - old_logp)  # (B, T)
     clipped_ratio = ratio.clamp(1 - args.clip_eps_low, 1 + args.clip_eps_high)  # (B, T)
-    # The minimum makes the clip one-sided: a ratio that moved the wrong way always has its gradient.
+    # The minimum makes the clip one-sided: a ratio that moved the wrong way always keeps its gradient.
     loss = -torch.min(ratio * advantages, clipped_ratio * advantages)  # (B, T)
     return loss, {
         "ratio": ratio,
@@ -135,8 +131,8 @@ def policy_loss(
     }
 
 
-def tis_weight(old_logp: Tensor, rollout_logp: Tensor, mask: Tensor, args: Args) -> Tensor:
-    """(B, T) weights of truncated importance sampling: min(π_old / π_sampler, C), token by token (Yao et al., 2025)."""
+def tis_weight(old_logp: Tensor, rollout_logp: Tensor, args: Args) -> Tensor:
+    """(B, T) weights of truncated importance sampling: min(π_old / π_engine, C) per token (Yao et al., 2025)."""
     weight = torch.exp(old_logp - rollout_logp).clamp(max=args.tis_cap)  # (B, T)
     return weight if args.tis_cap > 0 else torch.ones_like(weight)
 
@@ -150,98 +146,74 @@ def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
 
 
 def main(args: Args) -> None:
-    with Run(args, __file__) as run:
+    with Run(args, __file__) as run:  # the run's folder, log and checkpoints; Ctrl-C and --resume
         args, P, G = run.args, run.args.prompts_per_step, run.args.responses_per_prompt
         model, tokenizer = load_model(args)
         train, held_out = load_problems(args, model, tokenizer)
-        verifier = run.closing(Verifier(tokenizer, train + held_out, args.answer_format, args.tolerance, args.reward))
+        verifier = run.closing(Verifier(args, tokenizer, train + held_out))
         engine = run.closing(make_engine(args, model, tokenizer, train + held_out))
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
-        history = WeightHistory(model, args.staleness)
-        done = run.restore(model, tokenizer, optimizer, history=history)
-        # OlmoRL: groups with signal that wait to be trained on: (prompt, its G rollouts, (G,) correct).
-        kept = [(prompt, Rollouts(**group), row.to(model.device)) for prompt, group, row in run.saved("kept", [])]
-        run.evaluate(done, engine, verifier, held_out)
 
-        for step in range(done + 1, args.steps + 1):
-            seed_step(args.seed, step)
-            with run.clock("sync"):
-                engine.load_weights(history.oldest())
+        # OlmoRL: groups with signal that wait to be trained on: (prompt, G rollouts, (G,) rewards).
+        run.state["kept"], by_prompt = [], {problem.prompt: problem for problem in train}
 
-            # OlmoRL: active sampling. Generate G responses to each of P prompts, and verify their answers, until P
-            # groups are neither all correct nor all wrong, those that have waited since the last step included.
+        # Before each step: seed and learning rate. After it: log, checkpoint, evaluation.
+        for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
+            # OlmoRL: active sampling. Sample groups until P of them are neither all correct nor all incorrect,
+            # including those that have waited since the last step.
+            engine.load_weights(model)
+            waiting = run.state["kept"]
+            kept = [(by_prompt[prompt], Rollouts(**group), row.to(model.device)) for prompt, group, row in waiting]
             spare, rounds = [], 0  # as `kept`, without signal
             while len(kept) < P and rounds < args.max_rounds:
-                number = (step - 1) * args.max_rounds + rounds  # OlmoRL: of the round in the run
-                with run.clock("generate"):
-                    problems = sample_problems(train, args.seed, number * P, P)
-                    prompts, seeds = [p.prompt_ids for p in problems], prompt_seeds(P, args.seed, number + 1)
-                    rollouts = engine.generate(prompts, G, args.max_response_tokens, args.temperature, seeds)
-                with run.clock("verify"):
-                    correct = torch.tensor(verifier(problems, rollouts), device=model.device).float().view(P, G)
-                for prompt, group, row in zip(prompts, rollouts.split(G), correct, strict=True):
-                    # OlmoRL: without the filter every group is kept
-                    (kept if not args.filter_groups or 0 < row.mean() < 1 else spare).append((prompt, group, row))
+                number = (step - 1) * args.max_rounds + rounds + 1  # OlmoRL: of the round in the run
+                problems = sample_problems(train, P, number, args)
+                rollouts = engine.generate(problems, G, number)
+                rewards = verifier(problems, rollouts)  # (P, G)
+                for problem, group, row in zip(problems, rollouts.split(G), rewards, strict=True):
+                    has_signal = 0 < sum(group.correct) < G or not args.filter_groups
+                    (kept if has_signal else spare).append((problem, group, row))
                 rounds += 1
+            engine.sleep()  # frees its memory for the learner
             if len(kept) < P:
-                run.write_line(f"step {step}: only {len(kept)} of {P} groups have signal")  # OlmoRL
-            prompts, groups, correct = zip(*(kept + spare)[:P], strict=True)
-            rollouts, correct = Rollouts.join(groups), torch.stack(correct)  # correct (P, G)
-            engine.sleep()  # its memory is the learner's until it gets new weights
-            batch = collate(prompts, rollouts, model.device)
-            mask, rollout_logp = batch.sampled, batch.rollout_logp  # (B, T), (B, T)
+                run.write_line(f"step {step}: only {len(kept)} of {P} groups have signal")
+            run.state["kept"] = [(problem.prompt, vars(group), row) for problem, group, row in kept[P:]]
+            problems, groups, rewards = zip(*(kept + spare)[:P], strict=True)
+            rollouts, rewards = Rollouts.join(groups), torch.stack(rewards)  # rewards (P, G)
+            run.log(sampled_prompts=rounds * P, kept_groups=min(len(kept), P))
 
-            # The learner's own log-probs at the rollout weights; the engine's differ in their numerics.
-            with run.clock("logps"):
-                old_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
-                ref_logp = batch_logps(reference, batch, args)[0] if reference else None  # (B, T)
-            rewards = batch.rewards.view(P, G)  # (P, G)
-            mixed = (correct != correct[:, :1]).any(1, keepdim=True)  # (P, 1)
+            # The learner's log-probs at the rollout weights; the engine's differ in their rounding.
+            batch = collate(problems, rollouts, model.device)
+            mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
+            learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
+            old_logp = learner_logp if args.ratio_anchor == "learner" else rollout_logp  # (B, T)
+            ref_logp = batch_logps(reference, batch, args)[0] if reference else None  # (B, T)
             if args.filter_groups:  # OlmoRL: groups that fill a batch where the rounds ran out do not count in its mean
+                correct = torch.tensor(rollouts.correct, device=mask.device).view(P, G)  # (P, G)
+                mixed = (correct != correct[:, :1]).any(1, keepdim=True)  # (P, 1)
                 mask = mask & mixed.expand(P, G).reshape(-1, 1)  # (B, T)
             advantages = compute_advantages(rewards, args).view(-1, 1).expand(mask.shape)  # (B, T)
-            anchor_logp = old_logp if args.ratio_anchor == "learner" else rollout_logp  # (B, T)
-            run.require_finite(step, sampler_logp=rollout_logp, learner_logp=old_logp, advantage=advantages)
+            tis = tis_weight(learner_logp, rollout_logp, args)  # (B, T)
+            run.log_rollouts(rewards, rollouts, learner_logp, rollout_logp, mask)
+            run.log_tokens({"entropy": entropy, "tis_weight": tis}, token_weights(mask, args), mask)
 
-            metrics = StepMetrics()
-            tis = tis_weight(old_logp, rollout_logp, mask, args)  # (B, T)
-            of_tis = {"tis_weight": tis, "tis_truncated": tis == args.tis_cap}  # (B, T), (B, T)
-            metrics.add({"entropy": entropy} | of_tis, token_weights(mask, args), mask)
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate(step, args)
-            with run.clock("train"):
-                for minibatch in minibatches(P, G, args):  # (b,) rows of whole groups
-                    weights = torch.zeros_like(old_logp)  # (B, T)
-                    weights[minibatch] = token_weights(mask[minibatch], args)
-                    for rows in micro_batches(minibatch, batch, args.micro_batch_tokens):
-                        logp, _ = token_logps(model, batch, rows, args)  # (b, T)
-                        loss, values = policy_loss(
-                            logp, anchor_logp[rows], rollout_logp[rows], advantages[rows], mask[rows], args
-                        )
-                        loss = tis[rows] * loss
-                        if reference:  # GRPO has the KL in the loss
-                            values["kl"] = kl_penalty(logp, ref_logp[rows])  # (b, T)
-                            loss = loss + args.kl_beta * values["kl"]
-                        metrics.add(values, weights[rows], mask[rows])
-                        loss = (weights[rows] * loss).sum()
-                        loss.backward()
-                        metrics.add_loss(loss)
-                    grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
-                    run.require_finite(step, loss=metrics.loss, gradient=grad_norm)
-                    optimizer.step()
-                    optimizer.zero_grad()
-                    metrics.add_update(grad_norm=grad_norm)
-
-            rollout = rollout_metrics(rewards, correct, rollouts, verifier.take_failures())
-            rollout |= {"sampled_prompts": rounds * P, "kept_groups": min(len(kept), P)}  # DAPO
-            kept = kept[P:]  # OlmoRL: those beyond a full batch wait for the next step
-            run.log(step, rollout | mismatch_metrics(old_logp, rollout_logp, mask) | metrics.result())
-            if run.due(step, args.save_every):
-                run.save(step, kept=[(prompt, vars(group), row) for prompt, group, row in kept])  # OlmoRL
-            if run.interrupted:
-                break
-            run.evaluate(step, engine, verifier, held_out)
+            for minibatch in minibatches(P, G, args):  # (b,) rows of whole groups
+                weights = token_weights(mask[minibatch], args)  # (b, T)
+                for rows, w in micro_batches(minibatch, weights, batch, args):  # (m,), (m, T)
+                    logp = token_logps(model, batch, rows, args)  # (m, T)
+                    loss, values = policy_loss(logp, old_logp[rows], advantages[rows], args)  # (m, T)
+                    loss = tis[rows] * loss
+                    if reference:  # GRPO adds the KL to the loss
+                        values["kl"] = kl_penalty(logp, ref_logp[rows])  # (m, T)
+                        loss = loss + args.kl_beta * values["kl"]
+                    loss = (w * loss).sum()
+                    loss.backward()
+                    run.log_loss(loss, values, w, mask[rows])
+                grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
+                run.check_update(grad_norm=grad_norm)  # ends the run if it is not finite
+                optimizer.step()
+                optimizer.zero_grad()
 
 
 if __name__ == "__main__":

@@ -9,33 +9,33 @@
            geometric-mask  1[low ≤ ρ_i^(1/|o_i|) ≤ high]
            deepseek        1[A_i ≥ 0 or 1/|o_i| Σ_t log(μ/π_θ) ≤ δ]
 
-A generator that never waits has weights older than the learner's, and gets new ones in the middle of a response. Here
-that is a schedule instead of a race, so a run can be repeated and resumed to the bit. Without the four tricks it is
-grpo.py without TIS, to the bit; with --correction token-tis and the same cap it is grpo.py.
+A generator that never waits has older weights than the learner, and gets new ones in the middle of a response. Here
+that follows a deterministic schedule, so a run can be repeated and resumed to the bit. Without the four components it
+is grpo.py without TIS, to the bit; with --correction token-tis and the same cap it is grpo.py.
 
-| trick | from | without it |
+| component | from | without it |
 |---|---|---|
 | a generator behind the learner | 2410.18252, AReaL (2505.24298) | --staleness 0 --in-flight-every 0 |
 | new weights within a response | PipelineRL, AReaL | --in-flight-every 0 |
 | keys and values of the old weights are kept | PipelineRL | --kv recompute |
-| a correction for what is off-policy | PipelineRL, Eq. 5 | --correction none |
+| a correction for off-policy tokens | PipelineRL, Eq. 5 | --correction none |
 
 Differs from its parent grpo.py:
-- a response begins with the weights of k rollout batches ago and gets newer ones every n tokens, up to the learner's:
-  so does a generator that never stops, where a rollout batch is trained on in the time of n tokens;
-- each log-prob is that of the weights that sampled its token, so ρ is right whatever their mixture; also where keys and
-  values are kept, though what was sampled from is then no single policy's. AReaL computes them again;
+- a response begins with the weights of k rollout batches ago and gets newer ones every n tokens, up to the learner's,
+  like a generator that never stops, where training on a rollout batch takes as long as n tokens;
+- each log-prob is that of the weights that sampled its token, so ρ is right for any mixture of weights, even where
+  keys and values are kept and no single policy was sampled from. AReaL recomputes them;
 - the corrections: token-tis is PipelineRL's, and with --tis-cap 1e6 AReaL's decoupled PPO (Eq. 5), which has no cap;
   icepop is Ring-1T's (2510.18855, Eq. 2); sequence-tis, sequence-mask and geometric-mask are those of "When Speed Kills
-  Stability" (2025); deepseek is DeepSeek-V3.2's (2512.02556, Eq. 9), found anew in each update. The KL is never masked.
+  Stability" (2025); deepseek is DeepSeek-V3.2's (2512.02556, Eq. 9), recomputed in each update. The KL is never masked.
 PipelineRL makes one update per batch (--num-minibatches 1, and r is 1) and has R - mean R as the advantage.
 
---overlap generates in a process of its own beside training, on a second GPU or on half of the cores. It takes the same
-weights for the same tokens, and waits for them. So on CPUs nothing differs from run to run, and from a run without it
-no more than rounding, where the number of threads has a part in that; on GPUs rounding may differ in every run. In the
-log, seconds/overlap is what it gained, with a minus: seconds of generating for which the learner did not wait.
+--overlap generates in a separate process beside training, on a second GPU or on half of the cores. It uses the same
+weights for the same tokens, and waits for them. So on CPUs every run is the same, and differs from a run without it
+only by rounding, which depends on the number of threads; on GPUs rounding may differ in every run. In the log,
+seconds/overlap is the time gained, negative: seconds of generation for which the learner did not wait.
 
-    python -m recipes.pipeline_rl
+    python recipes/pipeline_rl.py
 """
 
 from collections.abc import Sequence
@@ -45,16 +45,14 @@ from typing import Annotated, Literal
 from common.batch import collate, micro_batches, minibatches
 from common.cli import fail, flag
 from common.data import load_problems, sample_problems
-from common.engines import Engine, InFlight, WeightHistory, Weights, make_engine, prompt_seeds
+from common.engines import Engine, InFlight, Weights, make_engine
 from common.logprobs import batch_logps, token_logps
-from common.metrics import StepMetrics, mismatch_metrics, rollout_metrics
 from common.models import load_model
-from recipes.overlap import Generator
 from common.records import Problem, Rollouts
-from common.run import Run, seed_step
-from common.schedule import learning_rate
-from common.settings import Count, CountOrZero, GroupSize, NonNegative, Positive, Rate, Settings, Share
-from common.verification.verifier import Verifier
+from common.run import Run
+from common.settings import Count, CountOrZero, Fraction, GroupSize, NonNegative, Positive, Rate, Settings
+from common.verification import Verifier
+from recipes.overlap import Generator
 
 import torch
 import tyro
@@ -70,54 +68,54 @@ class Args(Settings):
     in_flight_every: CountOrZero = 16
     """n: tokens after which a response gets the weights of one rollout batch later; 0: it keeps its first ones."""
     kv: Literal["keep", "recompute"] = "keep"
-    """With new weights, go on from the keys and values of the old ones, or read prompt and response again."""
+    """With new weights, keep the keys and values of the old ones, or read prompt and response again."""
     overlap: bool = False
-    """Generate in a process of its own while the learner trains, on a second GPU or on half of the CPU's cores."""
+    """Generate in a separate process while the learner trains, on a second GPU or on half of the CPU's cores."""
     correction: Literal[
         "none", "token-tis", "sequence-tis", "icepop", "sequence-mask", "geometric-mask", "deepseek"
     ] = "token-tis"
-    """What weights or masks tokens and responses that the learner at π_old would have sampled less or more often."""
-    icepop_low: Share = 0.5
+    """Weights or masks for tokens and responses whose probability under π_old differs from the rollout policy's."""
+    icepop_low: Fraction = 0.5
     """α: icepop leaves out tokens with a smaller ρ, and with a larger one than --tis-cap. Ring-1T 0.5 and 5."""
-    geometric_low: Share = 0.9
+    geometric_low: Fraction = 0.9
     """geometric-mask leaves out responses with a smaller ρ per token. Where k is 0, verl's example is 0.999."""
     geometric_high: Annotated[float, Interval(ge=1, le=1e6)] = 1.1
     """geometric-mask leaves out responses with a larger ρ per token. Where k is 0, verl's example is 1.001."""
     deepseek_delta: NonNegative = 0.5
-    """δ: deepseek leaves out wrong responses farther from π_θ, in nats per token. The paper gives none, TRL 0.5."""
+    """δ: deepseek leaves out incorrect responses farther from π_θ, in nats per token. TRL 0.5; not in the paper."""
     clip_eps: Positive = 0.2
-    """ε: the ratio's gradient ends at 1 ± ε. Usual 0.2."""
+    """ε: clipping zeroes the gradient once the ratio leaves 1 ± ε. Usual 0.2."""
     ddof: Literal[0, 1] = 1
-    """Std of the group divides by G - ddof: 1 is the sample std of most code, 0 the population's."""
+    """The group's std divides by G - ddof: 1 gives the sample std of most code, 0 the population std."""
     kl_beta: NonNegative = 0.0
-    """β: weight of the KL to the initial model in the loss. Paper 0.04; most reasoning recipes 0."""
-    ratio_anchor: Literal["learner", "sampler"] = "learner"
-    """Denominator of the ratio: π_old as the learner computes it, or as the engine reported it (then --tis-cap 0)."""
+    """β: weight of the KL to the initial model in the loss. Most reasoning recipes 0."""
+    ratio_anchor: Literal["learner", "engine"] = "learner"
+    """Log-probs in the ratio's denominator: recomputed by the learner, or reported by the engine (then --tis-cap 0)."""
     tis_cap: NonNegative = 5.0
-    """C: the most that ρ = π_old / π_sampler may be, of a token or response. 0: none; geometric-mask has no C."""
+    """C: cap of ρ = π_old / π_engine, of a token or response; 0 disables it. geometric-mask has no C."""
     num_minibatches: Count = 4
-    """Parts of a rollout batch, with one optimizer update each."""
+    """Minibatches per rollout batch, with one optimizer update each."""
     update_epochs: Count = 1
     """Passes over each rollout batch; updates per batch = update_epochs * num_minibatches. Papers: 1 or 2."""
     responses_per_prompt: GroupSize = 8
-    """G: responses to each prompt, the group. Papers: 8 to 64."""
+    """G: responses per prompt, the group. Papers: 8 to 64."""
 
     # The same in every script
     steps: Count = 100
-    """Rollout batches. Real models: 100 to 1000."""
+    """Rollout batches. Large models: 100 to 1000."""
     prompts_per_step: Count = 32
     """P: different prompts in a rollout batch. Papers: 32 to 512."""
     max_response_tokens: Count = 96
     """T: length limit of a response. Reasoning models need 1,000 to 30,000."""
     temperature: Positive = 1.0
-    """Sampling temperature; every log-prob is taken at the same one."""
+    """Sampling temperature; all log-probs use the same one."""
     lr: Rate = 1e-4
     """AdamW's peak learning rate. Models of 1B and more: 5e-7 to 3e-6."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """What the learning rate does after the warm-up: it stays, or falls to 0 at the end of the run."""
+    """After the warm-up, the learning rate stays constant or falls to 0 at the end of the run."""
     warmup_steps: CountOrZero = 5
-    """Steps over which the learning rate rises from 0, in rollout batches."""
-    weight_decay: Share = 0.0
+    """Steps (rollout batches) over which the learning rate rises from 0."""
+    weight_decay: Fraction = 0.0
     """AdamW's weight decay; 0 to 0.1."""
     max_grad_norm: Positive = 1.0
     """Gradients are scaled down to this norm."""
@@ -127,27 +125,27 @@ def compute_advantages(rewards: Tensor, args: Args) -> Tensor:
     """(P, G) rewards in, (P, G) advantages out: z-scores within each group (2402.03300, Sec. 4.1.2)."""
     mean = rewards.mean(1, keepdim=True)  # (P, 1)
     std = rewards.std(1, correction=args.ddof, keepdim=True)  # (P, 1)
-    # The paper has no ε; 1e-6 only keeps a group without signal at 0 instead of 0 / 0.
+    # The paper has no ε; 1e-6 only makes a group of equal rewards 0 instead of 0 / 0.
     return (rewards - mean) / (std + 1e-6)
 
 
-def token_weights(mask: Tensor, args: Args) -> Tensor:
-    """(B, T) mask of a whole minibatch in, (B, T) weights out: 1 / (B |o_i|), each response counts the same."""
+def token_weights(mask: Tensor) -> Tensor:
+    """(B, T) mask of a whole minibatch in, (B, T) weights out: 1 / (B |o_i|), every response has the same weight."""
     return mask / (len(mask) * mask.sum(1, keepdim=True))
 
 
 def policy_loss(
     logp: Tensor, old_logp: Tensor, rollout_logp: Tensor, advantages: Tensor, mask: Tensor, args: Args
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Per-token loss (B, T) and per-token metrics, all inputs (B, T); only `logp` carries a gradient.
+    """Per-token loss and metrics; everything is (B, T), and only `logp` carries a gradient.
 
-    On-policy every ratio is 1, and the loss 0 as the advantages of each group are; its gradient is not.
+    On-policy, every ratio is 1 and each group's advantages sum to 0, so the loss is 0, but its gradient is not.
     """
     ratio = torch.exp(logp - old_logp)  # (B, T)
     clipped_ratio = ratio.clamp(1 - args.clip_eps, 1 + args.clip_eps)  # (B, T)
-    # The minimum makes the clip one-sided: a ratio that moved the wrong way always has its gradient.
+    # The minimum makes the clip one-sided: a ratio that moved the wrong way always keeps its gradient.
     loss = -torch.min(ratio * advantages, clipped_ratio * advantages)  # (B, T)
-    # DeepSeek-V3.2, Eq. 9: wrong responses that the policy has moved away from, seen from the policy that sampled them.
+    # DeepSeek-V3.2, Eq. 9: leave out incorrect responses that the policy has moved away from since they were sampled.
     distance = ((rollout_logp - logp.detach()) * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)  # (B, 1)
     left_out = (advantages < 0) & (distance > args.deepseek_delta) & (args.correction == "deepseek")  # (B, T)
     return loss.masked_fill(left_out, 0.0), {
@@ -175,7 +173,7 @@ def tis_weight(old_logp: Tensor, rollout_logp: Tensor, mask: Tensor, args: Args)
 
 
 def effective_sample_size(old_logp: Tensor, rollout_logp: Tensor, mask: Tensor) -> float:
-    """The share of the tokens that on-policy ones would need to tell as much: (Σ ρ)² / (N Σ ρ²) (PipelineRL, Eq. 6)."""
+    """How few on-policy tokens would be as informative, as a fraction: (Σ ρ)² / (N Σ ρ²) (PipelineRL, Eq. 6)."""
     rho = torch.exp(old_logp - rollout_logp)[mask]  # (N,)
     return (rho.sum() ** 2 / (len(rho) * (rho**2).sum())).item()
 
@@ -192,101 +190,72 @@ def sample(
     engine: Engine, train: list[Problem], versions: Sequence[Weights], step: int, args: Args
 ) -> tuple[list[Problem], Rollouts]:
     """The schedule: G responses to each of the P problems of a step, with `versions` of k batches ago to the newest."""
-    P, G = args.prompts_per_step, args.responses_per_prompt
-    problems = sample_problems(train, args.seed, (step - 1) * P, P)
-    prompts, seeds = [p.prompt_ids for p in problems], prompt_seeds(P, args.seed, step)
+    problems = sample_problems(train, args.prompts_per_step, step, args)
     in_flight = InFlight(args.in_flight_every, versions, args.kv == "keep") if args.in_flight_every else None
-    engine.load_weights(versions[0])
-    return problems, engine.generate(prompts, G, args.max_response_tokens, args.temperature, seeds, in_flight=in_flight)
+    engine.update(versions[0])
+    return problems, engine.generate(problems, args.responses_per_prompt, step, in_flight=in_flight)
 
 
 def main(args: Args) -> None:
     for name in ("in_flight_every", "overlap"):
         if getattr(args, name) and args.staleness == 0:
-            fail(f"{flag(name)} needs --staleness 1 or more: with 0 each batch waits for the newest weights there are.")
+            fail(f"{flag(name)} needs --staleness 1 or more: with 0 each batch waits for the newest weights.")
     if args.overlap:
         Generator.check()
-    with Run(args, __file__) as run:
+    with Run(args, __file__) as run:  # the run's folder, log and checkpoints; Ctrl-C and --resume
         args, P, G = run.args, run.args.prompts_per_step, run.args.responses_per_prompt
         model, tokenizer = load_model(args)
         train, held_out = load_problems(args, model, tokenizer)
-        verifier = run.closing(Verifier(tokenizer, train + held_out, args.answer_format, args.tolerance, args.reward))
+        verifier = run.closing(Verifier(args, tokenizer, train + held_out))
         engine = run.closing(make_engine(args, model, tokenizer, train + held_out))
         generator = run.closing(Generator(run, sample, model, train)) if args.overlap else None  # PipelineRL
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
-        history = WeightHistory(model, args.staleness)
-        done = run.restore(model, tokenizer, optimizer, history=history)
-        run.evaluate(done, engine, verifier, held_out)
 
-        for step in range(done + 1, args.steps + 1):
-            seed_step(args.seed, step)
-            with run.clock("sync"):
-                versions = history.versions()  # PipelineRL: of k batches ago to the newest
-                if generator:
-                    generator.publish(step, versions)
+        # Before each step: seed and learning rate. After it: log, checkpoint, evaluation.
+        for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
+            # Sample G responses to each of P prompts, and verify their answers.
+            versions = engine.history.versions(model)  # PipelineRL: of k batches ago to the newest
+            if generator:  # PipelineRL
+                generator.publish(step, versions)
+                problems, rollouts = generator.receive(step)
+            else:
+                problems, rollouts = sample(engine, train, versions, step, args)
+            engine.history.record(model)  # PipelineRL
+            rewards = verifier(problems, rollouts)  # (P, G)
+            engine.sleep()  # frees its memory for the learner
 
-            # Generate G responses to each of P prompts, and verify their answers.
-            with run.clock("generate"):
-                if generator:  # PipelineRL
-                    problems, rollouts = generator.receive(step)
-                else:
-                    problems, rollouts = sample(engine, train, versions, step, args)
-                prompts = [p.prompt_ids for p in problems]
-            history.record()  # PipelineRL
-            with run.clock("verify"):
-                correct = torch.tensor(verifier(problems, rollouts), device=model.device).float().view(P, G)  # (P, G)
-            engine.sleep()  # its memory is the learner's until it gets new weights
-            batch = collate(prompts, rollouts, model.device)
-            mask, rollout_logp = batch.sampled, batch.rollout_logp  # (B, T), (B, T)
-
-            # The learner's own log-probs at the rollout weights; the engine's differ in their numerics.
-            with run.clock("logps"):
-                old_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
-                ref_logp = batch_logps(reference, batch, args)[0] if reference else None  # (B, T)
-            rewards = batch.rewards.view(P, G)  # (P, G)
+            # The learner's log-probs at the rollout weights; the engine's differ in their rounding.
+            batch = collate(problems, rollouts, model.device)
+            mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
+            learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
+            old_logp = learner_logp if args.ratio_anchor == "learner" else rollout_logp  # (B, T)
+            ref_logp = batch_logps(reference, batch, args)[0] if reference else None  # (B, T)
             advantages = compute_advantages(rewards, args).view(-1, 1).expand(mask.shape)  # (B, T)
-            anchor_logp = old_logp if args.ratio_anchor == "learner" else rollout_logp  # (B, T)
-            run.require_finite(step, sampler_logp=rollout_logp, learner_logp=old_logp, advantage=advantages)
+            tis = tis_weight(learner_logp, rollout_logp, mask, args)  # (B, T)
+            run.log_rollouts(rewards, rollouts, learner_logp, rollout_logp, mask)
+            values = {"entropy": entropy, "tis_weight": tis, "tis_masked": tis == 0}  # (B, T) each, PipelineRL
+            run.log_tokens(values, token_weights(mask), mask)
+            run.log(ess=effective_sample_size(learner_logp, rollout_logp, mask))  # PipelineRL
 
-            metrics = StepMetrics()
-            tis = tis_weight(old_logp, rollout_logp, mask, args)  # (B, T)
-            of_tis = {"tis_weight": tis, "tis_truncated": tis == args.tis_cap}  # (B, T), (B, T)
-            of_tis |= {"tis_truncated": (tis == args.tis_cap) & (tis > 0), "tis_masked": tis == 0}  # PipelineRL
-            metrics.add({"entropy": entropy} | of_tis, token_weights(mask, args), mask)
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate(step, args)
-            with run.clock("train"):
-                for minibatch in minibatches(P, G, args):  # (b,) rows of whole groups
-                    weights = torch.zeros_like(old_logp)  # (B, T)
-                    weights[minibatch] = token_weights(mask[minibatch], args)
-                    for rows in micro_batches(minibatch, batch, args.micro_batch_tokens):
-                        logp, _ = token_logps(model, batch, rows, args)  # (b, T)
-                        loss, values = policy_loss(
-                            logp, anchor_logp[rows], rollout_logp[rows], advantages[rows], mask[rows], args
-                        )
-                        loss = tis[rows] * loss
-                        if reference:  # GRPO has the KL in the loss
-                            values["kl"] = kl_penalty(logp, ref_logp[rows])  # (b, T)
-                            loss = loss + args.kl_beta * values["kl"]
-                        metrics.add(values, weights[rows], mask[rows])
-                        loss = (weights[rows] * loss).sum()
-                        loss.backward()
-                        metrics.add_loss(loss)
-                    grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
-                    run.require_finite(step, loss=metrics.loss, gradient=grad_norm)
-                    optimizer.step()
-                    optimizer.zero_grad()
-                    metrics.add_update(grad_norm=grad_norm)
-
-            rollout = rollout_metrics(rewards, correct, rollouts, verifier.take_failures())
-            rollout["ess"] = effective_sample_size(old_logp, rollout_logp, mask)  # PipelineRL
-            run.log(step, rollout | mismatch_metrics(old_logp, rollout_logp, mask) | metrics.result())
-            if run.due(step, args.save_every):
-                run.save(step)
-            if run.interrupted:
-                break
-            run.evaluate(step, engine, verifier, held_out)
+            for minibatch in minibatches(P, G, args):  # (b,) rows of whole groups
+                weights = token_weights(mask[minibatch])  # (b, T)
+                for rows, w in micro_batches(minibatch, weights, batch, args):  # (m,), (m, T)
+                    logp = token_logps(model, batch, rows, args)  # (m, T)
+                    loss, values = policy_loss(
+                        logp, old_logp[rows], rollout_logp[rows], advantages[rows], mask[rows], args
+                    )  # (m, T)
+                    loss = tis[rows] * loss
+                    if reference:  # GRPO adds the KL to the loss
+                        values["kl"] = kl_penalty(logp, ref_logp[rows])  # (m, T)
+                        loss = loss + args.kl_beta * values["kl"]
+                    loss = (w * loss).sum()
+                    loss.backward()
+                    run.log_loss(loss, values, w, mask[rows])
+                grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
+                run.check_update(grad_norm=grad_norm)  # ends the run if it is not finite
+                optimizer.step()
+                optimizer.zero_grad()
 
 
 if __name__ == "__main__":

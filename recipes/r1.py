@@ -4,11 +4,11 @@
                min(r_it A_i, clip(r_it, 1 - ε, 1 + ε) A_i) - β KL_k3(π_θ ‖ π_ref)        the RL of every stage, GRPO's
     L(θ) = -1/Σ_i|o_i| Σ_i Σ_t log π_θ(o_it | x_i, o_i<t)        supervised fine-tuning (SFT): questions have no loss
 
-R1-Zero is RL alone, and all that a run does by default. R1 has four stages, its distillation a fifth:
+R1-Zero is RL alone, and that is the default. R1 has four stages, its distillation a fifth:
 
 | --stages | what it is | starts from |
 |---|---|---|
-| cold-start | SFT on a few correct solutions in the style that is wanted | the base |
+| cold-start | SFT on a few correct solutions in the desired style | the base |
 | rl | GRPO until the reward no longer rises | the stage before |
 | rejection | many responses of the stage before, of which the correct ones are kept; SFT on these | the base again |
 | rl | GRPO once more | the stage before |
@@ -17,13 +17,13 @@ R1-Zero is RL alone, and all that a run does by default. R1 has four stages, its
 Each of them can be left out, and each writes a run folder with a model for the next one.
 
 Differs from its parent grpo.py:
-- sft, rejection_sample, and the stages that are made of them and of the loop below, which is GRPO's to the byte;
-- ε = 10, as in R1's first RL: it ends almost no gradient. The paper's β is 0.001, here 0 unless it is given.
-Not here: rewards for a format and for the language (the box is in the reward for the answer already), questions that
-have no right answer, and a reference that is renewed every 400 steps: it is the model that the stage starts from.
+- sft, rejection_sample, and the stages made of them and of the loop below, which is GRPO's to the byte;
+- ε = 10, as in R1's first RL: it clips almost nothing. The paper's β is 0.001, here 0 by default.
+Not here: rewards for a format and for the language (the box is part of the reward for the answer already), questions
+without a verifiable answer, and a reference that is renewed every 400 steps: it is the model a stage starts from.
 
-    python -m recipes.r1
-    python -m recipes.r1 --stages cold-start rl rejection rl distill
+    python recipes/r1.py
+    python recipes/r1.py --stages cold-start rl rejection rl distill
 """
 
 import json
@@ -47,17 +47,16 @@ from common.data import (
     sample_rows,
 )
 from common.distributed import any_process, gather, rank
-from common.engines import WeightHistory, make_engine, prompt_seeds
+from common.ending import resume_command
+from common.engines import make_engine
 from common.folders import write_whole
-from common.logprobs import batch_logps, token_logps
-from common.metrics import StepMetrics, mismatch_metrics, rollout_metrics
+from common.logprobs import batch_logps, logps_and_entropies, token_logps
+from common.metrics import read_metrics
 from common.models import context_length, load_model
-from tools.plots import read_metrics
 from common.records import Problem, Rollouts
-from common.run import Run, seed_step
-from common.schedule import learning_rate
-from common.settings import Count, CountOrZero, GroupSize, NonNegative, Positive, Rate, Settings, Share
-from common.verification.verifier import Verifier
+from common.run import Run
+from common.settings import Count, CountOrZero, Fraction, GroupSize, NonNegative, Positive, Rate, Settings
+from common.verification import Verifier
 from worlds.pretrain import solution
 
 import torch
@@ -69,7 +68,7 @@ from torch import Tensor
 class Args(Settings):
     # R1
     stages: tuple[Literal["cold-start", "rl", "rejection", "distill"], ...] = ("rl",)
-    """What is done, in this order. R1-Zero: rl. R1: cold-start rl rejection rl; and distill for a smaller model."""
+    """The stages, in this order. R1-Zero: rl. R1: cold-start rl rejection rl; and distill for a smaller model."""
     cold_start: str | None = None
     """File of solutions for the cold start, with the columns question and solution; the sums have their own."""
     cold_start_solutions: Count = 64
@@ -81,72 +80,70 @@ class Args(Settings):
     sft_epochs: Count = 2
     """Passes over the solutions in SFT. Paper 2."""
     sft_batch: Count = 32
-    """Solutions in an update of SFT."""
+    """Solutions per update of SFT."""
     sft_lr: Rate = 3e-4
     """AdamW's peak learning rate in SFT, after --warmup-steps updates. Models of 1B and more: 5e-6 to 5e-5."""
     clip_eps: Positive = 10.0
-    """ε: the ratio's gradient ends at 1 ± ε. R1's first RL 10; elsewhere usual 0.2."""
+    """ε: clipping zeroes the gradient once the ratio leaves 1 ± ε. R1's first RL 10; elsewhere usual 0.2."""
     ddof: Literal[0, 1] = 1
-    """Std of the group divides by G - ddof: 1 is the sample std of most code, 0 the population's."""
+    """The group's std divides by G - ddof: 1 gives the sample std of most code, 0 the population std."""
     kl_beta: NonNegative = 0.0
     """β: weight of the KL to the initial model in the loss. Paper 0.001."""
-    ratio_anchor: Literal["learner", "sampler"] = "learner"
-    """Denominator of the ratio: π_old as the learner computes it, or as the engine reported it (then --tis-cap 0)."""
+    ratio_anchor: Literal["learner", "engine"] = "learner"
+    """Log-probs in the ratio's denominator: recomputed by the learner, or reported by the engine (then --tis-cap 0)."""
     tis_cap: NonNegative = 2.0
-    """C: cap of π_old / π_sampler, the correction for the sampler's other numerics; 0 turns it off."""
+    """C: cap of the truncated importance weight π_old / π_engine; 0 disables it."""
     num_minibatches: Count = 4
-    """Parts of a rollout batch, with one optimizer update each."""
+    """Minibatches per rollout batch, with one optimizer update each."""
     update_epochs: Count = 1
     """Passes over each rollout batch; updates per batch = update_epochs * num_minibatches. Papers: 1 or 2."""
     responses_per_prompt: GroupSize = 8
-    """G: responses to each prompt, the group. Paper 16."""
+    """G: responses per prompt, the group. Paper 16."""
 
     # The same in every script
     steps: Count = 100
-    """Rollout batches. Real models: 100 to 1000."""
+    """Rollout batches. Large models: 100 to 1000."""
     prompts_per_step: Count = 32
     """P: different prompts in a rollout batch. Papers: 32 to 512."""
     max_response_tokens: Count = 96
     """T: length limit of a response. Reasoning models need 1,000 to 30,000."""
     temperature: Positive = 1.0
-    """Sampling temperature; every log-prob is taken at the same one."""
+    """Sampling temperature; all log-probs use the same one."""
     lr: Rate = 1e-4
     """AdamW's peak learning rate. Models of 1B and more: 5e-7 to 3e-6."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """What the learning rate does after the warm-up: it stays, or falls to 0 at the end of the run."""
+    """After the warm-up, the learning rate stays constant or falls to 0 at the end of the run."""
     warmup_steps: CountOrZero = 5
-    """Steps over which the learning rate rises from 0, in rollout batches."""
-    weight_decay: Share = 0.0
+    """Steps (rollout batches) over which the learning rate rises from 0."""
+    weight_decay: Fraction = 0.0
     """AdamW's weight decay; 0 to 0.1."""
     max_grad_norm: Positive = 1.0
     """Gradients are scaled down to this norm."""
     staleness: CountOrZero = 0
-    """k: the engine samples with the weights of k rollout batches ago, as asynchronous training does."""
+    """k: the engine samples with the weights of k rollout batches ago, as in asynchronous training."""
 
 
 def compute_advantages(rewards: Tensor, args: Args) -> Tensor:
     """(P, G) rewards in, (P, G) advantages out: z-scores within each group (2402.03300, Sec. 4.1.2)."""
     mean = rewards.mean(1, keepdim=True)  # (P, 1)
     std = rewards.std(1, correction=args.ddof, keepdim=True)  # (P, 1)
-    # The paper has no ε; 1e-6 only keeps a group without signal at 0 instead of 0 / 0.
+    # The paper has no ε; 1e-6 only makes a group of equal rewards 0 instead of 0 / 0.
     return (rewards - mean) / (std + 1e-6)
 
 
-def token_weights(mask: Tensor, args: Args) -> Tensor:
-    """(B, T) mask of a whole minibatch in, (B, T) weights out: 1 / (B |o_i|), each response counts the same."""
+def token_weights(mask: Tensor) -> Tensor:
+    """(B, T) mask of a whole minibatch in, (B, T) weights out: 1 / (B |o_i|), every response has the same weight."""
     return mask / (len(mask) * mask.sum(1, keepdim=True))
 
 
-def policy_loss(
-    logp: Tensor, old_logp: Tensor, rollout_logp: Tensor, advantages: Tensor, mask: Tensor, args: Args
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Per-token loss (B, T) and per-token metrics, all inputs (B, T); only `logp` carries a gradient.
+def policy_loss(logp: Tensor, old_logp: Tensor, advantages: Tensor, args: Args) -> tuple[Tensor, dict[str, Tensor]]:
+    """Per-token loss and metrics; everything is (B, T), and only `logp` carries a gradient.
 
-    On-policy every ratio is 1, and the loss 0 as the advantages of each group are; its gradient is not.
+    On-policy, every ratio is 1 and each group's advantages sum to 0, so the loss is 0, but its gradient is not.
     """
     ratio = torch.exp(logp - old_logp)  # (B, T)
     clipped_ratio = ratio.clamp(1 - args.clip_eps, 1 + args.clip_eps)  # (B, T)
-    # The minimum makes the clip one-sided: a ratio that moved the wrong way always has its gradient.
+    # The minimum makes the clip one-sided: a ratio that moved the wrong way always keeps its gradient.
     loss = -torch.min(ratio * advantages, clipped_ratio * advantages)  # (B, T)
     return loss, {
         "ratio": ratio,
@@ -155,8 +152,8 @@ def policy_loss(
     }
 
 
-def tis_weight(old_logp: Tensor, rollout_logp: Tensor, mask: Tensor, args: Args) -> Tensor:
-    """(B, T) weights of truncated importance sampling: min(π_old / π_sampler, C), token by token (Yao et al., 2025)."""
+def tis_weight(old_logp: Tensor, rollout_logp: Tensor, args: Args) -> Tensor:
+    """(B, T) weights of truncated importance sampling: min(π_old / π_engine, C) per token (Yao et al., 2025)."""
     weight = torch.exp(old_logp - rollout_logp).clamp(max=args.tis_cap)  # (B, T)
     return weight if args.tis_cap > 0 else torch.ones_like(weight)
 
@@ -170,7 +167,7 @@ def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
 
 
 def sft_weights(mask: Tensor) -> Tensor:
-    """(B, T) mask of the solutions of an update in, (B, T) weights out: 1 / Σ_i |o_i|, each token counts the same."""
+    """(B, T) mask of the solutions of an update in, (B, T) weights out: 1 / Σ_i |o_i|, the same for every token."""
     return mask / mask.sum()
 
 
@@ -181,18 +178,18 @@ def sft_examples(
     model: Any,
     tokenizer: Any,
     args: Args,
-) -> list[tuple[list[int], list[int]]]:
-    """(prompt, solution with its EOS) as token ids, of solutions that fit; none of a held-out question."""
-    asked, prompts = {p.question for p in held_out}, {p.question: p.prompt_ids for p in train}
+) -> list[tuple[Problem, list[int]]]:
+    """Problems and solutions as token ids, EOS included, of solutions that fit; none of a held-out question."""
+    asked, known = {p.question for p in held_out}, {p.question: p for p in train}
     style = (args.prompt, tokenizer, args.system_prompt, few_shot_examples(args))
     examples = []
     for row in solutions:
         if (question := row["question"]) in asked:
             continue
-        prompt = prompts.get(question) or make_prompt(question, *style)[1]
+        problem = known.get(question) or Problem(question, "", *make_prompt(question, *style))
         answer = [*tokenizer(row["solution"], add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
-        if len(answer) <= args.max_response_tokens and len(prompt) + len(answer) <= context_length(model):
-            examples.append((prompt, answer))
+        if len(answer) <= args.max_response_tokens and len(problem.prompt_ids) + len(answer) <= context_length(model):
+            examples.append((problem, answer))
     if not examples:
         fail(f"none of {len(solutions)} solutions is to a training question and fits --max-response-tokens.")
     return examples
@@ -206,84 +203,66 @@ def sft(args: Args, solutions: list[dict[str, str]]) -> None:
         args = run.args
         model, tokenizer = load_model(args)
         train, held_out = load_problems(args, model, tokenizer)
-        verifier = run.closing(Verifier(tokenizer, train + held_out, args.answer_format, args.tolerance, args.reward))
+        verifier = run.closing(Verifier(args, tokenizer, train + held_out))
         engine = run.closing(make_engine(args, model, tokenizer, train + held_out))
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         examples = sft_examples(solutions, train, held_out, model, tokenizer, args)
         if run.given.resume is None:
             args.steps = math.ceil(args.sft_epochs * len(examples) / args.sft_batch)
-        done = run.restore(model, tokenizer, optimizer)
-        run.evaluate(done, engine, verifier, held_out)
 
-        for step in range(done + 1, args.steps + 1):
-            seed_step(args.seed, step)
+        for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
             engine.sleep()
             some = sample_rows(examples, args.seed, (step - 1) * args.sft_batch, args.sft_batch)
-            prompts, answers = zip(*some, strict=True)
+            problems, answers = zip(*some, strict=True)
             lengths = [len(answer) for answer in answers]
-            nothing, everything = ([[value] * n for n in lengths] for value in (0.0, True))
-            given = Rollouts(answers, logps=nothing, truncated=[False] * len(lengths), sampled=everything)
-            batch = collate(prompts, given, model.device)
-            weights, metrics = sft_weights(batch.mask), StepMetrics()  # (B, T)
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate(step, args)
-            with run.clock("train"):
-                for rows in micro_batches(torch.arange(len(lengths)), batch, args.micro_batch_tokens):
-                    logp, entropy = token_logps(model, batch, rows, args)  # (b, T), (b, T)
-                    metrics.add({"entropy": entropy}, weights[rows], batch.mask[rows])
-                    loss = -(weights[rows] * logp).sum()
-                    loss.backward()
-                    metrics.add_loss(loss)
-                grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
-                run.require_finite(step, loss=metrics.loss, gradient=grad_norm)
-                optimizer.step()
-                optimizer.zero_grad()
-                metrics.add_update(grad_norm=grad_norm)
-
-            run.log(step, {"length": sum(lengths) / len(lengths), "response_tokens": sum(lengths)} | metrics.result())
-            if run.due(step, args.save_every):
-                run.save(step)
-            if run.interrupted:
-                break
-            run.evaluate(step, engine, verifier, held_out)
+            zeros, sampled = ([[value] * n for n in lengths] for value in (0.0, True))
+            given = Rollouts(answers, logps=zeros, truncated=[False] * len(lengths), sampled=sampled)
+            batch = collate(problems, given, model.device)
+            rows_of_all, weights = torch.arange(len(lengths)), sft_weights(batch.token_mask)  # (B,), (B, T)
+            for rows, w in micro_batches(rows_of_all, weights, batch, args):  # (m,), (m, T)
+                logp, entropy = logps_and_entropies(model, batch, rows, args)  # (m, T), (m, T)
+                loss = -(w * logp).sum()
+                loss.backward()
+                run.log_loss(loss, {"entropy": entropy}, w, batch.token_mask[rows])
+            grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
+            run.check_update(grad_norm=grad_norm)  # ends the run if it is not finite
+            optimizer.step()
+            optimizer.zero_grad()
+            run.log(length=sum(lengths) / len(lengths), response_tokens=sum(lengths))
 
 
 def rejection_sample(args: Args, path: Path) -> None:
     """Write the correct ones of `args.model`'s responses to training prompts, each once, as lines of `path`."""
     model, tokenizer = load_model(args)
     train, held_out = load_problems(args, model, tokenizer)
-    problems = sample_problems(train, args.seed, 0, min(args.rejection_prompts, len(train)))
+    problems = sample_problems(train, min(args.rejection_prompts, len(train)), 1, args)
     P, G, solutions = args.prompts_per_step, args.responses_per_prompt, {}
     with (
-        closing(Verifier(tokenizer, train + held_out, args.answer_format, args.tolerance, args.reward)) as verifier,
+        closing(Verifier(args, tokenizer, train + held_out)) as verifier,
         closing(make_engine(args, model, tokenizer, train + held_out)) as engine,
     ):
         for start in range(0, len(problems), P):
             some = problems[start : start + P]
-            seeds = prompt_seeds(len(some), args.seed, 0, start)
-            rollouts = engine.generate(
-                [p.prompt_ids for p in some], G, args.max_response_tokens, args.temperature, seeds
-            )
+            rollouts = engine.generate(some, G, 0, start)
+            verifier(some, rollouts)
             texts = tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True)
-            for i, right in enumerate(verifier(some, rollouts)):
-                if right:
+            for i, correct in enumerate(rollouts.correct):
+                if correct:
                     solutions[some[i // G].question, texts[i]] = None
     if not solutions:
-        fail(f"rejection sampling: none of {G} responses to each of {len(problems)} prompts is right.", code=1)
+        fail(f"rejection sampling: none of {G} responses to each of {len(problems)} prompts is correct.", code=1)
     if rank() == 0:
         rows = [{"question": question, "solution": text} for question, text in solutions]
         write_whole(path, "".join(json.dumps(row) + "\n" for row in rows))
-    gather(None)  # it is there for all
+    gather(None)  # wait until the file is there for all
 
 
 def cold_start_solutions(args: Args) -> list[dict[str, str]]:
-    """Correct solutions: those of a file, or for the sums the steps that patient writers in worlds/pretrain.py take."""
+    """Correct solutions: those of a file, or for the sums step-by-step ones (worlds/sums)."""
     if args.cold_start is None:
         if args.dataset != "sums":
-            fail("--stages cold-start needs solutions: name a file of them with --cold-start, or leave the stage out.")
-        questions = [
-            question for question, _ in generated_problems("sums", "train")[-args.cold_start_solutions :]
-        ]
+            fail("--stages cold-start needs solutions: name a file with --cold-start, or leave the stage out.")
+        questions = [question for question, _ in generated_problems("sums", "train")[-args.cold_start_solutions :]]
         return [{"question": q, "solution": solution(random.Random(0), q, textbook=True)} for q in questions]
     rows = read_dataset(args.cold_start, None, "train", "cold_start")
     if absent := {"question", "solution"} - set(rows.column_names):
@@ -292,7 +271,7 @@ def cold_start_solutions(args: Args) -> list[dict[str, str]]:
 
 
 def make_student(args: Args, folder: Path) -> None:
-    """Write the embedded model without every other layer: a smaller one, which at first can do nothing."""
+    """Write the embedded model without every other layer: a smaller one, which cannot do anything yet."""
     model, tokenizer = load_model(replace(args, lora_rank=0), placed=False)
     model.model.layers = model.model.layers[::2]
     model.config.num_hidden_layers = len(model.model.layers)
@@ -301,11 +280,11 @@ def make_student(args: Args, folder: Path) -> None:
 
 
 def check_stages(args: Args) -> None:
-    """End the program where a later stage could not begin, before the first one does."""
+    """End the program if a later stage could not start, before the first one does."""
     if not args.stages:
         fail("--stages names no stage.")
     if args.sharded_checkpoints:
-        fail("--sharded-checkpoints does not go with several --stages, each of which loads the model of another.")
+        fail("--sharded-checkpoints cannot be combined with several --stages, each of which loads another's model.")
     load_problems(args, *load_model(args))
     if "cold-start" in args.stages:
         cold_start_solutions(args)
@@ -338,11 +317,13 @@ def progress(folder: Path) -> tuple[bool, bool]:
 class Stages(Run):
     """The folder of all stages, with a run folder of each in it."""
 
-    MAY_CHANGE = ()  # each stage began with what the one before had come to
+    MAY_CHANGE = ()  # each stage began with the result of the one before
 
     def summarize(self) -> None:
         """Print and write one table of the stages that are done."""
-        lines = ["| stage | held out before | after | greedy before | after | length of right answers before | after |"]
+        lines = [
+            "| stage | held out before | after | greedy before | after | length of correct answers before | after |"
+        ]
         lines.append("|---|---|---|---|---|---|---|")
         folders = stage_folders(self.dir, self.args)
         for folder in folders:
@@ -355,13 +336,13 @@ class Stages(Run):
         write_whole(self.dir / "stages.md", "\n".join(lines) + "\n")
         lines += ["", f"stages                    {self.dir}"]
         if not all(map(outcome, folders)):
-            lines.append(f"to go on                  {self.resume_command()}")
+            lines.append(f"to resume                 {resume_command(self)}")
         self.write_line("\n" + "\n".join(lines))
 
 
 def run_stages(args: Args) -> None:
-    """Every stage in turn: those that are done are passed over, one that was interrupted goes on."""
-    # A stage to resume goes on with all that follow, but one of RL, which main takes alone.
+    """Every stage in turn: finished ones are skipped, an interrupted one is resumed."""
+    # Resuming a stage also runs all that follow it, except for a single stage of RL, which main runs.
     if args.resume is not None and (args.resume.parent / "config.json").exists():
         args = replace(args, resume=args.resume.parent)
     with Stages(args, __file__) as run:
@@ -394,7 +375,7 @@ def run_stages(args: Args) -> None:
                     sft(of_stage, cold_start_solutions(args))
                 else:
                     sft(of_stage, [json.loads(line) for line in solutions.read_text(encoding="utf-8").splitlines()])
-            if any_process(run.asked_to_stop > 0) or not progress(folder)[1]:
+            if any_process(run.stop_requested > 0) or not progress(folder)[1]:
                 break
             model = str(checkpoints(folder)[-1])
 
@@ -403,79 +384,51 @@ def main(args: Args) -> None:
     stages = (Run(args, __file__).saved_settings() if args.resume else args).stages
     if stages != ("rl",):
         return run_stages(args)
-    with Run(args, __file__) as run:
+    with Run(args, __file__) as run:  # the run's folder, log and checkpoints; Ctrl-C and --resume
         args, P, G = run.args, run.args.prompts_per_step, run.args.responses_per_prompt
         model, tokenizer = load_model(args)
         train, held_out = load_problems(args, model, tokenizer)
-        verifier = run.closing(Verifier(tokenizer, train + held_out, args.answer_format, args.tolerance, args.reward))
+        verifier = run.closing(Verifier(args, tokenizer, train + held_out))
         engine = run.closing(make_engine(args, model, tokenizer, train + held_out))
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
-        history = WeightHistory(model, args.staleness)
-        done = run.restore(model, tokenizer, optimizer, history=history)
-        run.evaluate(done, engine, verifier, held_out)
 
-        for step in range(done + 1, args.steps + 1):
-            seed_step(args.seed, step)
-            with run.clock("sync"):
-                engine.load_weights(history.oldest())
+        # Before each step: seed and learning rate. After it: log, checkpoint, evaluation.
+        for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
+            # Sample G responses to each of P prompts, and verify their answers.
+            engine.load_weights(model)
+            problems = sample_problems(train, P, step, args)
+            rollouts = engine.generate(problems, G, step)
+            rewards = verifier(problems, rollouts)  # (P, G)
+            engine.sleep()  # frees its memory for the learner
 
-            # Generate G responses to each of P prompts, and verify their answers.
-            with run.clock("generate"):
-                problems = sample_problems(train, args.seed, (step - 1) * P, P)
-                prompts, seeds = [p.prompt_ids for p in problems], prompt_seeds(P, args.seed, step)
-                rollouts = engine.generate(prompts, G, args.max_response_tokens, args.temperature, seeds)
-            with run.clock("verify"):
-                correct = torch.tensor(verifier(problems, rollouts), device=model.device).float().view(P, G)  # (P, G)
-            engine.sleep()  # its memory is the learner's until it gets new weights
-            batch = collate(prompts, rollouts, model.device)
-            mask, rollout_logp = batch.sampled, batch.rollout_logp  # (B, T), (B, T)
-
-            # The learner's own log-probs at the rollout weights; the engine's differ in their numerics.
-            with run.clock("logps"):
-                old_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
-                ref_logp = batch_logps(reference, batch, args)[0] if reference else None  # (B, T)
-            rewards = batch.rewards.view(P, G)  # (P, G)
+            # The learner's log-probs at the rollout weights; the engine's differ in their rounding.
+            batch = collate(problems, rollouts, model.device)
+            mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
+            learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
+            old_logp = learner_logp if args.ratio_anchor == "learner" else rollout_logp  # (B, T)
+            ref_logp = batch_logps(reference, batch, args)[0] if reference else None  # (B, T)
             advantages = compute_advantages(rewards, args).view(-1, 1).expand(mask.shape)  # (B, T)
-            anchor_logp = old_logp if args.ratio_anchor == "learner" else rollout_logp  # (B, T)
-            run.require_finite(step, sampler_logp=rollout_logp, learner_logp=old_logp, advantage=advantages)
+            tis = tis_weight(learner_logp, rollout_logp, args)  # (B, T)
+            run.log_rollouts(rewards, rollouts, learner_logp, rollout_logp, mask)
+            run.log_tokens({"entropy": entropy, "tis_weight": tis}, token_weights(mask), mask)
 
-            metrics = StepMetrics()
-            tis = tis_weight(old_logp, rollout_logp, mask, args)  # (B, T)
-            of_tis = {"tis_weight": tis, "tis_truncated": tis == args.tis_cap}  # (B, T), (B, T)
-            metrics.add({"entropy": entropy} | of_tis, token_weights(mask, args), mask)
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate(step, args)
-            with run.clock("train"):
-                for minibatch in minibatches(P, G, args):  # (b,) rows of whole groups
-                    weights = torch.zeros_like(old_logp)  # (B, T)
-                    weights[minibatch] = token_weights(mask[minibatch], args)
-                    for rows in micro_batches(minibatch, batch, args.micro_batch_tokens):
-                        logp, _ = token_logps(model, batch, rows, args)  # (b, T)
-                        loss, values = policy_loss(
-                            logp, anchor_logp[rows], rollout_logp[rows], advantages[rows], mask[rows], args
-                        )
-                        loss = tis[rows] * loss
-                        if reference:  # GRPO has the KL in the loss
-                            values["kl"] = kl_penalty(logp, ref_logp[rows])  # (b, T)
-                            loss = loss + args.kl_beta * values["kl"]
-                        metrics.add(values, weights[rows], mask[rows])
-                        loss = (weights[rows] * loss).sum()
-                        loss.backward()
-                        metrics.add_loss(loss)
-                    grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
-                    run.require_finite(step, loss=metrics.loss, gradient=grad_norm)
-                    optimizer.step()
-                    optimizer.zero_grad()
-                    metrics.add_update(grad_norm=grad_norm)
-
-            rollout = rollout_metrics(rewards, correct, rollouts, verifier.take_failures())
-            run.log(step, rollout | mismatch_metrics(old_logp, rollout_logp, mask) | metrics.result())
-            if run.due(step, args.save_every):
-                run.save(step)
-            if run.interrupted:
-                break
-            run.evaluate(step, engine, verifier, held_out)
+            for minibatch in minibatches(P, G, args):  # (b,) rows of whole groups
+                weights = token_weights(mask[minibatch])  # (b, T)
+                for rows, w in micro_batches(minibatch, weights, batch, args):  # (m,), (m, T)
+                    logp = token_logps(model, batch, rows, args)  # (m, T)
+                    loss, values = policy_loss(logp, old_logp[rows], advantages[rows], args)  # (m, T)
+                    loss = tis[rows] * loss
+                    if reference:  # GRPO adds the KL to the loss
+                        values["kl"] = kl_penalty(logp, ref_logp[rows])  # (m, T)
+                        loss = loss + args.kl_beta * values["kl"]
+                    loss = (w * loss).sum()
+                    loss.backward()
+                    run.log_loss(loss, values, w, mask[rows])
+                grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
+                run.check_update(grad_norm=grad_norm)  # ends the run if it is not finite
+                optimizer.step()
+                optimizer.zero_grad()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,172 @@
+"""SPIN, Self-Play Fine-Tuning: 2401.01335 (Jan 2024), Eq. 4.7.
+
+    L(θ) = -E_(x, w, l) log σ(m),   m = β (log π_θ(w|x) / π_old(w|x) - log π_θ(l|x) / π_old(l|x))
+    w: the data set's solution        l ~ π_old(·|x): the policy's own response, correct or not
+
+Differs from its parent reinforce.py:
+- no rewards: the data set's solution is preferred to each of the policy's own responses, as G - 1 pairs. When
+  the policy writes as the data set does, no pair teaches anything;
+- the loss is DPO's (methods/dpo.py), but the reference is the policy before the batch, which also sampled l
+  (where --staleness is 0). One iteration of SPIN is one rollout batch here (paper: two passes over 50,000 prompts).
+
+    python methods/spin.py
+"""
+
+import random
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from common.batch import collate, micro_batches, minibatches
+from common.cli import fail
+from common.data import load_problems, read_dataset, sample_problems
+from common.engines import make_engine
+from common.logprobs import batch_logps, token_logps
+from common.models import context_length, load_model
+from common.records import Problem, Rollouts
+from common.run import Run
+from common.settings import Count, CountOrZero, Fraction, GroupSize, Positive, Rate, Settings, is_generated
+from common.verification import Verifier
+from worlds.pretrain import solution
+
+import torch
+import torch.nn.functional as F
+import tyro
+from torch import Tensor
+
+
+@dataclass
+class Args(Settings):
+    # SPIN
+    kl_beta: Positive = 0.1
+    """β: weight of the KL to the opponent, the policy before the batch. Paper 0.1; 5 in its last iteration."""
+    num_minibatches: Count = 4
+    """Minibatches per rollout batch, with one optimizer update each."""
+    update_epochs: Count = 1
+    """Passes over each rollout batch; updates per batch = update_epochs * num_minibatches."""
+    responses_per_prompt: GroupSize = 8
+    """G: the data set's solution and G - 1 responses per prompt. Paper 2."""
+
+    # The same in every script
+    steps: Count = 100
+    """Rollout batches. Large models: 100 to 1000."""
+    prompts_per_step: Count = 32
+    """P: different prompts in a rollout batch. Papers: 32 to 512."""
+    max_response_tokens: Count = 96
+    """T: length limit of a response. Reasoning models need 1,000 to 30,000."""
+    temperature: Positive = 1.0
+    """Sampling temperature; all log-probs use the same one."""
+    lr: Rate = 1e-4
+    """AdamW's peak learning rate. Models of 1B and more: 5e-7 to 3e-6."""
+    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """After the warm-up, the learning rate stays constant or falls to 0 at the end of the run."""
+    warmup_steps: CountOrZero = 5
+    """Steps (rollout batches) over which the learning rate rises from 0."""
+    weight_decay: Fraction = 0.0
+    """AdamW's weight decay; 0 to 0.1."""
+    max_grad_norm: Positive = 1.0
+    """Gradients are scaled down to this norm."""
+    staleness: CountOrZero = 0
+    """k: the engine samples with the weights of k rollout batches ago, as in asynchronous training."""
+
+
+def compute_advantages(scores: Tensor, args: Args) -> tuple[Tensor, Tensor]:
+    """Log-ratios to the opponent (P, G), the solution's first, in; (P, G) advantages and the loss out.
+
+    An advantage is minus the slope of the loss in the log-prob of its response (2401.01335, Eq. 4.7).
+    """
+    margin = args.kl_beta * (scores[:, :1] - scores[:, 1:])  # (P, G - 1)
+    pull = args.kl_beta * torch.sigmoid(-margin) / margin.numel()  # (P, G - 1)
+    return torch.cat([pull.sum(1, keepdim=True), -pull], dim=1), -F.logsigmoid(margin).mean()
+
+
+def token_weights(mask: Tensor) -> Tensor:
+    """(B, T) mask of a whole minibatch in, (B, T) weights out: 1; the mean over pairs is in the advantages."""
+    return mask * 1.0
+
+
+def policy_loss(logp: Tensor, old_logp: Tensor, advantages: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """Per-token loss and metrics; everything is (B, T), and only `logp` carries a gradient.
+
+    Its gradient is that of SPIN's loss; its value is not, and the log has that as dpo_loss.
+    """
+    loss = -advantages * logp  # (B, T)
+    return loss, {"ratio": torch.exp(logp - old_logp)}  # only logged
+
+
+def reference_solutions(train: list[Problem], model: Any, tokenizer: Any, args: Args) -> dict[str, list[int]]:
+    """Token ids, EOS included, of the data set's solution to every training question (of the sums, all steps)."""
+    if args.dataset == "sums":
+        texts = {p.question: solution(random.Random(0), p.question, textbook=True) for p in train}
+    else:
+        if not isinstance(args.dataset, str) or is_generated(args.dataset):
+            fail("SPIN needs one data set with solutions, or the sums: name another --dataset.")
+        rows = read_dataset(args.dataset, args.dataset_config, args.train_split).flatten()
+        texts = {str(q): str(a) for q, a in zip(rows[args.question_column], rows[args.answer_column], strict=True)}
+    ids = tokenizer([texts[p.question] for p in train], add_special_tokens=False)["input_ids"]
+    for problem, tokens in zip(train, ids, strict=True):
+        if len(problem.prompt_ids) + len(tokens) >= context_length(model):
+            fail(f"a solution of {len(tokens)} tokens exceeds the model's context: {problem.prompt[:80]!r}")
+    return {problem.question: [*tokens, tokenizer.eos_token_id] for problem, tokens in zip(train, ids, strict=True)}
+
+
+def with_solutions(problems: list[Problem], rollouts: Rollouts, solutions: dict[str, list[int]]) -> Rollouts:
+    """The same groups, each with the solution in front, whose tokens the engine has not sampled."""
+    groups = []
+    for problem, own in zip(problems, rollouts.split(len(rollouts.tokens) // len(problems)), strict=True):
+        given = solutions[problem.question]
+        groups += [Rollouts([given], [[0.0] * len(given)], [False], [[False] * len(given)]), own]
+    return Rollouts.join(groups)
+
+
+def main(args: Args) -> None:
+    with Run(args, __file__) as run:  # the run's folder, log and checkpoints; Ctrl-C and --resume
+        args, P, G = run.args, run.args.prompts_per_step, run.args.responses_per_prompt
+        model, tokenizer = load_model(args)
+        train, held_out = load_problems(args, model, tokenizer)
+        verifier = run.closing(Verifier(args, tokenizer, train + held_out))
+        engine = run.closing(make_engine(args, model, tokenizer, train + held_out))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
+        solutions = reference_solutions(train, model, tokenizer, args)  # SPIN
+
+        # Before each step: seed and learning rate. After it: log, checkpoint, evaluation.
+        for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
+            # Sample G responses to each of P prompts, and verify their answers.
+            engine.load_weights(model)
+            problems = sample_problems(train, P, step, args)
+            rollouts = engine.generate(problems, G - 1, step)  # SPIN: the first of G is the data set's solution
+            rewards = verifier(problems, rollouts)  # (P, G - 1), only logged
+            engine.sleep()  # frees its memory for the learner
+
+            # The learner's log-probs at the rollout weights; the engine's differ in their rounding.
+            batch = collate(problems, with_solutions(problems, rollouts, solutions), model.device)  # SPIN
+            mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
+            old_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
+            ref_logp = old_logp  # (B, T), SPIN: the opponent is the policy before the batch
+            run.log_rollouts(rewards, rollouts, old_logp, rollout_logp, mask)
+            is_solution = torch.arange(P * G, device=mask.device) % G == 0  # (B,), SPIN: solutions have a loss too
+            mask = mask | (batch.token_mask & is_solution[:, None])  # (B, T)
+            run.log_tokens({"entropy": entropy, "kl": old_logp - ref_logp}, token_weights(mask), mask)
+
+            for minibatch in minibatches(P, G, args):  # (b,) rows of whole groups
+                weights = token_weights(mask[minibatch])  # (b, T)
+                # SPIN: both responses of a pair under the weights before this update.
+                now = batch_logps(model, batch, args, minibatch)[0]  # (B, T), 0 in other rows
+                scores = ((now - ref_logp) * mask).sum(1)[minibatch].view(-1, G)  # (p, G)
+                pulls, dpo_loss = compute_advantages(scores, args)  # (p, G), ()
+                advantages = torch.zeros_like(old_logp)  # (B, T)
+                advantages[minibatch] = pulls.view(-1, 1).expand(-1, mask.shape[1])
+                for rows, w in micro_batches(minibatch, weights, batch, args):  # (m,), (m, T)
+                    logp = token_logps(model, batch, rows, args)  # (m, T)
+                    loss, values = policy_loss(logp, old_logp[rows], advantages[rows])  # (m, T)
+                    # SPIN: no TIS, whoever sampled the pairs.
+                    loss = (w * loss).sum()
+                    loss.backward()
+                    run.log_loss(loss, values, w, mask[rows])
+                grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
+                run.check_update(grad_norm=grad_norm, dpo_loss=dpo_loss)  # ends the run if it is not finite
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args, description=__doc__))
