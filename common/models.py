@@ -10,10 +10,6 @@ from common.lora import add_adapters
 from common.settings import EMBEDDED_MODELS, ModelSettings, local_path
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-from transformers.utils import logging
-
-logging.disable_progress_bar()
 
 WORLDS = Path(__file__).parent.parent / "worlds"
 EMBEDDED = {
@@ -36,6 +32,10 @@ def load_model(args: ModelSettings, placed: bool = True, setting: str = "model")
     Only safetensors are read, no code that comes with a model is run, and for a local folder nothing is looked up
     elsewhere. What the log-probs rely on is checked once: attention is causal, and the logits are the head's.
     """
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer  # takes seconds to load
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
     given = f"{flag(setting)} {getattr(args, setting)}"
     name = model_path(getattr(args, setting))
     local = local_path(name)
