@@ -1,7 +1,7 @@
 """Problems: generated ones, or any data set of questions and answers, as token ids."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +19,8 @@ INSTRUCTION = "\nPlease reason step by step, and put your final answer within \\
 R = TypeVar("R")
 # A question, as text or chat messages, and its answer.
 Pair = tuple[Any, str | tuple[str, ...] | Callable[[str], bool] | ScoredAnswer]
+Examples = Sequence[tuple[str, str]]  # questions and answers that stand before each question
+Added = Callable[[Any], str]  # a question in, text to append to it out
 MAX_EMPTY = 0.01  # largest fraction of rows without a question or answer that is left out
 
 
@@ -148,7 +150,7 @@ def few_shot_examples(args: DataSettings) -> list[tuple[str, str]]:
         return []
     rows = read_dataset(args.few_shot, None, "train", "few_shot")
     if absent := {"question", "answer"} - set(rows.column_names):
-        fail(f"--few-shot {args.few_shot} has no column '{min(absent)}'.")
+        fail(f"--few-shot {args.few_shot} has no column '{min(absent)}': add it.")
     examples = [(str(question), str(answer)) for question, answer in zip(rows["question"], rows["answer"], strict=True)]
     if args.answer_format == "boxed" and not args.reward and not any(last_boxed(answer) for _, answer in examples):
         print("note: no answer in --few-shot has a \\boxed{}, where the verifier reads the answer.", flush=True)
@@ -156,11 +158,7 @@ def few_shot_examples(args: DataSettings) -> list[tuple[str, str]]:
 
 
 def make_prompt(
-    question: Any,
-    template: str | None,
-    tokenizer: Any,
-    system: str | None = None,
-    examples: list[tuple[str, str]] | tuple[()] = (),
+    question: Any, template: str | None, tokenizer: Any, system: str | None = None, examples: Examples = ()
 ) -> tuple[str, list[int]]:
     """The prompt as text and token ids, with the tokenizer's chat template if it has one.
 
@@ -173,36 +171,33 @@ def make_prompt(
         fail("--system-prompt is for chat models, and this model's tokenizer has no chat template: use --prompt.")
     if isinstance(question, list) and not chat:
         fail("the questions are chat messages, but this model's tokenizer has no chat template: use a chat model.")
-    is_messages = isinstance(question, list)
-    messages = question if is_messages else [{"role": "user", "content": template.replace("{question}", str(question))}]
-    first = [message for message in messages[:1] if message.get("role") == "system"]
+    messages = question
+    if not isinstance(question, list):
+        messages = [{"role": "user", "content": template.replace("{question}", str(question))}]
+    head = [message for message in messages[:1] if message.get("role") == "system"]
+    rest = messages[len(head) :]
+    if system is not None and head:
+        fail(f"--system-prompt: the questions have their own, leave it out: {head[0].get('content')!r:.80}")
     if system is not None:
-        if first:
-            fail(f"--system-prompt: the questions have their own, leave it out: {first[0].get('content')!r:.80}")
-        messages = [{"role": "system", "content": system}, *messages]
-        first = messages[:1]
+        head = [{"role": "system", "content": system}]
     shown = [(template.replace("{question}", asked), answer) for asked, answer in examples]
     if chat:
-        roles = ("user", "assistant")
-        turns = [{"role": role, "content": text} for pair in shown for role, text in zip(roles, pair, strict=True)]
-        messages = [*first, *turns, *messages[len(first) :]]
+        turns = [{"role": r, "content": text} for q, a in shown for r, text in (("user", q), ("assistant", a))]
+        messages = [*head, *turns, *rest]
         try:
             text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         except Exception as error:  # of any kind
             fail(f"the model's chat template refuses a question ({first_line(error)}): {str(messages)[:80]}")
     else:
-        shown = [f"{q}{'' if q[-1:].isspace() else ' '}{a}\n\n" for q, a in shown]
-        text = "".join(shown) + messages[0]["content"]
-    # A chat template already has the special tokens.
-    return text, tokenizer(text, add_special_tokens=not chat)["input_ids"]
+        text = "".join(f"{q}{'' if q[-1:].isspace() else ' '}{a}\n\n" for q, a in shown) + rest[0]["content"]
+    return text, tokenizer(text, add_special_tokens=not chat)["input_ids"]  # a template has the special tokens
 
 
 def add_text(question: Any, text: str) -> Any:
     """A question, as text or chat messages, with a text appended to it or to its last message."""
     if not isinstance(question, list):
         return f"{question}{text}"
-    *before, last = question
-    return [*before, last | {"content": last["content"] + text}] if text else question
+    return [*question[:-1], question[-1] | {"content": question[-1]["content"] + text}] if text else question
 
 
 def settings_of_each(args: Settings) -> list[Settings]:
@@ -239,22 +234,15 @@ def read_pairs(args: Settings, shown: set[str]) -> tuple[list[Pair], list[Pair]]
         count = min(args.eval_problems, len(train) // 5)
         train, held_out = train[count:], train[:count]
     if not held_out:
-        fail(
-            f"--dataset {args.dataset} has {len(train)} rows, too few to hold any out: "
-            "pass held-out problems as --eval-split or --eval-dataset."
-        )
+        what = f"--dataset {args.dataset} has {len(train)} rows, too few to hold any out"
+        fail(f"{what}: pass held-out problems as --eval-split or --eval-dataset.")
     if len(held_out) < args.eval_problems:
         print(f"note: {len(held_out)} held-out problems, not {args.eval_problems}: there are no more.", flush=True)
     return train, held_out[: args.eval_problems]
 
 
 def make_problems(
-    pairs: list[Pair],
-    args: DataSettings,
-    model: Any,
-    tokenizer: Any,
-    examples: list[tuple[str, str]],
-    added: Callable[[Any], str] = lambda question: "",
+    pairs: list[Pair], args: DataSettings, model: Any, tokenizer: Any, examples: Examples, added: Added = lambda q: ""
 ) -> list[Problem | None]:
     """The problem of each (question, answer), None where the prompt is longer than `args.max_prompt_tokens`."""
     context, vocabulary = context_length(model), model.get_input_embeddings().num_embeddings
@@ -270,22 +258,17 @@ def make_problems(
             problems.append(None)
             continue
         if len(prompt_ids) + args.max_response_tokens > context:
-            fail(
-                f"a prompt of {len(prompt_ids)} tokens and --max-response-tokens {args.max_response_tokens} "
-                f"exceed the model's context of {context} tokens: lower it, or leave out long prompts with "
-                f"--max-prompt-tokens. The prompt: {prompt[:80]!r}"
-            )
+            what = f"a prompt of {len(prompt_ids)} tokens and --max-response-tokens {args.max_response_tokens} exceed "
+            what += f"the model's context of {context} tokens: lower --max-response-tokens, or leave out long prompts"
+            fail(f"{what} with --max-prompt-tokens. The prompt: {prompt[:80]!r}")
         problems.append(Problem(str(question), answer, prompt, list(prompt_ids)))
     return problems
 
 
 def load_problems(
-    args: Settings, model: Any, tokenizer: Any, added: Callable[[Any], str] = lambda question: ""
+    args: Settings, model: Any, tokenizer: Any, added: Added = lambda q: ""
 ) -> tuple[list[Problem], list[Problem]]:
-    """Training problems and `args.eval_problems` held-out ones, disjoint by question.
-
-    `added(question)` is text that the prompt has after the question.
-    """
+    """Training problems and `args.eval_problems` held-out ones, disjoint by question."""
     examples = few_shot_examples(args)
     sets, names = settings_of_each(args), short_names(dataset_names(args))
     weights = args.mix or [1.0] * len(sets)
@@ -298,12 +281,11 @@ def load_problems(
             fail(f"--dataset {one.dataset}: every training question is also a held-out one.")
         made = [make_problems(part, one, model, tokenizer, examples, added) for part in (train, held_out)]
         kept = [[problem for problem in part if problem] for part in made]
-        if None in made[0] + made[1]:
+        if any(too_long := [part.count(None) for part in made]):
             what = (
-                f"{made[0].count(None)} of {len(train)} training problems and {made[1].count(None)} of "
-                f"{len(held_out)} held-out ones {f'of {name} ' if name else ''}have prompts of more than "
-                f"{one.max_prompt_tokens} tokens"
+                f"{too_long[0]} of {len(train)} training problems and {too_long[1]} of {len(held_out)} held-out ones "
             )
+            what += f"{f'of {name} ' if name else ''}have prompts of more than {one.max_prompt_tokens} tokens"
             if not all(kept):
                 fail(f"{what}: raise --max-prompt-tokens.")
             print(f"note: {what}; they are left out.", flush=True)
