@@ -1,4 +1,4 @@
-"""Convert a GGUF file to a model folder that transformers, vLLM and these scripts read: fp32 safetensors and a tokenizer.
+"""Convert a GGUF file to a model folder for transformers, vLLM and these scripts: fp32 safetensors and a tokenizer.
 
     python -m tools.gguf FILE.gguf FOLDER
 
