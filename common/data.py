@@ -90,7 +90,7 @@ def read_dataset(name: str, config: str | None, split: str, setting: str = "data
         if path.suffix not in DATA_FILES:
             fail(f"{given}: a data file must end in {', '.join(DATA_FILES)}.")
         if config or split != "train":
-            fail(f"{given} is a file, without splits or configurations: use --eval-dataset for another file.")
+            fail(f"{given} is a file, without splits or configurations: leave out those flags.")
     try:
         if path and path.is_file():  # unlike load_dataset, these readers never use the network
             return getattr(datasets.Dataset, f"from_{DATA_FILES[path.suffix]}")(str(path))
