@@ -1,8 +1,9 @@
 """temporary"""
 
-import torch
 from common.verification.rewards import require_binary
 from common.verification.verifier import Verifier as Old
+
+import torch
 
 
 class Verifier(Old):

@@ -31,6 +31,10 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from common.cli import fail
+from common.distributed import gather
+from common.distributed import shard as share
+from common.records import ScoredAnswer as GymAnswer
 from common.verification.answers import (
     Pairs,
     compare,
@@ -41,10 +45,6 @@ from common.verification.answers import (
     parse_number,
     right_answers,
 )
-from common.cli import fail
-from common.distributed import gather, shard as share
-from pathlib import Path as P
-from common.records import ScoredAnswer as GymAnswer
 
 WORKER = "x"
 from common.records import Problem, Rollouts
