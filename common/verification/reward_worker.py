@@ -1,7 +1,7 @@
-"""The process that runs a reward function of the user's: reads calls as JSON lines, writes what came of each.
+"""The program of the workers that run a user's reward function or a data set's scorer.
 
-It is told the function, `file.py:name` or `package.module:name`, and says first whether that could be found and whether
-it takes batches. What the function prints goes to the terminal's error output.
+Its argument names the function, `file.py:name` or `package.module:name`. It first replies whether the function takes
+batches, then reads responses and replies with their rewards. What the function prints goes to stderr.
 """
 
 import importlib
@@ -9,16 +9,19 @@ import importlib.util
 import inspect
 import json
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
 
 def load(name: str) -> Callable[..., Any]:
-    """The function that is named; any exception says why there is none."""
+    """The named function. If there is none, any exception may say why."""
     source, _, function = name.rpartition(":")
     if not source.endswith(".py"):
         sys.path.insert(0, os.getcwd())
@@ -33,7 +36,7 @@ def load(name: str) -> Callable[..., Any]:
 
 
 def reason(error: BaseException) -> str:
-    """An exception in one line, with the last place in the user's own files that it came through."""
+    """An exception in one line, with the last line of the user's files that it passed through."""
     places = [p for p in traceback.extract_tb(error.__traceback__) if p.filename != __file__ and "<" not in p.filename]
     lines = str(error).strip().splitlines() or ["no reason given"]
     where = f" ({Path(places[-1].filename).name}, line {places[-1].lineno})" if places else ""
@@ -47,7 +50,7 @@ def number(value: Any) -> float:
 
 
 def call(function: Callable[..., Any], batched: bool, rows: list[list[Any]]) -> list[float]:
-    """The rewards of some responses: each row is problem, text, tokens, truncated."""
+    """The rewards of some responses; a row is problem, text, tokens, truncated."""
     rows = [[SimpleNamespace(**problem), *rest] for problem, *rest in rows]
     if not batched:
         return [number(function(*row)) for row in rows]
@@ -57,12 +60,20 @@ def call(function: Callable[..., Any], batched: bool, rows: list[list[Any]]) -> 
     return values
 
 
+def read(lines: "SimpleQueue[bytes]") -> None:
+    """Queue the questions. When the run ends, end this process and all that the function has started."""
+    for line in questions:
+        lines.put(line)
+    os.killpg(0, signal.SIGKILL)
+
+
 if __name__ == "__main__":
-    replies = os.fdopen(os.dup(1), "w")
+    questions, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "w")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
 
-    def reply(**what: Any) -> None:
-        print(json.dumps(what), file=replies, flush=True)
+    def reply(**fields: Any) -> None:
+        print(json.dumps(fields), file=replies, flush=True)
 
     try:
         function = load(sys.argv[1])
@@ -70,9 +81,11 @@ if __name__ == "__main__":
     except BaseException as error:
         reply(failed=reason(error))
         sys.exit()
-    reply(batched=batched)
-    for line in sys.stdin:
+    reply(value=batched)
+    lines: "SimpleQueue[bytes]" = SimpleQueue()
+    threading.Thread(target=read, args=(lines,), daemon=True).start()
+    while True:
         try:
-            reply(rewards=call(function, batched, json.loads(line)))
+            reply(value=call(function, batched, json.loads(lines.get())))
         except BaseException as error:
             reply(failed=reason(error))
