@@ -49,13 +49,13 @@ class Rewards:
             if file.endswith(".py") and not Path(file).is_file():
                 fail(f"--reward {name}: no such file.")
         functions = [name for name in self.weights if name != CORRECT]
-        self.programs = {name: Program("reward_worker.py", name, TIME_LIMIT) for name in functions}
+        self.programs = {name: Program(name, TIME_LIMIT) for name in functions}
         self.batched = {name: self.load(name) for name in functions}
         self.needs_verdicts = CORRECT in self.weights
 
     def load(self, name: str) -> bool:
         """Whether a function takes batches."""
-        reply = self.pool.start(self.programs[name])
+        reply = next(self.pool.map([(self.programs[name], None)]))
         if reply.failed:
             fail(f"--reward {name} {reply.failed}.")
         return reply.value

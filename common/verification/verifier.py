@@ -21,7 +21,9 @@ accepts its own question. In doubt an answer is incorrect; tests/common/verifier
 """
 
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 from common.cli import fail
@@ -32,7 +34,7 @@ from common.settings import DataSettings
 from common.verification.answers import last_boxed, last_number, parse_number
 from common.verification.comparison import Pairs, compare, expressions, gold_answers, numbers_in
 from common.verification.rewards import Rewards
-from common.verification.workers import Pool, Program
+from common.verification.workers import Pool, Program, Reply
 
 import torch
 from torch import Tensor
@@ -55,7 +57,7 @@ class Verifier:
         self.tolerance = Fraction(str(args.tolerance))
         self.failures: Counter[str] = Counter()  # answers that could not be judged, by reason
         self.pool = Pool()
-        self.math_verify = Program("math_verify_worker.py", str(TIME_LIMIT), HANG_LIMIT)
+        self.equality = Program(f"{Path(__file__).with_name('equality.py')}:is_equal", HANG_LIMIT, TIME_LIMIT)
         self.reward_functions = Rewards(args.reward, self.pool) if args.reward else None
         if self.reward_functions and not self.reward_functions.needs_verdicts:
             return
@@ -68,11 +70,15 @@ class Verifier:
 
     def check_golds(self, golds: list[str]) -> None:
         """End the program if a gold answer cannot be parsed: no response could ever be correct."""
-        parts = {part: gold for gold in golds[share(len(golds))] for part in expressions(gold)}
-        replies = self.pool.map((self.math_verify, (part, None)) for part in parts)
-        for gold, reply in zip(parts.values(), replies, strict=True):
-            if reply.failed:
-                fail(f"the data set's answer {gold!r} cannot be checked ({reply.failed}): remove or rewrite that row.")
+        parts = {(part, None): gold for gold in golds[share(len(golds))] for part in expressions(gold)}
+        for gold, reply in zip(parts.values(), self.compare(parts), strict=True):
+            if reply.value != [1]:
+                reason = reply.failed or "math-verify cannot parse it"
+                fail(f"the data set's answer {gold!r} cannot be checked ({reason}): remove or rewrite that row.")
+
+    def compare(self, pairs: Iterable[tuple[str, str | None]]) -> Iterator[Reply]:
+        """What math-verify replies to each (gold, answer)."""
+        return self.pool.map((self.equality, [[{"answer": gold}, answer, [], False]]) for gold, answer in pairs)
 
     def __call__(self, problems: list[Problem], rollouts: Rollouts) -> Tensor:
         """The rewards (P, G) of G responses to each of P problems. Sets `rollouts.correct`: 1 if correct, else 0."""
@@ -113,8 +119,7 @@ class Verifier:
             if answer is None or len(answer) > MAX_ANSWER_LENGTH:
                 continue
             if isinstance(gold, ScoredAnswer):
-                program = Program("reward_worker.py", gold.scorer, SCORE_LIMIT)
-                scored[i] = program, [[{"payload": gold.payload}, answer, [], False]]
+                scored[i] = Program(gold.scorer, SCORE_LIMIT), [[{"payload": gold.payload}, answer, [], False]]
             elif callable(gold):
                 scores[i] = float(gold(answer))
             else:
@@ -135,10 +140,10 @@ class Verifier:
     def confirm(self, unconfirmed: dict[int, list[Pairs]]) -> dict[int, bool]:
         """Whether math-verify confirms, for any of the gold answers, all pairs of expressions."""
         pairs = dict.fromkeys(pair for compared in unconfirmed.values() for pairs in compared for pair in pairs)
-        replies = dict(zip(pairs, self.pool.map((self.math_verify, pair) for pair in pairs), strict=True))
+        replies = dict(zip(pairs, self.compare(pairs), strict=True))
         verdicts = {}
         for i, compared in unconfirmed.items():
-            verdicts[i] = any(all(replies[pair].value for pair in pairs) for pairs in compared)
+            verdicts[i] = any(all(replies[pair].value == [1] for pair in pairs) for pairs in compared)
             failed = [replies[pair].failed for pairs in compared for pair in pairs if replies[pair].failed]
             if failed and not verdicts[i]:
                 self.failures[failed[0]] += 1

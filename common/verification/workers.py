@@ -1,4 +1,4 @@
-"""Worker processes that answer questions, one JSON line each, and are killed when a reply takes too long."""
+"""Worker processes that answer questions, one JSON line each, and are killed when an answer takes too long."""
 
 import json
 import os
@@ -19,11 +19,11 @@ START_LIMIT = 300.0  # seconds for the imports of a program
 
 
 class Program(NamedTuple):
-    """What a worker runs: a file of this folder, its argument, and the seconds that one reply may take."""
+    """What a worker runs, see worker.py: a function, seconds of wall time for an answer, and of processor time."""
 
-    file: str
-    argument: str
+    function: str
     time_limit: float
+    processor_limit: float = 0.0
 
 
 class Reply(NamedTuple):
@@ -35,7 +35,7 @@ class Reply(NamedTuple):
 
 
 class Worker:
-    """One process. A question starts it if it is not running. Only one thread at a time may ask it."""
+    """One process, started by its first question. Only one thread at a time may ask it."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -44,12 +44,12 @@ class Worker:
         self.lock = threading.Lock()  # `close` is called while another thread starts the process or waits for it
 
     def start(self) -> Reply:
-        """Start the process; its first reply says whether it is ready."""
+        function, _, processor_limit = self.program
         with self.lock:
             if self.closed:
                 return Reply(failed="the run is ending")
             self.process = subprocess.Popen(
-                [sys.executable, "-P", str(Path(__file__).with_name(self.program.file)), self.program.argument],
+                [sys.executable, "-P", str(Path(__file__).with_name("worker.py")), function, str(processor_limit)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 start_new_session=True,  # to kill what it starts too, and to keep the terminal's Ctrl-C from it
@@ -93,7 +93,7 @@ class Worker:
                 self.process = None
 
     def close(self) -> None:
-        """End the process for good. A thread that waits for its reply gets one at once, and cleans up."""
+        """End the process for good. A thread that waits for a reply gets one at once, and cleans up."""
         with self.lock:
             self.closed = True
             self.kill()
@@ -105,25 +105,8 @@ class Pool:
     def __init__(self, size: int = 2) -> None:
         self.size = size
         self.threads = ThreadPoolExecutor(size)
-        self.idle: dict[Program, LifoQueue[Worker]] = {}  # the last one used comes first: it is running
         self.workers: list[Worker] = []
-
-    def add(self, program: Program) -> None:
-        """Make the workers of a program, unless they exist."""
-        if program not in self.idle:
-            self.idle[program] = LifoQueue()
-            for worker in [Worker(program) for _ in range(self.size)]:
-                self.workers.append(worker)
-                self.idle[program].put(worker)
-
-    def start(self, program: Program) -> Reply:
-        """Start one worker of a program, and return its first reply."""
-        self.add(program)
-        worker = self.idle[program].get()
-        try:
-            return worker.start()
-        finally:
-            self.idle[program].put(worker)
+        self.idle: dict[Program, LifoQueue[Worker]] = {}  # the last one used comes first: it is running
 
     def ask(self, program: Program, question: Any) -> Reply:
         worker = self.idle[program].get()
@@ -133,14 +116,17 @@ class Pool:
             self.idle[program].put(worker)
 
     def map(self, questions: Iterable[tuple[Program, Any]]) -> Iterator[Reply]:
-        """The replies to questions, in order, each as soon as it and all before it are there."""
+        """The replies to questions, in their order."""
         questions = list(questions)
-        for program, _ in questions:
-            self.add(program)
+        for program in {program for program, _ in questions} - self.idle.keys():
+            self.idle[program] = LifoQueue()
+            for _ in range(self.size):
+                self.workers.append(Worker(program))
+                self.idle[program].put(self.workers[-1])
         return self.threads.map(lambda question: self.ask(*question), questions)
 
     def close(self) -> None:
-        """End all workers, also those that are computing a reply."""
+        """End all workers, also those that are computing an answer."""
         self.threads.shutdown(wait=False, cancel_futures=True)
         for worker in self.workers:
             worker.close()

@@ -168,7 +168,7 @@ def test_a_pool_is_closed_while_its_workers_hang_or_start(tmp_path, capfd):
     ):
         (tmp_path / "own.py").write_text(text)
         pool = Pool()
-        program = Program("reward_worker.py", f"{tmp_path / 'own.py'}:f", 100.0)
+        program = Program(f"{tmp_path / 'own.py'}:f", 100.0)
         replies = pool.map([(program, [[{}, "", [], False]])] * 3)
         while not all(worker.process for worker in pool.workers):
             time.sleep(0.01)
@@ -193,7 +193,7 @@ def f(problem, text, tokens, truncated):
         file.write(str(child.pid))
     time.sleep(1000)
 """)
-    worker = Worker(Program("reward_worker.py", f"{tmp_path / 'own.py'}:f", 100.0))
+    worker = Worker(Program(f"{tmp_path / 'own.py'}:f", 100.0))
     assert not worker.start().failed
     worker.process.stdin.write(json.dumps([[{}, "", [], False]]).encode() + b"\n")
     worker.process.stdin.flush()
