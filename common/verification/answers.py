@@ -1,23 +1,13 @@
-"""What counts as the same answer: finding it in a response, reading it, and comparing it by rules.
-
-Rules decide wherever the right answer is a number, a choice, words, or a collection of these; what is left are
-expressions, which `compare` hands on to math-verify (see `verify.py`) unless they leave something to calculate.
-tests/verifier_cases.jsonl holds judged examples of every rule.
-"""
+"""Finding the answer in a response, cleaning it, and reading literal numbers."""
 
 import re
 from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
-LONGEST_NUMBER = 100  # characters
-
-Pairs = list[tuple[str, str]]  # (gold, answer) for math-verify
-
-# ---- Finding the answer in a response
-
+MAX_NUMBER_LENGTH = 100  # characters
 BOX = re.compile(r"\\boxed\s*\{")
-# Characters that belong together, so that 10^2, 1/2, 12:30 and \sqrt{2} do not end in 2, 2, 30 and 2.
+# Characters read as one unit, so that 10^2, 1/2, 12:30 and \sqrt{2} do not end in 2, 2, 30 and 2.
 RUN = re.compile(
     r"(?:(?<![\w.,)}%!^])[-+])?(?:[\w/^{}!]|\\(?=[A-Za-z])|(?<=[0-9])[.,: ](?=[0-9])|\.(?=[0-9])|(?<=[{^])-)+"
     r"(?:%|\s(?:dozen|hundred|thousand|million|billion|trillion)\b)?"
@@ -32,14 +22,8 @@ CHARACTERS = str.maketrans(
 
 
 def last_boxed(text: str) -> str | None:
-    """What stands in the last `\\boxed{...}`, or None without one whose braces balance.
-
-    >>> last_boxed("so \\\\boxed{3}, no: \\\\boxed{\\\\frac{1}{2}}")
-    '\\\\frac{1}{2}'
-    """
-    start = max((box.end() for box in BOX.finditer(text)), default=None)
-    if start is None:
-        return None
+    """The content of the last `\\boxed{...}`, or None without one whose braces balance."""
+    start = max((box.end() for box in BOX.finditer(text)), default=len(text))
     depth = 1
     for brace in re.finditer("[{}]", text[start:]):
         depth += 1 if brace[0] == "{" else -1
@@ -49,11 +33,11 @@ def last_boxed(text: str) -> str | None:
 
 
 def last_number(text: str) -> str | None:
-    """The number a text ends in, or None: "4 + 6 = 10." ends in 10, "10^2" in no literal number."""
+    """The last number of a text if it is a literal one: 10 in "4 + 6 = 10.", None in "10^2"."""
     end = max(map(text.rfind, "0123456789"))
     if end < 0:
         return None
-    text = text[max(0, end - LONGEST_NUMBER) : end + 20].translate(CHARACTERS)
+    text = text[max(0, end - MAX_NUMBER_LENGTH) : end + 20].translate(CHARACTERS)
     text = re.sub(r"\*\*|\\?[$€£¥]", "", BOX.sub(" ", text))
     text = re.sub(r" ?([/^]) ?", r"\1", re.sub(r"= ?- ?(?=[0-9.])", "= -", text))
     number = [run for run in RUN.findall(text) if re.search("[0-9]", run)][-1]
@@ -61,8 +45,6 @@ def last_number(text: str) -> str | None:
         number = number.removesuffix("}")
     return number if parse_number(number) else None
 
-
-# ---- One spelling for what looks the same
 
 THOUSANDS = re.compile(r",\s?\\!\s?|\{,\}|(?<=[0-9])\\,(?=[0-9]{3}(?![0-9]))")
 SPACING = re.compile(r"(?:(?<!\\)\\(?:[,;:! ]|(?:q?quad|displaystyle|left|right|[bB]igg?[lr]?)(?![A-Za-z]))|[~\s])+")
@@ -76,27 +58,22 @@ DEPTH = dict.fromkeys(["(", "[", "{", r"\{", r"\langle"], 1) | dict.fromkeys([")
 
 
 def clean(text: str) -> str:
-    """An answer without what only changes its looks: sizes, spaces, styles of fractions, dollars, a closing period."""
+    """An answer without mere formatting: sizes, spaces, styles of fractions, dollars, a closing period."""
     text = SPACING.sub(" ", THOUSANDS.sub(",", text.translate(CHARACTERS)))
     text = re.sub(r"\\(?:[dtcs]|nice)frac(?![A-Za-z])", r"\\frac", PHANTOM.sub("", text))
     text = text.replace(r"\frac\pi", r"\frac{\pi}").strip()
-    for _ in range(9):  # layers, so that 500 nested braces take no longer
+    for _ in range(9):  # a limit, so that 500 nested braces take no longer
         if text.endswith(".") and not text.endswith(".."):
-            text = text[:-1]
-        elif DOLLARS.fullmatch(text):
-            text = text[1:-1]
+            text = text[:-1].strip()
+        elif DOLLARS.fullmatch(text) or (text[:1] == "{" and is_enclosed(text)):
+            text = text[1:-1].strip()
         elif text[:2] + text[-2:] in (r"\(\)", r"\[\]"):
-            text = text[2:-2]
-        elif text[:1] == "{" and is_enclosed(text):
-            text = text[1:-1]
-        else:
-            break
-        text = text.strip()
+            text = text[2:-2].strip()
     return text
 
 
 def unwrap(text: str) -> str:
-    """A text without a font or parentheses around all of it: `\\mathbf{9}` and `(9)` are 9, but `(1,234)` is a pair."""
+    """A text without a font or parentheses around all of it: `\\mathbf{9}` and `(9)` are 9; `(1,234)` is a pair."""
     opening = WRAPPER.match(text)
     if opening and is_enclosed(text[opening.end() - 1 :]) and not (opening[0] == "(" and "," in text):
         return clean(text[opening.end() : -1])
@@ -144,14 +121,12 @@ NAME = re.compile(
 
 
 def split_name(text: str) -> tuple[str, str]:
-    """The name that a value is given and the value: `x = 12` is ("x", "12"), `12` is ("", "12")."""
+    """A value and the name before it: `x = 12` is ("x", "12"), `12` is ("", "12")."""
     match = NAME.match(text)
     if match is None or re.search(rf"(?<![A-Za-z\\]){re.escape(match[1])}(?![A-Za-z])", text[match.end() :]):
-        return "", text  # x = x^2 names nothing
+        return "", text  # x = x^2 is an equation
     return match[1].replace(" ", ""), text[match.end() :]
 
-
-# ---- Literal numbers
 
 INTEGER = r"(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]+)"
 DECIMAL = rf"(?:{INTEGER}(?:\.[0-9]*)?|\.[0-9]+)"
@@ -190,13 +165,13 @@ class Number(NamedTuple):
 @lru_cache(maxsize=10_000)
 def parse_number(text: str) -> Number | None:
     """One literal number, or None: `1,234`, `-0.5`, `\\frac{1}{2}`, `3\\frac12`, `\\$12.`, `x = 7`, `7 apples`."""
-    if text.isascii() and text.removeprefix("-").isdigit() and len(text) <= LONGEST_NUMBER:  # nearly all there are
+    if text.isascii() and text.removeprefix("-").isdigit() and len(text) <= MAX_NUMBER_LENGTH:  # nearly all there are
         return Number(Fraction(int(text)))
     name, text = split_name(unwrap(clean(text)))
     text = FRACTION.sub(lambda m: f" {(m[1] or m[2]).replace(' ', '')}/{m[3] or m[4]} ", unwrap(text))
     text = " ".join(DEGREES.sub("°", text).split()).removeprefix(r"\approx").lstrip()
     match = LITERAL.match(text)
-    if match is None or match.end() > LONGEST_NUMBER:
+    if match is None or match.end() > MAX_NUMBER_LENGTH:
         return None
     behind = text[match.end() :]
     scale = multiplier(behind)
@@ -220,12 +195,10 @@ def parse_number(text: str) -> Number | None:
 
 
 def multiplier(behind: str) -> int | None:
-    """By what the words behind a number multiply it: 1 if they are a unit or a name, None if they may be more.
+    """The factor that the text after a number stands for: 1 for a unit or a name, None if it may be more.
 
-    In `\\text{}` any word is a unit; outside, letters are variables (`12 x`, `12 ab`) unless they look like a word.
+    In `\\text{}` any word is a unit; elsewhere letters are variables (`12 x`, `12 ab`) unless they look like a word.
     """
-    if not behind:
-        return 1
     behind, powers = POWER.subn("", behind.replace(r"\%", "%").replace(r"\$", "$"))
     inside = re.findall("[A-Za-z]+", " ".join(FONT.findall(behind)))
     outside = re.findall("[a-z]+", re.sub(r"° ?[CF]\b", "", FONT.sub(" ", behind)).lower())
@@ -237,10 +210,10 @@ def multiplier(behind: str) -> int | None:
         return None
     if outside and not is_wording(outside) and behind.strip().lower() not in RATES:
         return None
-    scales = [SCALES[word.removesuffix("s")] for word in words if word.removesuffix("s") in SCALES]
-    if not scales:
+    scales = [SCALES.get(word.removesuffix("s"), 1) for word in words] or [1]
+    if max(scales) == 1:
         return 1
-    return scales[0] if len(scales) == 1 and words[0].removesuffix("s") in SCALES and not powers else None
+    return scales[0] if scales[0] > 1 and max(scales[1:], default=1) == 1 and not powers else None
 
 
 def is_wording(words: list[str]) -> bool:
@@ -251,10 +224,10 @@ def is_wording(words: list[str]) -> bool:
 
 
 def agree(gold: Number, answer: Number, tolerance: Fraction) -> bool:
-    """Whether an answer is the right number, within `tolerance` times it unless both are whole."""
+    """Whether an answer is the gold number, within `tolerance` times it unless both are whole."""
     value = answer.value
     if answer.is_percent and not gold.is_percent and abs(gold.value) < 1:
-        value /= 100  # 50% is right for 0.5, and 0.5% is not; elsewhere the sign is a unit
+        value /= 100  # 50% is correct for 0.5, and 0.5% is not; elsewhere the sign is a unit
     if gold.name and answer.name and gold.name != answer.name:
         return False
     if gold.value.denominator == 1 and (answer.is_fraction or value.denominator == 1):

@@ -23,8 +23,6 @@ from common.verification.answers import (
 
 Pairs = list[tuple[str, str]]  # (gold, answer) for math-verify
 
-# ---- Other answers that are compared here
-
 CHOICE = re.compile(r"(?:\(([A-Z])\)|([A-Z])[.:)])(?= [\w(\\$€£]|$)|([A-Z])$")
 OTHER_CHOICE = re.compile(r"\b[A-Z]\b|\([a-z]\)|^ ?(?:or|and)\b|^ ?,")
 BASED = re.compile(r"(-?) ?\(?([0-9A-Z]+)\)?_(?:\{ ?([0-9]+) ?\}|([0-9]+))")
@@ -97,11 +95,8 @@ def plus_minus(text: str) -> list[str]:
     return [text.replace(r"\pm", sign).replace(r"\mp", other).strip() for sign, other in ("+-", "-+")]
 
 
-# ---- Comparison
-
-
 def compare(gold: str, answer: str, tolerance: Fraction = Fraction(0)) -> Pairs | None:
-    """None if the answer is wrong, else what math-verify has to confirm: nothing if it is right."""
+    """None if the answer is incorrect, else the pairs that math-verify has to confirm: none if it is correct."""
     if number := parse_number(gold):
         other = parse_number(answer)
         return [] if other and agree(number, other, tolerance) else None
@@ -115,9 +110,7 @@ def compare(gold: str, answer: str, tolerance: Fraction = Fraction(0)) -> Pairs 
         return [] if spelling(answer) == value else None
     if font := FONT.fullmatch(answer):
         answer = clean(font[1])
-    if collection(gold):
-        return compare_collections(gold, answer, tolerance)
-    return compare_expressions(gold, answer)
+    return compare_collections(gold, answer, tolerance) if collection(gold) else compare_expressions(gold, answer)
 
 
 def without_spaces(text: str) -> str:
@@ -145,17 +138,10 @@ def compare_collections(gold: str, answer: str, tolerance: Fraction) -> Pairs | 
             else:
                 answers.remove(match)
         if len(golds) > 1 and not any(map(collection, golds)):
-            return compare_sets(golds, answers)
+            gold, answer = (rf"\{{{', '.join(items)}\}}" for items in (golds, answers))
+            return None if any(map(parse_number, golds)) or leaves_work(gold, answer) else [(gold, answer)]
     compared = [compare(*pair, tolerance) for pair in zip(golds, answers, strict=True)]
     return None if None in compared else [pair for pairs in compared for pair in pairs]
-
-
-def compare_sets(golds: list[str], answers: list[str]) -> Pairs | None:
-    """What math-verify has to confirm of two or more values in any order."""
-    if any(map(parse_number, golds)):
-        return None
-    gold, answer = (rf"\{{{', '.join(items)}\}}" for items in (golds, answers))
-    return None if leaves_work(gold, answer) else [(gold, answer)]
 
 
 RELATION = re.compile(r"[=<>]|\\(?:[lg]eq?(?:slant)?|[lg]t|neq?|in|subset(?:eq)?|equiv|approx|sim|cong)(?![A-Za-z])")
@@ -199,7 +185,7 @@ def variables(text: str) -> set[str]:
 
 
 def leaves_work(gold: str, answer: str) -> bool:
-    """Whether an answer has variables, or something to calculate, that the right answer does not have.
+    """Whether an answer has variables, or something to calculate, that the gold answer does not have.
 
     To calculate are functions, sums and products of literal numbers, and, without variables, any further sum.
     """
@@ -211,15 +197,13 @@ def leaves_work(gold: str, answer: str) -> bool:
 
 
 def expressions(gold: str) -> list[str]:
-    """The parts of a right answer that only math-verify can compare."""
-    if parse_number(gold):
+    """The parts of a gold answer that only math-verify can compare."""
+    text = clean(gold)
+    if parse_number(gold) or choice(text) or number_in_base(text) or words(text):
         return []
-    gold = clean(gold)
-    if choice(gold) or number_in_base(gold) or words(gold):
-        return []
-    if items := collection(gold):
+    if items := collection(text):
         return [part for item in items[1] for part in expressions(item)]
-    return [without_unit(split_name(gold)[1])]
+    return [without_unit(split_name(text)[1])]
 
 
 def gold_answers(gold: str | Sequence[str]) -> tuple[str, ...]:
@@ -228,6 +212,6 @@ def gold_answers(gold: str | Sequence[str]) -> tuple[str, ...]:
 
 @lru_cache(maxsize=10_000)
 def numbers_in(gold: str) -> list[str]:
-    """The numbers in a right answer that gives one twice, `0.56 = 56\\%`; for any other the answer itself."""
+    """The numbers in a gold answer that gives one twice, `0.56 = 56\\%`; for any other the answer itself."""
     parts = re.split(r"=|\\approx(?![A-Za-z])", gold)
     return parts if len(parts) > 1 and all(map(parse_number, parts)) else [gold]
