@@ -108,6 +108,7 @@ def split_items(text: str) -> list[str]:
 
 
 GREEK = r"\\(?:alpha|beta|gamma|delta|epsilon|theta|lambda|mu|rho|sigma|tau|(?:var)?phi|psi|omega)(?![A-Za-z])"
+VARIABLE = re.compile(rf"[A-Za-z]|{GREEK}")
 NAME = re.compile(
     rf"""( (?: (?:m[ ]?)?\\angle[ ]?[A-Z]{{1,3}} | [A-Z]{{1,4}} | [a-z] | {GREEK} )
            (?: _[A-Za-z0-9] | _\{{[A-Za-z0-9]+\}} )? '?

@@ -1,4 +1,8 @@
-"""Whether an answer is the same as the gold answer: comparison by rules."""
+"""Whether an answer is the same as the gold answer: comparison by rules.
+
+Rules decide if the gold answer is a number, a choice, words, or a collection of these. Expressions are left to
+math-verify, unless they leave something to calculate. tests/common/verifier_cases.jsonl holds judged examples.
+"""
 
 import re
 from collections.abc import Sequence
@@ -8,8 +12,8 @@ from functools import lru_cache
 from common.verification.answers import (
     FONT,
     FONT_NAME,
-    GREEK,
     TOKEN,
+    VARIABLE,
     agree,
     clean,
     is_enclosed,
@@ -101,7 +105,7 @@ def compare(gold: str, answer: str, tolerance: Fraction = Fraction(0)) -> Pairs 
         other = parse_number(answer)
         return [] if other and agree(number, other, tolerance) else None
     gold, answer = clean(gold), clean(answer)
-    if without_spaces(gold) == without_spaces(answer):
+    if len({re.sub(r"\\sqrt ?([0-9])", r"\\sqrt{\1}", text).replace(" ", "") for text in (gold, answer)}) == 1:
         return []
     for read in (choice, number_in_base):
         if value := read(gold):
@@ -111,10 +115,6 @@ def compare(gold: str, answer: str, tolerance: Fraction = Fraction(0)) -> Pairs 
     if font := FONT.fullmatch(answer):
         answer = clean(font[1])
     return compare_collections(gold, answer, tolerance) if collection(gold) else compare_expressions(gold, answer)
-
-
-def without_spaces(text: str) -> str:
-    return re.sub(r"\\sqrt ?([0-9])", r"\\sqrt{\1}", text).replace(" ", "")
 
 
 def compare_collections(gold: str, answer: str, tolerance: Fraction) -> Pairs | None:
@@ -181,14 +181,11 @@ def without_unit(text: str) -> str:
 
 
 def variables(text: str) -> set[str]:
-    return {token for token in TOKEN.findall(text) if re.fullmatch(rf"[A-Za-z]|{GREEK}", token)} - {"e", "i"}
+    return {token for token in TOKEN.findall(text) if VARIABLE.fullmatch(token)} - {"e", "i"}
 
 
 def leaves_work(gold: str, answer: str) -> bool:
-    """Whether an answer has variables, or something to calculate, that the gold answer does not have.
-
-    To calculate are functions, sums and products of literal numbers, and, without variables, any further sum.
-    """
+    """Whether an answer has variables, functions, arithmetic or, without variables, sums that the gold has not."""
     return bool(
         variables(answer) - variables(gold)
         or any(pattern.search(answer) and not pattern.search(gold) for pattern in (FUNCTION, ARITHMETIC))
@@ -206,12 +203,17 @@ def expressions(gold: str) -> list[str]:
     return [without_unit(split_name(text)[1])]
 
 
-def gold_answers(gold: str | Sequence[str]) -> tuple[str, ...]:
-    return (gold,) if isinstance(gold, str) else tuple(gold)
+def gold_parts(gold: str | Sequence[str]) -> list[str]:
+    """The gold answers of a problem; one that gives a number twice, `0.56 = 56\\%`, counts as two."""
+    parts = []
+    for text in [gold] if isinstance(gold, str) else gold:
+        numbers = re.split(r"=|\\approx(?![A-Za-z])", text)
+        parts += numbers if all(map(parse_number, numbers)) else [text]
+    return parts
 
 
-@lru_cache(maxsize=10_000)
-def numbers_in(gold: str) -> list[str]:
-    """The numbers in a gold answer that gives one twice, `0.56 = 56\\%`; for any other the answer itself."""
-    parts = re.split(r"=|\\approx(?![A-Za-z])", gold)
-    return parts if len(parts) > 1 and all(map(parse_number, parts)) else [gold]
+def compare_with_each(gold: str | Sequence[str], answer: str, tolerance: Fraction) -> list[Pairs | None]:
+    """Like `compare`, for each part of the gold answers; only `[]` if the answer is one of them verbatim."""
+    if answer.strip() in ([gold] if isinstance(gold, str) else gold):
+        return [[]]
+    return [compare(part, answer, tolerance) for part in gold_parts(gold)]

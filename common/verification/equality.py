@@ -28,8 +28,8 @@ parse_gold = lru_cache(maxsize=100_000)(parse_whole)
 
 
 def is_equal(problem: SimpleNamespace, text: str | None, *_: Any) -> bool:
-    """Whether a text equals `problem.answer`. Without a text, whether that answer can be parsed."""
-    gold = parse_gold(problem.answer)
+    """Whether a text equals `problem.payload`. Without a text, whether that answer can be parsed."""
+    gold = parse_gold(problem.payload)
     if text is None:
         return bool(gold)
     if not gold:
@@ -41,5 +41,5 @@ def is_equal(problem: SimpleNamespace, text: str | None, *_: Any) -> bool:
 os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what sympy and its parser print
 resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
 is_equal(
-    SimpleNamespace(answer="x^2+2x+1"), "(x+1)^2"
+    SimpleNamespace(payload="x^2+2x+1"), "(x+1)^2"
 )  # sympy loads a part of itself late: not on the first answer's time

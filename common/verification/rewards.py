@@ -48,17 +48,14 @@ class Rewards:
             file = name.rpartition(":")[0]
             if file.endswith(".py") and not Path(file).is_file():
                 fail(f"--reward {name}: no such file.")
-        functions = [name for name in self.weights if name != CORRECT]
-        self.programs = {name: Program(name, TIME_LIMIT) for name in functions}
-        self.batched = {name: self.load(name) for name in functions}
         self.needs_verdicts = CORRECT in self.weights
-
-    def load(self, name: str) -> bool:
-        """Whether a function takes batches."""
-        reply = next(self.pool.map([(self.programs[name], None)]))
-        if reply.failed:
-            fail(f"--reward {name} {reply.failed}.")
-        return reply.value
+        self.programs = {name: Program(name, TIME_LIMIT) for name in self.weights if name != CORRECT}
+        self.batched: dict[str, bool] = {}
+        for name, program in self.programs.items():
+            reply = next(pool.map([(program, None)]))
+            if reply.failed:
+                fail(f"--reward {name} {reply.failed}.")
+            self.batched[name] = reply.value
 
     def __call__(
         self,

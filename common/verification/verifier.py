@@ -1,23 +1,6 @@
-"""The verifier: is the answer correct? Strict rules first, math-verify as the fallback.
+"""The verifier decides which answers are correct, with strict rules first and math-verify as the fallback.
 
-The rules, for every data set:
-- Only the response is read, never the prompt. A response cut off at the length limit is incorrect.
-- The answer is the content of the last `\\boxed{...}`; without a closed box a response is incorrect. With
-  `--answer-format last-number` the answer is the last number of the response.
-- If the gold answer is a number, the box must hold one literal number: `12`, `-1,200.5`, `3/8`, `\\frac38`, `3\\frac12`
-  or `1.2\\times10^1`, with or without a currency, a unit, a percent sign, or a name before it (`x = 12`). math-verify
-  alone would evaluate `\\boxed{39+62}`, and a model soon exploits that.
-- Numbers are compared exactly, or within `tolerance` times the gold number unless both are whole.
-- A choice (`C`, `\\text{(C)}`) is compared by its letter, words by their letters, ratios and times as written, numbers
-  in another base by digits and base.
-- Tuples, intervals, sets, lists and matrices must have the same kind and length; their items are compared one by one.
-- math-verify compares all other answers, in a worker process with a time limit. An answer that leaves something to
-  calculate that the gold answer does not is incorrect.
-- A problem may have several gold answers: any one is correct. It may have a function instead that checks the answer
-  (countdown), or a scorer that gives 0 to 1, where 1 is correct.
-
-Units are not compared. An expression is correct in every equal form, so a data set that asks to expand or factor
-accepts its own question. In doubt an answer is incorrect; tests/common/verifier_cases.jsonl holds judged examples.
+docs/rewards.md lists the rules. In doubt an answer is incorrect.
 """
 
 from collections import Counter
@@ -32,7 +15,7 @@ from common.distributed import device, gather, share
 from common.records import Problem, Rollouts, ScoredAnswer
 from common.settings import DataSettings
 from common.verification.answers import last_boxed, last_number, parse_number
-from common.verification.comparison import Pairs, compare, expressions, gold_answers, numbers_in
+from common.verification.comparison import compare_with_each, expressions, gold_parts
 from common.verification.rewards import Rewards
 from common.verification.workers import Pool, Program, Reply
 
@@ -43,6 +26,8 @@ TIME_LIMIT = 2.0  # seconds of processor time for one comparison, which usually 
 HANG_LIMIT = 300.0  # seconds of wall time for it
 SCORE_LIMIT = 10.0  # seconds for a call of a scorer
 MAX_ANSWER_LENGTH = 1000  # characters; longer answers are incorrect
+
+Question = tuple[Program, str, str | None]  # of a worker: the gold answer or payload, and the answer
 
 
 class Verifier:
@@ -62,23 +47,23 @@ class Verifier:
         if self.reward_functions and not self.reward_functions.needs_verdicts:
             return
         answers = dict.fromkeys(problem.answer for problem in problems)
-        golds = [text for answer in answers if isinstance(answer, str | tuple) for text in gold_answers(answer)]
-        parts = [part for gold in golds for part in numbers_in(gold)]
-        self.check_golds(parts)
-        if args.answer_format == "last-number" and not (all(map(parse_number, parts)) and len(golds) >= len(answers)):
+        texts = [answer for answer in answers if isinstance(answer, str | tuple)]
+        golds = [part for answer in texts for part in gold_parts(answer)]
+        self.check_golds(golds)
+        if args.answer_format == "last-number" and not (all(map(parse_number, golds)) and len(texts) == len(answers)):
             fail("--answer-format last-number needs a data set whose answers are all numbers.")
 
     def check_golds(self, golds: list[str]) -> None:
         """End the program if a gold answer cannot be parsed: no response could ever be correct."""
-        parts = {(part, None): gold for gold in golds[share(len(golds))] for part in expressions(gold)}
-        for gold, reply in zip(parts.values(), self.compare(parts), strict=True):
+        parts = {(self.equality, part, None): gold for gold in golds[share(len(golds))] for part in expressions(gold)}
+        for gold, reply in zip(parts.values(), self.ask(parts), strict=True):
             if reply.value != [1]:
                 reason = reply.failed or "math-verify cannot parse it"
                 fail(f"the data set's answer {gold!r} cannot be checked ({reason}): remove or rewrite that row.")
 
-    def compare(self, pairs: Iterable[tuple[str, str | None]]) -> Iterator[Reply]:
-        """What math-verify replies to each (gold, answer)."""
-        return self.pool.map((self.equality, [[{"answer": gold}, answer, [], False]]) for gold, answer in pairs)
+    def ask(self, questions: Iterable[Question]) -> Iterator[Reply]:
+        """The replies of math-verify or scorers."""
+        return self.pool.map((program, [[{"payload": gold}, text, [], False]]) for program, gold, text in questions)
 
     def __call__(self, problems: list[Problem], rollouts: Rollouts) -> Tensor:
         """The rewards (P, G) of G responses to each of P problems. Sets `rollouts.correct`: 1 if correct, else 0."""
@@ -112,42 +97,30 @@ class Verifier:
     def judge(self, responses: list[str], golds: list[Any], truncated: list[bool]) -> list[float]:
         """The scores of B responses: 1 if the answer is correct, else 0; a scorer may also give a value between."""
         scores = [0.0] * len(responses)
-        scored: dict[int, tuple[Program, list[Any]]] = {}  # questions to scorers
-        unconfirmed: dict[int, list[Pairs]] = {}  # for each gold answer, what math-verify has to confirm
+        # For each gold answer of a response, the questions whose lowest score counts.
+        pending: dict[int, list[list[Question]]] = {}
         for i, (response, gold, cut) in enumerate(zip(responses, golds, truncated, strict=True)):
             answer = None if cut else self.find_answer(response)
             if answer is None or len(answer) > MAX_ANSWER_LENGTH:
                 continue
             if isinstance(gold, ScoredAnswer):
-                scored[i] = Program(gold.scorer, SCORE_LIMIT), [[{"payload": gold.payload}, answer, [], False]]
+                pending[i] = [[(Program(gold.scorer, SCORE_LIMIT), gold.payload, answer)]]
             elif callable(gold):
                 scores[i] = float(gold(answer))
             else:
-                parts = [part for text in gold_answers(gold) for part in numbers_in(text)]
-                compared = [compare(part, answer, self.tolerance) for part in parts]
-                scores[i] = float([] in compared or answer.strip() in gold_answers(gold))
+                compared = compare_with_each(gold, answer, self.tolerance)
+                scores[i] = float([] in compared)
                 if not scores[i] and any(compared):
-                    unconfirmed[i] = [pairs for pairs in compared if pairs]
-        for i, verdict in self.confirm(unconfirmed).items():
-            scores[i] = float(verdict)
-        for i, reply in zip(scored, self.pool.map(scored.values()), strict=True):
-            if reply.failed:
-                self.failures[reply.failed] += 1
-            else:
-                scores[i] = reply.value[0]
-        return scores
-
-    def confirm(self, unconfirmed: dict[int, list[Pairs]]) -> dict[int, bool]:
-        """Whether math-verify confirms, for any of the gold answers, all pairs of expressions."""
-        pairs = dict.fromkeys(pair for compared in unconfirmed.values() for pairs in compared for pair in pairs)
-        replies = dict(zip(pairs, self.compare(pairs), strict=True))
-        verdicts = {}
-        for i, compared in unconfirmed.items():
-            verdicts[i] = any(all(replies[pair].value == [1] for pair in pairs) for pairs in compared)
-            failed = [replies[pair].failed for pairs in compared for pair in pairs if replies[pair].failed]
-            if failed and not verdicts[i]:
+                    pending[i] = [[(self.equality, *pair) for pair in pairs] for pairs in compared if pairs]
+        questions = dict.fromkeys(question for parts in pending.values() for part in parts for question in part)
+        replies = dict(zip(questions, self.ask(questions), strict=True))
+        for i, parts in pending.items():
+            answered = [[replies[question] for question in part] for part in parts]
+            scores[i] = max(min(0.0 if reply.failed else reply.value[0] for reply in part) for part in answered)
+            failed = [reply.failed for part in answered for reply in part if reply.failed]
+            if failed and not scores[i]:
                 self.failures[failed[0]] += 1
-        return verdicts
+        return scores
 
     def take_failures(self) -> int:
         """How many answers could not be judged, or rewards took too long, since the last call."""

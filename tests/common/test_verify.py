@@ -247,7 +247,7 @@ def test_hostile_answers_end_and_are_counted():
 def test_a_busy_machine_changes_no_verdict(verifier):
     """The limit is of processor time: a worker that gets little of it reaches the same verdict."""
     worker, core = Worker(verifier.equality._replace(processor_limit=0.5)), {min(os.sched_getaffinity(0))}
-    assert worker.ask([[{"answer": "x^2"}, "x^2"]]).value == [1]  # it has started
+    assert worker.ask([[{"payload": "x^2"}, "x^2"]]).value == [1]  # it has started
     pid = worker.process.pid
     child = int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
     command = [sys.executable, "-c", "while True: pass"]
@@ -257,7 +257,7 @@ def test_a_busy_machine_changes_no_verdict(verifier):
             os.sched_setaffinity(process, core)
         os.setpriority(os.PRIO_PROCESS, child, 15)
         start = time.perf_counter()
-        assert worker.ask([[{"answer": r"\sin(x)^2"}, r"1-\cos^2 x"]]).value == [1]  # a tenth of a second's work
+        assert worker.ask([[{"payload": r"\sin(x)^2"}, r"1-\cos^2 x"]]).value == [1]  # a tenth of a second's work
         assert time.perf_counter() - start > 0.5, "nothing was in its way"
     finally:
         for other in busy:
@@ -315,7 +315,7 @@ def test_failures_are_counted_only_where_they_decide(monkeypatch):
     """math-verify cannot compare one of two gold answers: correct by the other one, or else a failure."""
     verifier = make_verifier()
     replies = {"x": Reply(failed="timeout"), "y": Reply([1]), "z": Reply([0])}
-    monkeypatch.setattr(verifier.pool, "ask", lambda program, rows: replies[rows[0][0]["answer"][0]])
+    monkeypatch.setattr(verifier.pool, "ask", lambda program, rows: replies[rows[0][0]["payload"][0]])
     golds = [("x+xyz", "y+xyz"), ("x+xyz", "z+xyz"), "xyz"]
     assert verifier.judge([r"\boxed{xyz}"] * 3, golds, [False] * 3) == [True, False, True]
     assert verifier.failures == {"timeout": 1}
