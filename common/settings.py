@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from common.cli import fail, flag
+from worlds import DATASETS, MODELS, check_dataset, is_generated
 
 from annotated_types import Ge, Interval
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 MOST_RESPONSES = 1 << 20  # in one rollout batch or evaluation
-EMBEDDED_MODELS = ("sums", "sums-filler", "products")
-GENERATED_DATA = ("sums", "sums-hard", "products", "countdown")
+EMBEDDED_MODELS, GENERATED_DATA = tuple(MODELS), tuple(DATASETS)
 STANDARD_DATA = ("gsm8k", "math500", "aime24")  # on the hub, under longer names
-REASONING_GYM = "reasoning-gym:"  # and the name of a task
 DATA_FILES = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}  # and what reads them
 
 OF_EACH_DATASET = ("dataset_config", "question_column", "answer_column", "train_split", "eval_split", "eval_dataset")
@@ -51,8 +50,8 @@ class ModelSettings:
     seed: Seed
 
     model: str = "sums"
-    """A model on the hub, a local folder, or one of this repository: "sums", "sums-filler",
-    "products"."""
+    """A model on the hub, a local folder, or an embedded one: "sums", "sums-filler" (repeats results before the box)
+    or "products" (calls a calculator)."""
     prompt: str | None = None
     """Template with {question} in it; by default a chat model is also asked to reason and to box its answer."""
     system_prompt: str | None = None
@@ -92,10 +91,10 @@ class DataSettings(ModelSettings):
     """Problems, and what is right."""
 
     dataset: Names = "sums"
-    """A data set on the hub, a local .jsonl, .json, .parquet or .csv file, a generated one: "sums" (sums of 2
-    to 6 terms), "sums-hard" (5 to 8), "products" (sums with products in them), "countdown" (an expression that
-    makes a number of some others), one whose splits and columns are known: "gsm8k", and for evaluation alone "math500",
-    "aime24"; or "reasoning-gym:TASK" for a task of that package. Several are mixed; see docs/tasks.md."""
+    """A data set on the hub; a local .jsonl, .json, .parquet or .csv file; a generated one: "sums" (2 to 6 terms),
+    "sums-hard" (5 to 8), "products" (sums with products), "countdown" (an expression with a given value), or
+    ADAPTER:TASK for another package's task (docs/tasks.md); "gsm8k", whose splits and columns are known; or, for
+    evaluation only, "math500" and "aime24". Several data sets are mixed."""
     mix: tuple[Positive, ...] = ()
     """Shares of several data sets in the prompts of a rollout batch, on average; without it all have the same."""
     dataset_config: OrNone = None
@@ -205,10 +204,6 @@ class Settings(DataSettings):
         return args
 
 
-def is_generated(dataset: str) -> bool:
-    return dataset in GENERATED_DATA or dataset.startswith(REASONING_GYM)
-
-
 def dataset_names(args: DataSettings) -> tuple[str, ...]:
     return args.dataset if isinstance(args.dataset, tuple) else (args.dataset,)
 
@@ -235,8 +230,8 @@ def check_datasets(args: DataSettings) -> None:
             if getattr(args, name) != getattr(DataSettings, name):
                 fail(f"{flag(name)} belongs to a data set of your own: those of {names[0]} are known.")
     for name in names:
-        if args.model in EMBEDDED_MODELS and (name == "countdown" or name.startswith(REASONING_GYM)):
-            fail(f"--dataset {name} is for real models: the embedded {args.model} has learned sums only.")
+        if is_generated(name):
+            check_dataset(args.model, name)
 
 
 def absolute(name: str | None) -> str | None:

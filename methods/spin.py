@@ -26,7 +26,7 @@ from common.records import Problem, Rollouts
 from common.run import Run
 from common.settings import Count, CountOrZero, Fraction, GroupSize, Positive, Rate, Settings, is_generated
 from common.verification import Verifier
-from worlds.pretrain import solution
+from worlds.sums.writers import solution
 
 import torch
 import torch.nn.functional as F

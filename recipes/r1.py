@@ -57,7 +57,7 @@ from common.records import Problem, Rollouts
 from common.run import Run
 from common.settings import Count, CountOrZero, Fraction, GroupSize, NonNegative, Positive, Rate, Settings
 from common.verification import Verifier
-from worlds.pretrain import solution
+from worlds.sums.writers import solution
 
 import torch
 import tyro
