@@ -21,6 +21,7 @@ from typing import Annotated
 from xml.etree import ElementTree
 
 from common.cli import fail
+from common.help import parse_args
 from common.settings import Count
 from notebooks.exercises import silent_bugs
 from notebooks.exercises.answers import answers
@@ -191,4 +192,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args, description=__doc__))
+    main(parse_args(Args, __doc__))
