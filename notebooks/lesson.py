@@ -25,10 +25,10 @@ from common.data import load_problems, sample_problems
 from common.engines import TransformersEngine, prompt_seeds
 from common.logprobs import token_logps
 from common.models import load_model
-from tools.plots import BLUE, GRAY, GREEN, ORANGE, PURPLE, RED, method_style
 from common.records import Problem, Rollouts
-from tools.scripts import parents
 from common.verification.verifier import Verifier
+from tools.plots import BLUE, GRAY, GREEN, ORANGE, PURPLE, RED, method_style
+from tools.scripts import parents
 
 import matplotlib.pyplot as plt
 import torch

@@ -6,12 +6,12 @@ The handout gets the answers of one seed. The grader makes new ones for each sub
 import ast
 from typing import Any
 
-from tools.scripts import ROOT
 from notebooks.exercises.cases import cases
 from notebooks.exercises.exercises import EXERCISES, Exercise, code, defaults, functions, module
 from notebooks.exercises.mistakes import MISTAKES, WHAT
 from notebooks.exercises.runner import GRADIENT, run
 from notebooks.exercises.verdict import equal
+from tools.scripts import ROOT
 
 HANDOUT_SEED = 7
 NOT_FOR_THE_RUNNER = ("setting", "varied")
@@ -44,8 +44,8 @@ def parameters(source: str) -> list[str]:
 
 
 def answers(exercise: Exercise, seed: int, named: bool = True) -> dict[str, Any]:
-    """Everything that `verdict` needs: the runner's `cases`, the `right` results, the `mistakes` with their results, what
-    each case varies, and the result if its setting is `ignored`. `named=False` leaves out the mistakes and is faster."""
+    """The runner's `cases`, the `right` results, the `mistakes` with their results, what each case varies, and the
+    result if its setting is `ignored`. `named=False` leaves out the mistakes and is faster."""
     made = list(cases(exercise, seed))
     given = [{k: v for k, v in case.items() if k not in NOT_FOR_THE_RUNNER} for case in made]
     solution = module(exercise.script)

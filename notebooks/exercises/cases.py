@@ -69,7 +69,7 @@ class Draw:
         return moves, advantages
 
     def rewards(self, P: int, G: int) -> Tensor:
-        """(P, G) of 0 and 1: one group all incorrect, one all correct, the others with different fractions of correct."""
+        """(P, G) of 0 and 1: one group all incorrect, one all correct, the others mixed in different proportions."""
         right = torch.tensor([0, G, *(1 + i % (G - 1) for i in range(P - 2))])[
             torch.randperm(P, generator=self.generator)
         ]
@@ -91,7 +91,7 @@ def inputs(exercise: Exercise, draw: Draw, A: int, Z: int) -> dict[str, Any]:
         return {"inputs": [draw.normal(A, Z), draw.normal(A, Z), mask], "shown": mask, "parts": 2}
     if function == "token_weights":
         return {"inputs": [mask]}
-    weights = draw.uniform(0.5, 1.5, A, 1 if script in ("gspo", "gmpo") else Z) * mask  # equal within a row, as in the loop
+    weights = draw.uniform(0.5, 1.5, A, 1 if script in ("gspo", "gmpo") else Z) * mask  # per row as in the loop
     if function == "value_loss":
         old = draw.normal(A, Z)
         return {"inputs": [old + 0.5 * draw.normal(A, Z), old, draw.normal(A, Z)], "weights": weights}

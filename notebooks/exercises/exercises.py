@@ -80,9 +80,9 @@ EXERCISES = [
         ("gmpo", "tis_weight", 3,
          "All inputs (B, T). Returns (B, T): the geometric mean over a response of the capped weights of its tokens."),
         ("dppo", "policy_loss", 3,
-         LOGPS + "\n    The ratio's denominator is the engine's probability. Its value, capped at args.ratio_cap, weights\n"
-         "    log π. A token is masked if the ratio moved in the advantage's direction and divergence(μ, π, kind)\n"
-         "    exceeds args.delta."),
+         LOGPS + "\n    The ratio's denominator is the engine's probability; capped at args.ratio_cap it weights log π. A\n"
+         "    token is masked if its ratio moved in the advantage's direction and divergence(μ, π, kind) exceeds\n"
+         "    args.delta."),
     )
 ]  # fmt: skip
 BY_NAME = {exercise.name: exercise for exercise in EXERCISES}

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from common.cli import fail
-from tools.scripts import ROOT
 from notebooks.exercises.answers import HANDOUT_SEED, answers
 from notebooks.exercises.exercises import EXERCISES, HERE, SCRIPTS, SIGNAL_CALL, SIGNAL_LINE, functions, needed
 from notebooks.exercises.silent_bugs import blank_form
 from notebooks.exercises.train import PANELS
+from tools.scripts import ROOT
 
 NUMBERS = {"Count": "int", "CountOrZero": "int", "GroupSize": "int"}  # the scripts' number types without their ranges
 RUNS = ROOT / "reports" / "methods.json"  # three seeds of each method, for comparison with a student's run

@@ -18,10 +18,10 @@ from pathlib import Path
 import common.engines  # these two are loaded once, for all forked runs
 import common.verification.verifier  # noqa: F401
 from common.folders import package_versions
-from tools.plots import read_metrics
-from tools.scripts import ROOT
 from notebooks.exercises.mistakes import CONSTANT, GRPO_LOSS, INVERTED_LOSS, ROW_MEAN
 from notebooks.exercises.silent_bugs import LOGS, PANELS
+from tools.plots import read_metrics
+from tools.scripts import ROOT
 
 FLAGS = (
     "--steps",

@@ -39,7 +39,9 @@ def test_there_are_nine_lessons():
 def test_lesson(path, tmp_path):
     kept = nbformat.read(path, as_version=4)
     code = [cell for cell in kept.cells if cell.cell_type == "code"]
-    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1)), "the stored outputs are not from one run of the whole notebook"
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1)), (
+        "the stored outputs are not from one run of the whole notebook"
+    )
     pictures = [o for cell in code for o in cell.outputs if "image/png" in o.get("data", {})]
     assert pictures
     messages = [o.text for cell in code for o in cell.outputs if o.get("name") == "stderr"]
