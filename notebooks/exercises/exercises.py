@@ -80,9 +80,9 @@ EXERCISES = [
         ("gmpo", "tis_weight", 3,
          "All inputs (B, T). Returns (B, T): the geometric mean over a response of the capped weights of its tokens."),
         ("dppo", "policy_loss", 3,
-         LOGPS + "\n    The ratio's denominator is the engine's probability; capped at args.ratio_cap it weights log π. A\n"
-         "    token is masked if its ratio moved in the advantage's direction and divergence(μ, π, kind) exceeds\n"
-         "    args.delta."),
+         LOGPS + "\n    The ratio's denominator is the engine's probability. Capped at args.ratio_cap, it is the\n"
+         "    weight of log π. A token is masked if its ratio moved in the advantage's direction and\n"
+         "    divergence(μ, π, kind) exceeds args.delta."),
     )
 ]  # fmt: skip
 BY_NAME = {exercise.name: exercise for exercise in EXERCISES}
