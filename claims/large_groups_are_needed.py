@@ -29,7 +29,7 @@ def relative_variance(script, p, G):
     advantages = script.compute_advantages(rewards, script.Args()).view(-1, 1)
     c = coefficients(script, torch.zeros_like(advantages), advantages, script.Args()).view(G + 1, G) / G
     chance = torch.tensor(binom.pmf(range(G + 1), G, p))  # (G + 1,)
-    # Scores of correct and of incorrect answers have the means u_r and u_w; an answer's deviation from its mean is noise.
+    # Scores of correct and incorrect answers have the means u_r and u_w; an answer's deviation from its mean is noise.
     along = (c * torch.where(rewards > 0, 1 - p, -p)).sum(1)  # (G + 1,), along u_r - u_w
     gap = 1 / RIGHT + 1 / (ANSWERS - RIGHT)  # ‖u_r - u_w‖²
     own = torch.where(rewards > 0, 1 - 1 / RIGHT, 1 - 1 / (ANSWERS - RIGHT))  # (G + 1, G), its variance

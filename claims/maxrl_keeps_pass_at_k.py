@@ -55,7 +55,7 @@ def compute():
     generator = torch.Generator().manual_seed(0)
     features = torch.randn(PROBLEMS, PROMPTS, FEATURES, dtype=torch.float64, generator=generator) / FEATURES**0.5
     right = torch.rand(PROBLEMS, PROMPTS, ANSWERS, generator=generator).argsort(-1) < RIGHT
-    bias = -4 * torch.rand(PROBLEMS, PROMPTS, 1, dtype=torch.float64, generator=generator) * right  # each problem's difficulty
+    bias = -4 * torch.rand(PROBLEMS, PROMPTS, 1, dtype=torch.float64, generator=generator) * right  # difficulty
     trained = {arm: train(features, right, bias, weights(script)) for arm, script in ARMS.items()}
     pass_at = {arm: {k: (1 - (1 - p) ** k).mean(1) for k in KS} for arm, (p, _) in trained.items()}
     return {
