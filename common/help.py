@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import tyro
 
 A = TypeVar("A")
+GROUPS = ("Training", "Data and rewards", "Model and engine", "Evaluation and logging")  # after the program's own
 
 
 def parse_args(kind: type[A], description: str | None) -> A:
@@ -37,9 +38,9 @@ def help_text(kind: type, description: str) -> str:
         groups.setdefault(group_title(first), []).append(field)
     width = max(60, shutil.get_terminal_size((110, 50)).columns)
     lines = [inspect.cleandoc(description)]
-    for title in dict.fromkeys(map(group_title, reversed(owners))):
+    for title in sorted(groups, key=lambda title: GROUPS.index(title) if title in GROUPS else -1):
         lines.append(f"\n{title}")
-        for field in groups.get(title, ()):
+        for field in groups[title]:
             lines.append(f"  {flags(field.name, metavar(type_of[field.name]))}")
             text = f"{help_of.get(field.name, '')} Default: {shown(field)}"
             lines += textwrap.wrap(text.strip(), width, initial_indent=" " * 6, subsequent_indent=" " * 6)
