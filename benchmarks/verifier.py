@@ -2,8 +2,8 @@
 
 python -m benchmarks.verifier             # about a minute; writes reports/verifier.json
 
-Numbers are compared by rule in this process; everything else goes to math-verify in two worker processes. Medians of
-interleaved repetitions, every answer different, so that none is judged twice.
+Numbers are compared by rules in this process, expressions by math-verify in two worker processes. Medians of
+interleaved repetitions. All answers differ, so that none is judged twice.
 """
 
 import json
@@ -11,7 +11,8 @@ import statistics
 import time
 from pathlib import Path
 
-from common.verification.verifier import Verifier
+from common.settings import DataSettings
+from common.verification import Verifier
 
 REPEATS = 5
 
@@ -19,7 +20,7 @@ REPEATS = 5
 def resident_mib(verifier: Verifier) -> float:
     """Resident memory of the workers and their children."""
     total = 0.0
-    for worker in verifier.workers:
+    for worker in verifier.pool.workers:
         pid = worker.process.pid
         for process in (pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())):
             total += int(Path(f"/proc/{process}/statm").read_text().split()[1]) * 4096 / 2**20
@@ -27,7 +28,8 @@ def resident_mib(verifier: Verifier) -> float:
 
 
 def main() -> None:
-    verifier = Verifier(None, [])
+    args = DataSettings(max_response_tokens=1, temperature=1.0, seed=0)
+    verifier = Verifier(args, None, [])
     rates: dict[str, list[float]] = {"numbers": [], "expressions": []}
     memory = []
     for repeat in range(REPEATS + 1):
@@ -46,7 +48,7 @@ def main() -> None:
         "workers_mib_after_each_thousand_expressions": memory,
     }
     print(json.dumps(result, indent=2))
-    (Path(__file__).parent / "verifier.json").write_text(json.dumps(result, indent=2) + "\n")
+    (Path(__file__).parent.parent / "reports" / "verifier.json").write_text(json.dumps(result, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 from claims import court
 from common.cli import fail
+from common.help import parse_args
 from common.settings import validated
 
 import tyro
@@ -54,4 +55,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args, description=__doc__))
+    main(parse_args(Args, __doc__))

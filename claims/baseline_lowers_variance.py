@@ -1,8 +1,8 @@
 """A baseline leaves the expected gradient as it is and usually lowers its variance.
 
-Said by: Williams (1992) for the first part; the second stands in most write-ups.
+Said by: Williams (1992) the first part; most write-ups the second.
 
-Tested: a softmax over 8 answers, three of them right, in 200 draws of the logits (standard deviation 2), with
+Tested: a softmax over 8 answers, three of them correct, in 200 draws of the logits (standard deviation 2), with
 reinforce.py's advantages for a given baseline b. Expected gradient and variance by enumeration, at b = 0, at the mean
 reward, and at the best b, E[R ‖∇log π‖²] / E[‖∇log π‖²].
 
@@ -57,7 +57,7 @@ def compute():
 
 
 def share_lower(result):
-    """Of the draws, where the mean reward has less variance than no baseline."""
+    """Fraction of the draws in which the mean reward has less variance than no baseline."""
     pairs = zip(result["variance with the mean over the best"], result["variance without over the best"], strict=True)
     return sum(mean < none for mean, none in pairs) / DRAWS
 

@@ -3,8 +3,8 @@
 Said by: Lite PPO, 2508.08221, and REINFORCE++, 2501.03262, which divide by the std of the batch.
 
 Tested: a batch of three prompts with success rates 0.02, 0.5 and 0.98, and 16 responses to each; the expected gradient
-of each prompt is w ∇p. w over all outcomes of the batch, through the advantages of methods/reinforce_pp.py (group mean,
-std of all rewards) and of grpo.py.
+of each prompt is w ∇p. We compute w over all outcomes of the batch, with the advantages of methods/reinforce_pp.py
+(group mean, std of all rewards) and of grpo.py.
 
 Rule: reproduced if the largest w is at most 1.1 times the smallest with the batch's std; else refuted.
 """

@@ -4,9 +4,9 @@ Said by: DAPO, 2503.14476, Fig. 2b and Sec. 3.1 (clip-higher, bounds 0.2 and 0.2
 rewards that the upper bound lowers the entropy and the lower bound raises it.
 
 Tested: the policy, a softmax over 16 answers, has drifted from the one that sampled (noise of standard deviation 0.15
-on the logits), and rewards are coin flips, so whatever the expected update does is the clip's doing. The change of
+on the logits), and rewards are coin flips, so any effect of the expected update comes from the clip. The change of
 entropy along the expected update of dapo.py's loss, to first order, in 20,000 draws of logits with standard deviation
-2: peaked, as language models are. Nearly uniform policies (1) and other drifts are shown beside it.
+2: peaked, as language models are. Nearly uniform policies (1) and other drifts are also reported.
 
 Rule: by 95 % intervals over the draws. Reproduced if the upper bound alone lowers the entropy, and the bounds 0.2 and
 0.28 leave more of it than 0.2 and 0.2; refuted if either is the other way round.
@@ -31,13 +31,13 @@ BOUNDS = {
 
 
 def entropy_change(logp, old_logp, low, high):
-    """First-order change of the entropy (N,) by the expected update of N policies (N, V) under coin-flip rewards."""
+    """First-order change of the entropy (N,) by the expected update of N policies (N, V) with coin-flip rewards."""
     args = dapo.Args(clip_eps_low=low, clip_eps_high=high)
     flat, old = logp.reshape(-1, 1), old_logp.reshape(-1, 1)  # every answer is a response of one token
     signs = [coefficients(dapo, flat, torch.full_like(flat, A), args, old_logp=old) for A in (1.0, -1.0)]
-    u = old_logp.exp() * sum(signs).view(logp.shape) / 2  # (N, V), what multiplies each answer's score
+    u = old_logp.exp() * sum(signs).view(logp.shape) / 2  # (N, V), factor of each answer's score
     p = logp.exp()
-    update = u - p * u.sum(1, keepdim=True)  # (N, V), of the logits
+    update = u - p * u.sum(1, keepdim=True)  # (N, V), change of the logits
     entropy = -(p * logp).sum(1, keepdim=True)
     return (-p * (logp + entropy) * update).sum(1)
 

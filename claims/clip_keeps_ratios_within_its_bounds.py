@@ -3,7 +3,8 @@
 Said by: write-ups that call the clip a trust region or a constraint.
 
 Tested: the embedded model before and after 4 and 16 updates of grpo.py (ε = 0.2) on one batch of 32 prompts x 16
-responses, with a fresh optimizer: the share of tokens whose ratio is outside 1 ± ε, the smallest and the largest ratio.
+responses, with a fresh optimizer: the fraction of tokens whose ratio is outside 1 ± ε, the smallest and the largest
+ratio.
 
 Rule: reproduced if less than 0.1 % of the tokens are outside after 16 updates; else refuted.
 """

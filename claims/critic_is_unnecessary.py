@@ -1,10 +1,10 @@
 """A learned critic is unnecessary: a group baseline does as well at equal responses.
 
 Said by: GRPO, 2402.03300, drops PPO's critic to save memory; RLOO, 2402.14740, finds PPO's machinery unnecessary for
-language models. VAPO, 2504.05118, holds against it that a well-trained critic is better.
+language models. VAPO, 2504.05118, disagrees: a well-trained critic is better.
 
-Tested: grpo.py and ppo.py for 30 steps of 64 responses, four updates each. PPO has its default critic's learning rate,
-3e-4, and 1e-3; the better mean of the two is compared, which favors PPO.
+Tested: grpo.py and ppo.py for 30 steps of 64 responses, four updates each. PPO's critic has the default learning rate,
+3e-4, or 1e-3; the better mean of the two is compared, which favors PPO.
 
 Rule: the claim is that nothing is lost. Refuted if PPO is better by 0.03 of held-out accuracy or more and the 95 %
 interval of the paired difference excludes 0; reproduced if the interval excludes that PPO is better by 0.03.

@@ -2,8 +2,8 @@
 
 Said by: DCPO, 2509.02333, Sec. 3, with ε_low = 0.16, ε_high = 0.2 and no ratio beyond 10.
 
-Tested: for tokens of probability q = 0.001 to 0.99 under the old policy, the smallest ratio with a gradient where the
-advantage is -1 and the largest where it is 1, by bisection: methods/dcpo.py and grpo.py.
+Tested: for tokens of probability q = 0.001 to 0.99 under the old policy, the smallest ratio with a gradient for
+advantage -1 and the largest for advantage 1, by bisection: methods/dcpo.py and grpo.py.
 
 Rule: reproduced if a token of q = 0.01 may rise at least three times as far with DCPO as with GRPO (r - 1), and one of
 q = 0.9 no farther; else refuted.
@@ -21,7 +21,7 @@ CHANCES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.5, 0.9, 0.99)
 
 
 def bounds(script, sign):
-    """The ratio (N,) of each token at which the gradient ends, upward for advantages of 1 and downward for -1."""
+    """The ratio (N,) at which each token's gradient becomes 0: the largest for advantage 1, the smallest for -1."""
     old, args = torch.tensor(CHANCES, dtype=torch.float64).log()[:, None], script.Args()  # (N, 1)
     inside, outside = torch.ones_like(old), torch.full_like(old, 100.0 if sign > 0 else 0.0)
     for _ in range(60):

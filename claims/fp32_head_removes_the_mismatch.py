@@ -2,8 +2,8 @@
 
 Said by: MiniMax-M1, 2506.13585, Fig. 3, for its own model, and ScaleRL, 2510.13786, as part of its recipe.
 
-Tested: the scores of fp16_removes_the_mismatch.py. The embedded model has a vocabulary of 99 tokens, theirs more than
-100,000 tokens.
+Tested: the scores of fp16_removes_the_mismatch.py. The embedded model's vocabulary has 99 tokens, theirs more than
+100,000.
 
 Rule: reproduced if the mean |Δlog p| falls by at least a half; else refuted, for a vocabulary of this size.
 """

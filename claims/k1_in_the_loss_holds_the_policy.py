@@ -4,8 +4,8 @@ Said by: code and posts that offer k1, k2 and k3 as interchangeable estimates fo
 gradient of k1 is 0, since the score has mean 0 (the first of several updates; later ones are weighted by no ratio).
 
 Tested: grpo.py for 30 steps with β = 0 (1e-9, so that the KL is measured), and with β = 0.5 on k1 and on k3 in the
-loss. What is compared is the KL to the initial model per token, the mean over the last 5 steps of the estimate in use:
-as values of on-policy responses, both are unbiased.
+loss. Compared is the KL to the initial model per token, as the mean over the last 5 steps of the estimate in use. As
+values on on-policy responses, both are unbiased.
 
 Rule: reproduced if k1 lowers the KL by a quarter of its mean without a penalty or more, and the 95 % interval of the
 paired difference excludes 0; refuted if the interval excludes such an effect.

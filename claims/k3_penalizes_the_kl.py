@@ -1,10 +1,10 @@
 """Adding the k3 estimate to the loss penalizes KL(π_θ ‖ π_ref).
 
-Said by: DeepSeekMath, 2402.03300, Eq. 3 and 4, which calls the estimate unbiased and never negative, and everyone
-who adopted it.
+Said by: DeepSeekMath, 2402.03300, Eq. 3 and 4, which calls the estimate unbiased and never negative, and methods that
+adopted it.
 
-Tested: grpo.py's kl_penalty on two policies over 6 tokens, on-policy: the expected value beside the exact KL, and the
-expected gradient of the estimate as a loss beside those of KL(π_θ ‖ π_ref) and of KL(π_ref ‖ π_θ).
+Tested: grpo.py's kl_penalty on two policies over 6 tokens, on-policy: the expected value against the exact KL, and the
+expected gradient of the estimate as a loss against those of KL(π_θ ‖ π_ref) and KL(π_ref ‖ π_θ).
 
 Rule: reproduced if the value and the gradient are those of KL(π_θ ‖ π_ref), to 1e-6
 and to 1e-5 of its length (six digits are stored); refuted if either is not.
@@ -25,7 +25,7 @@ def compute():
     logp, ref = logits.log_softmax(0), torch.tensor(REFERENCE, dtype=torch.float64).log_softmax(0)
     p, k3 = logp.exp(), grpo.kl_penalty(logp, ref)
     losses = {
-        "k3 in the loss": (p.detach() * k3).sum(),  # the samples are given: no gradient through their chances
+        "k3 in the loss": (p.detach() * k3).sum(),  # the samples are fixed: no gradient through their probabilities
         "KL(π_θ ‖ π_ref)": (p * (logp - ref)).sum(),
         "KL(π_ref ‖ π_θ)": (ref.exp() * (ref - logp)).sum(),
     }
@@ -38,7 +38,7 @@ def compute():
 
 
 def distance(result, name):
-    """Relative distance of the gradient of k3 as a loss from another gradient."""
+    """Relative distance between the gradient of k3 as a loss and another gradient."""
     ours, other = (torch.tensor(result["gradient"][key]) for key in ("k3 in the loss", name))
     return ((ours - other).norm() / other.norm()).item()
 

@@ -2,8 +2,8 @@
 
 Said by: write-ups on Dr. GRPO's division by L and on RLOO's G / (G - 1), as an effective learning rate.
 
-Tested: 30 updates on a softmax over 6 answers, two of them right, with dr_grpo.py's loss on one group of 8, multiplied
-by 0.1, 1 and 10; with AdamW, as in every script, and with plain gradient descent. No gradient is clipped.
+Tested: 30 updates on a softmax over 6 answers, two of them correct, with dr_grpo.py's loss on one group of 8,
+multiplied by 0.1, 1 and 10; with AdamW, as in every script, and with plain gradient descent. No gradient is clipped.
 
 Rule: reproduced if with AdamW the probability of a right answer after the updates differs by more than 0.01 between the
 factors; else refuted, for AdamW.
@@ -24,7 +24,7 @@ OPTIMIZERS = {
 
 
 def path(optimizer, factor):
-    """Probability of a right answer after each update."""
+    """Probability of a correct answer after each update."""
     args, answers = dr_grpo.Args(max_response_tokens=1), torch.tensor(ANSWERS)
     advantages = dr_grpo.compute_advantages((answers < RIGHT).double()[None], args).view(-1, 1)  # (G, 1)
     mask = torch.ones_like(advantages, dtype=torch.bool)

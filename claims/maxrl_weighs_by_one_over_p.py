@@ -25,7 +25,7 @@ def compute():
 
 
 def error(result, fewer):
-    """Largest relative distance from the formula with T = N - fewer."""
+    """Largest relative difference from the formula with T = N - fewer."""
     return max(
         abs(w / formula(p, int(N) - fewer) - 1) for N, ws in result.items() for p, w in zip(CHANCES, ws, strict=True)
     )

@@ -1,9 +1,9 @@
 """More responses per prompt make MaxRL's gradient less noisy and bring its objective nearer to maximum likelihood.
 
-Said by: MaxRL, 2602.02710, as what sets it apart from the usual trade of compute for variance.
+Said by: MaxRL, 2602.02710, as its difference from methods in which more samples only reduce variance.
 
-Tested: all groups of N = 2 to 64 responses to a prompt solved with chance p = 0.02, 0.1 and 0.5: the variance of one
-group's gradient over its squared mean, and the weight w(p) of ∇p over 1/p, that of maximum likelihood; maxrl.py beside
+Tested: all groups of N = 2 to 64 responses to a prompt solved with probability p = 0.02, 0.1 and 0.5: the variance of
+one group's gradient over its squared mean, and the weight w(p) of ∇p over maximum likelihood's 1/p, for maxrl.py and
 rloo.py.
 
 Rule: reproduced if with every doubling of N the relative variance of maxrl.py falls and w(p) p rises (or is within 1 %

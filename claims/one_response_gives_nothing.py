@@ -1,9 +1,9 @@
 """GRPO with one response per prompt has an advantage of 0, whichever standard deviation it divides by.
 
-Said by: write-ups on the group size. Some libraries define the advantage of a lone response as its reward instead.
+Said by: write-ups on the group size. Some libraries instead define the advantage of a single response as its reward.
 
-Tested: grpo.py's advantages for groups of one response, right or wrong, with the population's and the sample's standard
-deviation.
+Tested: grpo.py's advantages for groups of one response, correct or incorrect, with the population's and the sample's
+standard deviation.
 
 Rule: reproduced if the advantage is 0 under both; else refuted.
 """
@@ -23,7 +23,7 @@ REWARDS = (0.0, 1.0)
 def compute():
     result = {}
     for ddof, name in ((0, "population"), (1, "sample")):
-        with warnings.catch_warnings(action="ignore"):  # torch says that a sample of one has no std
+        with warnings.catch_warnings(action="ignore"):  # torch warns that one sample has no std
             advantages = grpo.compute_advantages(torch.tensor(REWARDS)[:, None], grpo.Args(ddof=ddof))[:, 0]
         result[name] = [a if a == a else "undefined" for a in advantages.tolist()]
     return result

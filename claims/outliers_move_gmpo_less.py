@@ -2,8 +2,8 @@
 
 Said by: GMPO, 2507.20673, as the reason for a geometric mean over the tokens.
 
-Tested: a response of 10 or 100 tokens with a negative advantage, where no clip ends a ratio that grows, and all ratios
-1 but one of 1 to 30; the mean weight of its tokens' ∇log π in grpo.py and gmpo.py.
+Tested: a response of 10 or 100 tokens with a negative advantage, for which no clip limits a growing ratio. All ratios
+are 1 except one of 1 to 30; the mean weight of the tokens' ∇log π in grpo.py and gmpo.py.
 
 Rule: reproduced if at an outlier of 10 the weight moves away from 1 less than half as far in gmpo.py, at both lengths;
 else refuted.
@@ -34,7 +34,7 @@ def compute():
 
 
 def away(result, name, length):
-    """How far an outlier of 10 moves the mean weight from 1."""
+    """How far an outlier with ratio 10 moves the mean weight from 1."""
     return result[f"{name}, {length} tokens"][OUTLIERS.index(10)] - 1
 
 

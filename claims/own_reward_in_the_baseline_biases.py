@@ -4,7 +4,7 @@ Said by: write-ups that compare GRPO with RLOO, 2402.14740, Sec. 2.3, whose base
 Dr. GRPO, 2503.20783, App. A, gives the factor (G - 1) / G.
 
 Tested: a softmax over 4 answers with rewards 1, 1/2, 0 and 0. The expected gradient over all groups of G = 2 to 6, with
-the advantages of rloo.py and dr_grpo.py, beside the true gradient.
+the advantages of rloo.py and dr_grpo.py, against the true gradient.
 
 Rule: a bias is worth the name if it turns the gradient: reproduced if the angle to the true gradient exceeds 1° with
 the group mean at any G, refuted if it does not. A factor alone is a learning rate.

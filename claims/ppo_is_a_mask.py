@@ -1,9 +1,9 @@
 """PPO's clipped minimum is the ratio times the advantage under a mask.
 
-Said by: write-ups that print the objective as M r A, with M = 0 where the ratio has left 1 ± ε in the direction of the
+Said by: write-ups that print the objective as M r A, with M = 0 once the ratio has left 1 ± ε in the direction of the
 advantage.
 
-Tested: ppo.py's loss and its gradient for ratios of 0.3 to 2 and advantages of 1 and -1, beside M r A.
+Tested: ppo.py's loss and its gradient for ratios of 0.3 to 2 and advantages of 1 and -1, against M r A.
 
 Rule: reproduced if the gradients differ by less than 1e-9 everywhere; else refuted. The values are compared too.
 """

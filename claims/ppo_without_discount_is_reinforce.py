@@ -2,8 +2,8 @@
 
 Said by: write-ups and lecture slides; it follows from 1506.02438, Eq. 16.
 
-Tested: ppo.py's advantages, not whitened, on 100 random responses of up to 12 tokens with a reward at the last one and
-random values, and what its loss multiplies ∇log π with at a ratio of 1; beside reinforce.py's with the value as its
+Tested: ppo.py's advantages, not whitened, on 100 random responses of up to 12 tokens with a reward at the last token
+and random values, and the factor of ∇log π in its loss at a ratio of 1, against reinforce.py's with the value as its
 baseline.
 
 Rule: reproduced if the two differ by less than 1e-9 on every token with γ = λ = 1; else refuted. λ = 0.95, the default,

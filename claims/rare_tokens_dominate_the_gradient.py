@@ -1,7 +1,7 @@
 """Tokens of low probability have the largest gradients, in proportion to 1 - p.
 
-Said by: 2505.12929, which bounds the norm of a token's gradient by a multiple of 1 - p, and reweighs rare tokens for
-it. "In proportion" is how the bound is read.
+Said by: 2505.12929, which bounds the norm of a token's gradient by a multiple of 1 - p, and therefore reweighs rare
+tokens. "In proportion" is how others read the bound.
 
 Tested: ‖∇_θ log p‖ over all weights of the embedded model, of up to 200 sampled tokens in each range of probability.
 

@@ -21,7 +21,7 @@ SCRIPTS = {"dapo": dapo, "grpo": grpo, "rloo": rloo, "dr_grpo": dr_grpo}
 
 
 def compute():
-    rewards = outcomes(G)[1:-1]  # (G - 1, G): 1 to G - 1 right
+    rewards = outcomes(G)[1:-1]  # (G - 1, G): 1 to G - 1 correct
     result = {}
     for name, script in SCRIPTS.items():
         zero_one, plus_minus = (script.compute_advantages(r, script.Args()) for r in (rewards, 2 * rewards - 1))

@@ -1,11 +1,11 @@
 """Reinforcement learning raises pass@1 at the cost of pass@k.
 
 Said by: "Does Reinforcement Learning Really Incentivize Reasoning Capacity in LLMs Beyond the Base Model?", 2504.13837
-(with many samples base models solve more problems than their trained versions); MaxRL, 2602.02710, sets out from it.
+(with many samples base models solve more problems than their trained versions); MaxRL, 2602.02710, starts from it.
 
 Tested: pass@32, from 128 samples, of 128 held-out sums of 5 to 8 terms before and after 60 steps of grpo.py (the runs
-of maxrl_keeps_pass_at_k_in_training.py), sampled at temperature 1. The base model's is one figure for all seeds: its
-own error is not in the interval.
+of maxrl_keeps_pass_at_k_in_training.py), sampled at temperature 1. The base model has one figure for all seeds; its
+error is not in the interval.
 
 Rule: reproduced if pass@1 rises and pass@32 falls by 0.02 or more, with a 95 % interval over seeds that excludes 0;
 refuted if the interval excludes such a fall of pass@32, or if pass@1 does not rise.

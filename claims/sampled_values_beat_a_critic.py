@@ -1,13 +1,13 @@
 """Values measured by sampling a few continuations are far closer to the truth than those of a trained critic.
 
-Said by: VinePPO, 2410.01679, Sec. 7: its Monte Carlo values, of 9 continuations, lie near the truth, those of PPO's
+Said by: VinePPO, 2410.01679, Sec. 7: its Monte Carlo values from 9 continuations are near the truth, those of PPO's
 critic often far from it.
 
-Tested: the embedded model before training, which stays as it is: kinder to a critic than PPO, whose policy moves.
-ppo.py's critic learns from 40 rollout batches of 256 responses with four updates each, by ppo.py's value loss. Then
-the mean squared error of methods/vineppo.py's values and of the critic's at the start of each line of 128 new
-responses to held-out problems. The truth is the mean reward of 64 other continuations, whose own variance is taken off.
-The variance of the truth is what a constant would miss.
+Tested: the embedded model before training, kept fixed, which is easier for a critic than PPO's changing policy.
+ppo.py's critic learns from 40 rollout batches of 256 responses with four updates each, by ppo.py's value loss. Then the
+mean squared error of methods/vineppo.py's values and of the critic's at the start of each line of 128 new responses to
+held-out problems. The truth is the mean reward of 64 other continuations, whose own variance is subtracted. The
+variance of the truth is the error of a constant prediction.
 
 Rule: reproduced if the error with 9 continuations is at most half of the critic's; else refuted.
 """
@@ -32,7 +32,7 @@ BATCHES, PROBLEMS, TRUE_SAMPLES, SAMPLES = 40, 64, 64, (1, 3, 9)
 
 
 def train_critic(model, engine, verifier, problems, args):
-    """ppo.py's critic after BATCHES rollout batches of a policy that stays as it is."""
+    """ppo.py's critic after BATCHES rollout batches from a fixed policy."""
     critic = ppo.Critic(load_model(args)[0])
     optimizer = torch.optim.AdamW(critic.parameters(), lr=args.critic_lr)
     P, G = args.prompts_per_step, args.responses_per_prompt
@@ -70,7 +70,7 @@ def compute():
         steps = [vineppo.split_steps(tokens, line_end, vine) for tokens in rollouts.tokens]
 
         def sampled(K, seed):
-            """Values (N,) at the starts of all steps by K continuations."""
+            """Values (N,) at the starts of all lines, estimated from K continuations."""
             vine.value_samples = K
             values, _ = vineppo.estimate_values(problems, rollouts, steps, engine, verifier, seed, vine)
             return torch.tensor([v for row in values for v in row])
@@ -80,7 +80,7 @@ def compute():
     of_critic = in_micro_batches(critic, collate(prompts, rollouts, model.device), args)  # (B, T)
     starts = [(i, t) for i, ends in enumerate(steps) for t in [0, *ends[:-1]]]
     values |= {"the critic": of_critic[tuple(zip(*starts, strict=True))], "a constant": truth.mean().expand(len(truth))}
-    noise = truth * (1 - truth) / (TRUE_SAMPLES - 1)  # (N,), the variance of what stands for the truth
+    noise = truth * (1 - truth) / (TRUE_SAMPLES - 1)  # (N,), variance of the estimated truth
     return {"states": len(truth), "error": {k: ((v - truth) ** 2 - noise).mean().item() for k, v in values.items()}}
 
 

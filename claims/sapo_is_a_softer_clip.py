@@ -2,8 +2,8 @@
 
 Said by: SAPO, 2511.20347, Eq. 5 and 6, with τ = 1 for positive and 1.05 for negative advantages.
 
-Tested: what a token's ∇log π is multiplied with, for an advantage of 1 and ratios of 0.2 to 10: methods/sapo.py,
-grpo.py, and the ratio itself, without any gate.
+Tested: the factor of a token's ∇log π for an advantage of 1 and ratios of 0.2 to 10: methods/sapo.py, grpo.py, and the
+ratio itself, without a gate.
 
 Rule: reproduced if the gate leaves all of the gradient at r = 1, ever less the further away on both sides, and less
 than 10 % at r = 5; else refuted.
@@ -31,7 +31,7 @@ def compute():
 
 
 def share(result, ratio):
-    """Of the gradient r A ∇log π, what SAPO leaves at a ratio."""
+    """Fraction of the gradient r A ∇log π that SAPO keeps at a ratio."""
     return result["sapo"][RATIOS.index(ratio)] / ratio
 
 

@@ -5,7 +5,7 @@ the compute).
 
 Tested: training accuracy of 50 steps of 64 responses with DAPO's loss (the runs of dynamic_sampling_pays.py, all groups
 kept). The sigmoid, with R_0 the base model's accuracy, is fitted to the first 25 steps and predicts the mean of the
-last 10; beside it the guess that nothing changes: the mean of steps 21 to 25.
+last 10; the comparison is a constant prediction, the mean of steps 21 to 25.
 
 Rule: reproduced if the sigmoid's absolute error is smaller than that of the last value, by 0.02 or more, with a 95 %
 interval of the paired difference that excludes 0; refuted if the interval excludes such a gain.

@@ -4,7 +4,7 @@ Said by: "It Takes Two", 2510.00977 (2-GRPO against GRPO with 16 responses). Dee
 per prompt, and write-ups ask for many to keep the gradient stable.
 
 Tested: grpo.py for 30 steps of 64 responses, as 32 prompts with 2, 8 with 8, and 2 with 32 responses; two updates each,
-since two prompts can be split into two minibatches only.
+because two prompts can be split into only two minibatches.
 
 Rule: the claim is that nothing is lost. Refuted if groups of 2 lose 0.05 of held-out accuracy or more against the
 better of 8 and 32 and the 95 % interval of the paired difference excludes 0; reproduced if the interval excludes a loss

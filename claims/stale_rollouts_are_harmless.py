@@ -3,9 +3,9 @@
 Said by: slides and posts on asynchronous training ("in practice, this doesn't hurt until > 8 steps"); ScaleRL,
 2510.13786, settles on PipelineRL with 8 steps.
 
-Tested: grpo.py with fresh rollouts and with rollouts 8 batches old (two updates from each, learning rate 1.5e-4), with
-nothing done about it: the ratio is to the learner's recomputed log-probs, without TIS. The stale arm has 8 steps more,
-so that the delay at the start is not counted as harm.
+Tested: grpo.py with fresh rollouts and with rollouts 8 batches old (two updates from each, learning rate 1.5e-4),
+uncorrected: the ratio uses the learner's recomputed log-probs, without TIS. The stale arm has 8 more steps, so that the
+delay at the start does not count against it.
 
 Rule: the claim is that nothing is lost. Refuted if the stale arm loses 0.05 of held-out accuracy or more and the 95 %
 interval of the paired difference excludes 0; reproduced if the interval excludes a loss of 0.05; else within noise.

@@ -1,11 +1,11 @@
 """Dividing by the group's standard deviation gives nearly solved and nearly unsolved prompts too much weight.
 
 Said by: Dr. GRPO, 2503.20783, Sec. 3.1, as "question-level difficulty bias"; MaxRL, 2602.02710, and many write-ups,
-often with the weight 1/√(p (1 - p)) or for nearly solved prompts alone. Dr. GRPO's App. C removes the division alone
-from GRPO (Qwen2.5-1.5B, 3 seeds) and finds a better score.
+often with the weight 1/√(p (1 - p)) or only for nearly solved prompts. Dr. GRPO's App. C removes only the division from
+GRPO (Qwen2.5-1.5B, 3 seeds) and finds a better score.
 
-Tested: the expected gradient of a prompt that is solved with chance p is w(p) ∇p. w through grpo.py's own functions,
-on-policy, over all groups of G responses. 1 is what rloo.py has at every p.
+Tested: the expected gradient of a prompt that is solved with probability p is w(p) ∇p. w is computed with grpo.py's
+functions, on-policy, over all groups of G responses. For rloo.py w is 1 at every p.
 
 Rule: reproduced if a prompt solved in 1 % of the cases, and one solved in 99 %, weigh at least 1.2 times as much as
 one solved in half of them, at G = 8, the smallest of the usual group sizes, and at G = 64. Else refuted.

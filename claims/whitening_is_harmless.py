@@ -1,10 +1,10 @@
 """Whitening the advantages of a batch changes their scale and not the direction of the gradient.
 
-Said by: write-ups on PPO, which call it a matter of variance and learning rate.
+Said by: write-ups on PPO, which say that it affects only variance and learning rate.
 
 Tested: a softmax over 4 answers with rewards 1, 0.6, 0 and -1, responses of one token, and a critic that knows the mean
-reward; ppo.py's whiten over batches of B = 2 to 64 responses, all of which are enumerated. The angle between the
-expected gradient and the true one.
+reward; ppo.py's whiten over all batches of B = 2 to 64 responses. The angle between the expected gradient and the true
+one.
 
 Rule: reproduced if the angle is below 1° at every B; else refuted. How it shrinks with B is shown beside it.
 """
@@ -22,7 +22,7 @@ LOGITS, REWARDS = (0.5, 0.0, 1.0, -1.0), (1.0, 0.6, 0.0, -1.0)
 
 
 def compositions(B, V):
-    """All ways (N, V) to deal B responses out to V answers."""
+    """All ways (N, V) to distribute B responses over V answers."""
     bars = torch.combinations(torch.arange(B + V - 1), V - 1)  # (N, V - 1)
     ends = torch.full((len(bars), 1), B + V - 1)
     return torch.diff(torch.cat([torch.full_like(ends, -1), bars, ends], 1)) - 1
@@ -35,7 +35,7 @@ def compute():
     true = ((p * advantage)[:, None] * scores[:, 0]).sum(0)  # (V,)
     result = {"angle": {}, "length": {}}
     for B in BATCHES:
-        counts = compositions(B, len(p))  # (N, V) how often each answer is in a batch
+        counts = compositions(B, len(p))  # (N, V), count of each answer in a batch
         chance = torch.from_numpy(multinomial.pmf(counts.numpy(), B, p.numpy()))  # (N,)
         batches = [torch.arange(len(p)).repeat_interleave(of_answer) for of_answer in counts]  # N times (B,)
         tokens = [advantage[answers][:, None] for answers in batches]  # N times (B, 1)

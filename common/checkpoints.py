@@ -1,29 +1,24 @@
 """Checkpoints of a run: Hugging Face folders with the optimizer beside the weights, whole or not at all.
 
-With several processes the first one writes what a single process would write, so that a run can go on with another
-number of them. Where the weights and moments do not fit its memory, `--sharded-checkpoints` has each process write its
-own part, with torch.distributed.checkpoint; this makes a Hugging Face folder of such a checkpoint:
-
-    python -m common.checkpoints runs/.../checkpoint-000100 FOLDER
+With several processes the first one writes what a single process would write, so that a run can be resumed with
+another number of them. Where weights and optimizer states do not fit its memory, `--sharded-checkpoints` has each
+process write its own part with torch.distributed.checkpoint; `python -m tools.checkpoints` turns such a checkpoint into
+a Hugging Face folder.
 """
 
 import hashlib
 import json
 import os
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
-from common.cli import fail, first_line, lacks_memory
+from common.cli import first_line, lacks_memory
 from common.distributed import gather, load_state, rank, whole_state
 from common.lora import named_weights
 
 import torch
-import torch.distributed.checkpoint as dcp
-from safetensors.torch import load_file, save_file
-from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from safetensors.torch import load_file
 
 KEPT = 2  # the newest, and one more in case the newest is broken
 CHECKSUMS = "checksums.json"
@@ -53,6 +48,9 @@ def save_checkpoint(
     gather(None)  # none goes on before the old one is gone
     try:
         if sharded and state is not None:
+            import torch.distributed.checkpoint as dcp
+            from torch.distributed.checkpoint.state_dict import get_state_dict
+
             weights, moments = get_state_dict(model, objects["optimizer"])
             dcp.save({"model": weights, "optimizer": moments}, checkpoint_id=partial / PARTS)
             objects = {name: thing for name, thing in objects.items() if name != "optimizer"}
@@ -122,6 +120,9 @@ def load_newest(run_dir: Path, model: Any, objects: dict[str, Any]) -> dict[str,
 
 def load_parts(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> None:
     """Weights and moments of a sharded checkpoint, each process what it needs of them."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
     weights, moments = get_state_dict(model, optimizer)
     dcp.load({"model": weights, "optimizer": moments}, checkpoint_id=folder)
     set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
@@ -131,28 +132,3 @@ def drop_old(run_dir: Path) -> None:
     """Keep the newest checkpoints alone."""
     for folder in checkpoints(run_dir)[:-KEPT] if rank() == 0 else ():
         shutil.rmtree(folder)
-
-
-def main(arguments: list[str]) -> None:
-    """Make a Hugging Face folder of a sharded checkpoint."""
-    if len(arguments) != 2:
-        fail("name a sharded checkpoint and a new folder: python -m common.checkpoints CHECKPOINT FOLDER")
-    source, target = map(Path, arguments)
-    if not (source / PARTS).exists():
-        fail(f"{source} is no sharded checkpoint: it has no folder {PARTS}/.")
-    if target.exists():
-        fail(f"{target} exists; nothing is overwritten.")
-    shutil.copytree(source, target, ignore=shutil.ignore_patterns(PARTS, "state.pt", CHECKSUMS))
-    dcp_to_torch_save(source / PARTS, target / "whole.pt")
-    weights = torch.load(target / "whole.pt", map_location="cpu", mmap=True, weights_only=True)["model"]
-    if json.loads((target / "config.json").read_text()).get("tie_word_embeddings"):
-        weights.pop("lm_head.weight", None)
-    save_file(
-        {name: tensor.contiguous() for name, tensor in weights.items()}, target / "model.safetensors", {"format": "pt"}
-    )
-    (target / "whole.pt").unlink()
-    print(f"wrote {target}")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

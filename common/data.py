@@ -1,81 +1,32 @@
 """Problems: generated ones, or any data set of questions and answers, as token ids."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from common.verification.answers import last_boxed, parse_number
+import worlds
 from common.cli import fail, first_line, flag
-from worlds.countdown.problems import Countdown, countdown_problem
-from common.records import ScoredAnswer as GymAnswer
 from common.models import context_length
-from common.records import Problem
-from common.settings import (
-    DATA_FILES,
-    GENERATED_DATA,
-    OF_EACH_DATASET,
-    REASONING_GYM,
-    DataSettings,
-    Settings,
-    dataset_names,
-    is_generated,
-    local_path,
-)
+from common.records import Problem, ScoredAnswer
+from common.settings import DATA_FILES, OF_EACH_DATASET, DataSettings, Settings, dataset_names, local_path
+from common.verification.answers import last_boxed, parse_number
 
 import numpy as np
 
 INSTRUCTION = "\nPlease reason step by step, and put your final answer within \\boxed{}."
 R = TypeVar("R")
-Pair = tuple[Any, str | tuple[str, ...] | Countdown | GymAnswer]  # a question, as text or chat messages, and its answer
-MOST_EMPTY = 0.01  # share of rows without a question or answer that may be left out
-
-
-def arithmetic_problem(rng: random.Random, fewest: int = 2, most: int = 6) -> tuple[str, str]:
-    """One sum of `fewest` to `most` terms between 1 and 49, every partial result in 0..99, and its answer."""
-    total = rng.randint(1, 49)
-    text = str(total)
-    for _ in range(rng.randint(fewest - 1, most - 1)):
-        term = rng.randint(1, 49)
-        if total + term > 99 or (total >= term and rng.random() < 0.5):
-            term = -term
-        total += term
-        text += f"{term:+d}"
-    return f"{text}=?", str(total)
-
-
-def product_problem(rng: random.Random) -> tuple[str, str]:
-    """A sum of 2 or 3 terms, at least one a product, and its answer; all products and partial results in 0..99."""
-    while True:
-        total, text = 0, ""
-        for _ in range(rng.randint(2, 3)):
-            a = rng.randint(2, 9)
-            b = rng.randint(2, 99 // a)
-            value, term = (a * b, f"{a}*{b}") if rng.random() < 0.5 else (b, f"{b}")
-            signs = [sign for sign in (1, -1) if 0 <= total + sign * value <= 99]
-            if not signs:
-                break
-            sign = rng.choice(signs) if text else 1
-            total += sign * value
-            text += ("+" if sign > 0 else "-") + term
-        else:
-            if "*" in text:
-                return f"{text[1:]}=?", str(total)
-
-
-GENERATORS: dict[str, Callable[[random.Random], tuple[str, str | Countdown]]] = {
-    "sums": arithmetic_problem,
-    "sums-hard": partial(arithmetic_problem, fewest=5, most=8),
-    "countdown": countdown_problem,
-    "products": product_problem,
-}
+# A question, as text or chat messages, and its answer.
+Pair = tuple[Any, str | tuple[str, ...] | Callable[[str], bool] | ScoredAnswer]
+Examples = Sequence[tuple[str, str]]  # questions and answers that stand before each question
+Added = Callable[[Any], str]  # a question in, text to append to it out
+MAX_EMPTY = 0.01  # largest fraction of rows without a question or answer that is left out
 
 
 @dataclass(frozen=True)
 class Standard:
-    """A data set on the hub that has a short name here. Without a training split it is for evaluation alone."""
+    """A data set on the hub that has a short name here. Without a training split it is for evaluation only."""
 
     hub: str
     config: str | None
@@ -93,12 +44,12 @@ STANDARD = {
 }
 
 
-def generated_problems(name: str, split: str) -> list[tuple[str, str | Countdown]]:
+def generated_problems(name: str, split: str) -> list[tuple[str, Any]]:
     """A generated data set, always the same: 512 held-out ("eval") and 20,000 other ("train") questions."""
-    rng = random.Random(2026)
-    problems: dict[str, str | Countdown] = {}
+    rng, make_problem = random.Random(2026), worlds.problem_function(name)
+    problems: dict[str, Any] = {}
     while len(problems) < 20_512:
-        question, answer = GENERATORS[name](rng)
+        question, answer = make_problem(rng)
         problems[question] = answer
     pairs = list(problems.items())
     return pairs[:512] if split == "eval" else pairs[512:]
@@ -117,8 +68,8 @@ def final_answer(text: str) -> str:
     return (text if boxed is None else boxed).strip()
 
 
-def right_answer(answer: Any) -> str | tuple[str, ...]:
-    """The final answer of a row, or those of a list, of which any will do."""
+def correct_answers(answer: Any) -> str | tuple[str, ...]:
+    """The final answer of a row, or those of a list, any of which is correct."""
     if isinstance(answer, list | tuple):
         return tuple(final_answer(str(one)) for one in answer)
     return final_answer(str(answer))
@@ -129,7 +80,7 @@ def read_dataset(name: str, config: str | None, split: str, setting: str = "data
     import datasets
 
     datasets.disable_progress_bars()
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # the reason is in the sentence below
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # the error message below has the reason
     path, given = local_path(name), f"{flag(setting)} {name}"
     if name in STANDARD:
         path, name, config = None, STANDARD[name].hub, STANDARD[name].config
@@ -139,12 +90,12 @@ def read_dataset(name: str, config: str | None, split: str, setting: str = "data
         if path.suffix not in DATA_FILES:
             fail(f"{given}: a data file must end in {', '.join(DATA_FILES)}.")
         if config or split != "train":
-            fail(f"{given} is a file, without splits or configurations: name another with --eval-dataset.")
+            fail(f"{given} is a file, without splits or configurations: leave out those flags.")
     try:
-        if path and path.is_file():  # these readers, unlike load_dataset, ask nobody else for a file that is here
+        if path and path.is_file():  # unlike load_dataset, these readers never use the network
             return getattr(datasets.Dataset, f"from_{DATA_FILES[path.suffix]}")(str(path))
         return datasets.load_dataset(str(path or name), config, split=split)
-    except Exception as error:  # every reader has its own errors; the person needs the sentence
+    except Exception as error:  # every reader has its own kinds
         fail(f"{given} (split {split}) cannot be read: {first_line(error.__cause__ or error)}")
 
 
@@ -154,31 +105,31 @@ def question_answer_pairs(args: DataSettings, split: str, setting: str) -> list[
     given = f"{flag(setting)} {args.dataset}"
     for kind, column in (("question", args.question_column), ("answer", args.answer_column)):
         if column not in rows.column_names:
-            fail(f"{given} has no column '{column}': name one of {', '.join(rows.column_names)} with --{kind}-column.")
+            fail(f"{given} has no column '{column}': use --{kind}-column with one of {', '.join(rows.column_names)}.")
     if len(rows) == 0:
         fail(f"{given}: the split {split} is empty.")
     try:
         pairs = list(zip(rows[args.question_column], rows[args.answer_column], strict=True))
-    except UnicodeDecodeError as error:  # text is decoded when it is read
-        fail(f"{given} holds text that is not UTF-8: {first_line(error)}")
+    except UnicodeDecodeError as error:
+        fail(f"{given} has text that is not UTF-8: {first_line(error)}")
     empty = [i for i, (q, a) in enumerate(pairs) if q in ("", None, []) or a in (None, []) or not str(a).strip()]
     if empty:  # MATH has two such rows; many of them mean that the columns are wrong
-        what = f"{given}: {len(empty)} of {len(pairs)} rows of split {split} have an empty question"
-        what += f" or answer, the first is row {empty[0]}"
-        if len(empty) > MOST_EMPTY * len(pairs):
+        what = f"{given}: {len(empty)} of {len(pairs)} rows of split {split} have an empty question or answer, "
+        what += f"the first is row {empty[0]}"
+        if len(empty) > MAX_EMPTY * len(pairs):
             fail(f"{what}; check --question-column and --answer-column.")
         print(f"note: {what}; they are left out.", flush=True)
     left_out = set(empty)
-    return [(question, right_answer(answer)) for i, (question, answer) in enumerate(pairs) if i not in left_out]
+    return [(question, correct_answers(answer)) for i, (question, answer) in enumerate(pairs) if i not in left_out]
 
 
 def pairs_of(name: str, part: str, args: DataSettings) -> list[Pair]:
-    """(question, answer) of the part "train" or "eval" of a data set, where it has parts or `args` names them."""
-    if name in GENERATED_DATA:
+    """(question, answer) of the part "train" or "eval" of a data set; `args` names its splits and columns."""
+    if name in worlds.DATASETS:
         return generated_problems(name, part)
-    if name.startswith(REASONING_GYM):
-        return gym_problems(name)[part == "eval"]
-    other = name != args.dataset  # --eval-dataset: --train-split is not about it, and a file has no --dataset-config
+    if worlds.is_generated(name):
+        return worlds.adapter_problems(name)[part == "eval"]
+    other = name != args.dataset  # --eval-dataset: --train-split does not apply, nor --dataset-config to a file
     args, split = replace(args, dataset=name), "train" if other else args.train_split
     if other and local_path(name):
         args.dataset_config = None
@@ -187,7 +138,7 @@ def pairs_of(name: str, part: str, args: DataSettings) -> list[Pair]:
         args.question_column, args.answer_column = known.question_column, known.answer_column
         split = known.train_split if part == "train" else known.eval_split
         if split is None:
-            fail(f"--dataset {name} is for evaluation alone: name it with --eval-dataset.")
+            fail(f"--dataset {name} is for evaluation only: pass it as --eval-dataset.")
     elif part == "eval":
         split = args.eval_split or split
     return question_answer_pairs(args, split, "eval_dataset" if other else "dataset")
@@ -199,84 +150,68 @@ def few_shot_examples(args: DataSettings) -> list[tuple[str, str]]:
         return []
     rows = read_dataset(args.few_shot, None, "train", "few_shot")
     if absent := {"question", "answer"} - set(rows.column_names):
-        fail(f"--few-shot {args.few_shot} has no column '{min(absent)}'.")
+        fail(f"--few-shot {args.few_shot} has no column '{min(absent)}': add it.")
     examples = [(str(question), str(answer)) for question, answer in zip(rows["question"], rows["answer"], strict=True)]
     if args.answer_format == "boxed" and not args.reward and not any(last_boxed(answer) for _, answer in examples):
-        print("note: no answer in --few-shot has a \\boxed{}, where the verifier looks for it.", flush=True)
+        print("note: no answer in --few-shot has a \\boxed{}, where the verifier reads the answer.", flush=True)
     return examples
 
 
 def make_prompt(
-    question: Any,
-    template: str | None,
-    tokenizer: Any,
-    system: str | None = None,
-    examples: list[tuple[str, str]] | tuple[()] = (),
+    question: Any, template: str | None, tokenizer: Any, system: str | None = None, examples: Examples = ()
 ) -> tuple[str, list[int]]:
-    """The prompt as text and token ids: the chat template is applied where the tokenizer has one.
+    """The prompt as text and token ids, with the tokenizer's chat template if it has one.
 
-    Without `--prompt`, a chat model is asked to reason and to box its answer; a model without a
-    template, such as the embedded one, reads the bare question and a line break. Examples are earlier turns of a chat,
-    or text with an empty line behind each, as lm-evaluation-harness has them.
+    Without `template`, a chat model is asked to reason and to box its answer; other models read the question and a line
+    break. Examples are earlier turns of a chat, or text followed by an empty line, as in lm-evaluation-harness.
     """
     chat = tokenizer.chat_template is not None
     template = template or ("{question}" + INSTRUCTION if chat else "{question}\n")
     if system is not None and not chat:
         fail("--system-prompt is for chat models, and this model's tokenizer has no chat template: use --prompt.")
-    if isinstance(question, list):
-        if not chat:
-            fail("the questions are chat messages, but this model's tokenizer has no chat template.")
-        messages = question
-    else:
+    if isinstance(question, list) and not chat:
+        fail("the questions are chat messages, but this model's tokenizer has no chat template: use a chat model.")
+    messages = question
+    if not isinstance(question, list):
         messages = [{"role": "user", "content": template.replace("{question}", str(question))}]
-    first = [message for message in messages[:1] if message.get("role") == "system"]
+    head = [message for message in messages[:1] if message.get("role") == "system"]
+    rest = messages[len(head) :]
+    if system is not None and head:
+        fail(f"--system-prompt: the questions have their own, leave it out: {head[0].get('content')!r:.80}")
     if system is not None:
-        if first:
-            fail(f"--system-prompt: the data set's questions bring their own: {first[0].get('content')!r:.80}")
-        messages = [{"role": "system", "content": system}, *messages]
-        first = messages[:1]
+        head = [{"role": "system", "content": system}]
     shown = [(template.replace("{question}", asked), answer) for asked, answer in examples]
     if chat:
-        roles = ("user", "assistant")
-        turns = [{"role": role, "content": text} for pair in shown for role, text in zip(roles, pair, strict=True)]
-        messages = [*first, *turns, *messages[len(first) :]]
+        turns = [{"role": r, "content": text} for q, a in shown for r, text in (("user", q), ("assistant", a))]
+        messages = [*head, *turns, *rest]
         try:
             text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-        except Exception as error:  # a template may raise what it likes
+        except Exception as error:  # of any kind
             fail(f"the model's chat template refuses a question ({first_line(error)}): {str(messages)[:80]}")
     else:
-        shown = [f"{q}{'' if q[-1:].isspace() else ' '}{a}\n\n" for q, a in shown]
-        text = "".join(shown) + messages[0]["content"]
-    # A chat template writes the special tokens itself; adding them again would double the BOS.
-    return text, tokenizer(text, add_special_tokens=not chat)["input_ids"]
+        text = "".join(f"{q}{'' if q[-1:].isspace() else ' '}{a}\n\n" for q, a in shown) + rest[0]["content"]
+    return text, tokenizer(text, add_special_tokens=not chat)["input_ids"]  # a template has the special tokens
 
 
 def add_text(question: Any, text: str) -> Any:
-    """A question, as text or as chat messages, with a text behind it or behind its last message."""
+    """A question, as text or chat messages, with a text appended to it or to its last message."""
     if not isinstance(question, list):
         return f"{question}{text}"
-    *before, last = question
-    return [*before, last | {"content": last["content"] + text}] if text else question
+    return [*question[:-1], question[-1] | {"content": question[-1]["content"] + text}] if text else question
 
 
 def settings_of_each(args: Settings) -> list[Settings]:
     """The settings of each data set as if it were the only one, with its part of the held-out problems."""
-    names = dataset_names(args)
-    count = len(names)
-    parts = [(args.eval_problems + count - 1 - i) // count for i in range(count)]
-    return [
-        replace(
-            args,
-            dataset=name,
-            eval_problems=part,
-            **{key: v[i] if isinstance(v := getattr(args, key), tuple) else v for key in OF_EACH_DATASET},
-        )
-        for i, (name, part) in enumerate(zip(names, parts, strict=True))
-    ]
+    names, each = dataset_names(args), []
+    for i, name in enumerate(names):
+        own = {key: v[i] if isinstance(v := getattr(args, key), tuple) else v for key in OF_EACH_DATASET}
+        held_out = (args.eval_problems + len(names) - 1 - i) // len(names)
+        each.append(replace(args, dataset=name, eval_problems=held_out, **own))
+    return each
 
 
 def short_names(names: tuple[str, ...]) -> list[str]:
-    """The last parts of each name, as many as it takes to tell them apart; of one name, nothing."""
+    """The last parts of each name, as many as are needed to distinguish them; "" if there is only one name."""
     parts = [name.split("/") if local_path(name) is None else Path(name).with_suffix("").parts for name in names]
     for length in range(1, max(map(len, parts)) + 1):
         short = ["/".join(part[-length:]) for part in parts]
@@ -286,35 +221,28 @@ def short_names(names: tuple[str, ...]) -> list[str]:
 
 
 def read_pairs(args: Settings, shown: set[str]) -> tuple[list[Pair], list[Pair]]:
-    """Training and held-out pairs of the only data set, without the questions that examples have shown."""
+    """Training and held-out pairs of one data set, without the questions `shown` in examples."""
 
     def others(pairs: list[Pair]) -> list[Pair]:
         return [pair for pair in pairs if str(pair[0]) not in shown]
 
     train = others(pairs_of(args.dataset, "train", args))
-    if args.eval_dataset or args.eval_split or is_generated(args.dataset) or args.dataset in STANDARD:
+    if args.eval_dataset or args.eval_split or worlds.is_generated(args.dataset) or args.dataset in STANDARD:
         held_out = others(pairs_of(args.eval_dataset or args.dataset, "eval", args))
-    else:  # hold some rows out; the shuffle is the same for every seed, so that runs compare
+    else:  # hold some rows out, the same ones for every seed, to keep runs comparable
         random.Random(2026).shuffle(train)
         count = min(args.eval_problems, len(train) // 5)
         train, held_out = train[count:], train[:count]
     if not held_out:
-        fail(
-            f"--dataset {args.dataset} has {len(train)} rows, too few to hold any out: "
-            "name held-out problems with --eval-split or --eval-dataset."
-        )
+        what = f"--dataset {args.dataset} has {len(train)} rows, too few to hold any out"
+        fail(f"{what}: pass held-out problems as --eval-split or --eval-dataset.")
     if len(held_out) < args.eval_problems:
         print(f"note: {len(held_out)} held-out problems, not {args.eval_problems}: there are no more.", flush=True)
     return train, held_out[: args.eval_problems]
 
 
 def make_problems(
-    pairs: list[Pair],
-    args: DataSettings,
-    model: Any,
-    tokenizer: Any,
-    examples: list[tuple[str, str]],
-    added: Callable[[Any], str] = lambda question: "",
+    pairs: list[Pair], args: DataSettings, model: Any, tokenizer: Any, examples: Examples, added: Added = lambda q: ""
 ) -> list[Problem | None]:
     """The problem of each (question, answer), None where the prompt is longer than `args.max_prompt_tokens`."""
     context, vocabulary = context_length(model), model.get_input_embeddings().num_embeddings
@@ -323,29 +251,24 @@ def make_problems(
         asked = add_text(question, added(question))
         prompt, prompt_ids = make_prompt(asked, args.prompt, tokenizer, args.system_prompt, examples)
         if not prompt_ids:
-            fail("a prompt has no tokens: check --prompt and the question column.")
+            fail("a prompt has no tokens: check --prompt and --question-column.")
         if max(prompt_ids) >= vocabulary:
-            fail(f"the tokenizer writes token {max(prompt_ids)}, but the model has {vocabulary}: {prompt[:80]!r}")
+            fail(f"the tokenizer uses token {max(prompt_ids)}, but the model has only {vocabulary}: {prompt[:80]!r}")
         if args.max_prompt_tokens and len(prompt_ids) > args.max_prompt_tokens:
             problems.append(None)
             continue
         if len(prompt_ids) + args.max_response_tokens > context:
-            fail(
-                f"a prompt of {len(prompt_ids)} tokens and --max-response-tokens {args.max_response_tokens} "
-                f"exceed the model's context of {context} tokens: {prompt[:80]!r}. Longer prompts than "
-                "--max-prompt-tokens are left out."
-            )
+            what = f"a prompt of {len(prompt_ids)} tokens and --max-response-tokens {args.max_response_tokens} exceed "
+            what += f"the model's context of {context} tokens: lower --max-response-tokens, or leave out long prompts"
+            fail(f"{what} with --max-prompt-tokens. The prompt: {prompt[:80]!r}")
         problems.append(Problem(str(question), answer, prompt, list(prompt_ids)))
     return problems
 
 
 def load_problems(
-    args: Settings, model: Any, tokenizer: Any, added: Callable[[Any], str] = lambda question: ""
+    args: Settings, model: Any, tokenizer: Any, added: Added = lambda q: ""
 ) -> tuple[list[Problem], list[Problem]]:
-    """Training problems and `args.eval_problems` held-out ones, disjoint by question.
-
-    A prompt holds its question and behind it what is `added` to it.
-    """
+    """Training problems and `args.eval_problems` held-out ones, disjoint by question."""
     examples = few_shot_examples(args)
     sets, names = settings_of_each(args), short_names(dataset_names(args))
     weights = args.mix or [1.0] * len(sets)
@@ -358,12 +281,11 @@ def load_problems(
             fail(f"--dataset {one.dataset}: every training question is also a held-out one.")
         made = [make_problems(part, one, model, tokenizer, examples, added) for part in (train, held_out)]
         kept = [[problem for problem in part if problem] for part in made]
-        if None in made[0] + made[1]:
+        if any(too_long := [part.count(None) for part in made]):
             what = (
-                f"{made[0].count(None)} of {len(train)} training problems and {made[1].count(None)} of "
-                f"{len(held_out)} held-out ones {f'of {name} ' if name else ''}have prompts of more than "
-                f"{one.max_prompt_tokens} tokens"
+                f"{too_long[0]} of {len(train)} training problems and {too_long[1]} of {len(held_out)} held-out ones "
             )
+            what += f"{f'of {name} ' if name else ''}have prompts of more than {one.max_prompt_tokens} tokens"
             if not all(kept):
                 fail(f"{what}: raise --max-prompt-tokens.")
             print(f"note: {what}; they are left out.", flush=True)
@@ -373,10 +295,7 @@ def load_problems(
 
 
 def sample_rows(rows: list[R], seed: int, start: int, count: int) -> list[R]:
-    """Rows number `start` to `start + count` of an endless stream of reshuffled passes.
-
-    The stream depends on the seed alone, so a resumed run goes on where it was interrupted.
-    """
+    """Rows `start` to `start + count` of an endless stream of reshuffled passes, which depends on the seed alone."""
     sampled, size = [], len(rows)
     while len(sampled) < count:
         epoch, offset = divmod(start + len(sampled), size)
@@ -385,24 +304,26 @@ def sample_rows(rows: list[R], seed: int, start: int, count: int) -> list[R]:
     return sampled
 
 
-def sample_problems(problems: list[Problem], count: int, number: int, args) -> list[Problem]:
-    return problem_stream(problems, args.seed, (number - 1) * count, count)
-
-
 def problem_stream(problems: list[Problem], seed: int, start: int, count: int) -> list[Problem]:
-    """`sample_rows` of problems; of several data sets each has a stream of its own.
+    """`sample_rows` of problems; of several data sets each has its own stream, and the mixing weights choose one.
 
-    Chance decides from which the next problem comes, each with its share, by the seed and the problem's number alone.
+    The choice depends on the seed and the problem's number alone. `datasets.interleave_datasets` would end with the
+    data, and would repeat each data set in the same order.
     """
     parts: dict[str, list[Problem]] = {}
     for problem in problems:
         parts.setdefault(problem.dataset, []).append(problem)
     if len(parts) == 1:
         return sample_rows(problems, seed, start, count)
-    shares = [part[0].share for part in parts.values()]
-    chosen = np.random.default_rng(seed).choice(len(parts), start + count, p=shares)  # a longer one begins alike
+    weights = [part[0].share for part in parts.values()]
+    chosen = np.random.default_rng(seed).choice(len(parts), start + count, p=weights)  # the first ones never change
     streams = [
         iter(sample_rows(part, seed, int((chosen[:start] == i).sum()), int((chosen[start:] == i).sum())))
         for i, part in enumerate(parts.values())
     ]
     return [next(streams[i]) for i in chosen[start:]]
+
+
+def sample_problems(problems: list[Problem], count: int, number: int, args: Settings) -> list[Problem]:
+    """The `count` problems of batch `number`, counted from 1, in the endless stream of `args.seed`."""
+    return problem_stream(problems, args.seed, (number - 1) * count, count)

@@ -1,9 +1,9 @@
 """Several processes, started by torchrun, each with a device of its own. With one process nothing here does anything.
 
-Every process draws the same problems, holds the whole rollout batch as token ids and computes rewards, advantages and
-weights alike. It generates, verifies, scores and trains on its share of the rows; what it found is gathered, and
-gradients are summed. So the result does not depend on how many processes there are. Parameters, gradients and the
-optimizer's moments are sharded layer by layer (FSDP2); a whole tensor exists only while it is used, sent or saved.
+Every process samples the same problems, holds the whole rollout batch as token ids, and computes the same rewards,
+advantages and weights. It generates, verifies, scores and trains on its shard of the rows; results are gathered and
+gradients are summed, so the outcome does not depend on the number of processes. Parameters, gradients and optimizer
+states are sharded layer by layer (FSDP2); a whole tensor exists only while it is used, sent or saved.
 """
 
 import os
@@ -19,12 +19,9 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_map_only
 
-TIMEOUT = timedelta(minutes=30)  # that the others wait for one process: generation and evaluation differ in length
+TIMEOUT = timedelta(minutes=30)  # to wait for another process: generation and evaluation differ in length
 GRACE_SECONDS = 10  # that a failed process waits for the first one to report why
 T = TypeVar("T")
 store: dist.Store | None = None  # what the processes know of one another, kept by torchrun
@@ -44,7 +41,7 @@ def local_world_size() -> int:
 
 
 def start() -> bool:
-    """Join the other processes, if there are any and nobody has yet: whether it did. Only the first one prints."""
+    """Join the other processes, and return whether there was anything to join. Only the first one prints."""
     global store
     if world_size() == 1 or dist.is_initialized():
         return False
@@ -68,10 +65,10 @@ def close() -> None:
 
 
 def may_report() -> bool:
-    """Whether this process may say why the run ends: the first that has to, if they can ask each other."""
+    """Whether this process may report why the run ends: only the first one that has to."""
     if world_size() == 1:
         return True
-    if store is None:  # torchrun ends all others once one has ended, be it before the first one has spoken
+    if store is None:  # torchrun ends all others once one has ended, even before the first one has reported
         time.sleep(GRACE_SECONDS if rank() > 0 else 0)
         return True
     if threading.current_thread() is threading.main_thread():  # what torchrun sends now must not end the sentence
@@ -83,7 +80,7 @@ def may_report() -> bool:
 
 
 def another_failed() -> bool:
-    """Whether some process has said why the run ends."""
+    """Whether some process has reported why the run ends."""
     try:
         return store is not None and store.check(["failed"])
     except RuntimeError:
@@ -94,7 +91,7 @@ def another_failed() -> bool:
 
 
 def shard(count: int) -> slice:
-    """The part of `count` things that is this process's."""
+    """This process's part of `count` things."""
     return slice(count * rank() // world_size(), count * (rank() + 1) // world_size())
 
 
@@ -136,6 +133,9 @@ def place(model: Any) -> Any:
     """Move a model to the device of this process, or of several processes each its part, layer by layer, in place."""
     if world_size() == 1:
         return model.to(device())
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+
     body = model.base_model  # what `forward` below is for
     mesh = init_device_mesh(device().type, (world_size(),))
     layers = [module for module in body.modules() if type(module).__name__ in body._no_split_modules]
@@ -150,23 +150,33 @@ def place(model: Any) -> Any:
 
 def forward(function: Callable[..., T], model: Any, *args: Any) -> T:
     """`function(model, *args)` with the model's parameters gathered as long as it runs, and again for its gradient."""
-    return model.run(function, *args) if isinstance(model, FSDPModule) else function(model, *args)
+    return model.run(function, *args) if world_size() > 1 else function(model, *args)
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    if world_size() == 1:
+        return False
+    from torch.distributed.tensor import DTensor  # takes seconds to load
+
+    return isinstance(tensor, DTensor)
 
 
 def local(tensor: Tensor) -> Tensor:
     """This process's part of a sharded tensor."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return tensor.to_local() if is_sharded(tensor) else tensor
 
 
 def whole(tensor: Tensor) -> Tensor:
     """The whole of a sharded tensor. All processes must ask for it."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
 def like(tensor: Tensor, example: Tensor) -> Tensor:
     """A whole tensor, sharded as the example is."""
-    if not isinstance(example, DTensor):
+    if not is_sharded(example):
         return tensor
+    from torch.distributed.tensor import distribute_tensor
+
     tensor = tensor.to(example.to_local().device)
     return distribute_tensor(tensor, example.device_mesh, example.placements, src_data_rank=None)
 

@@ -1,31 +1,20 @@
 """Loading a causal language model and its tokenizer."""
 
 import difflib
-from pathlib import Path
 from typing import Any
 
 from common.cli import fail, first_line, flag, lacks_memory
 from common.distributed import place
 from common.lora import add_adapters
-from common.settings import EMBEDDED_MODELS, ModelSettings, local_path
+from common.settings import ModelSettings, local_path
+from worlds import MODELS
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-from transformers.utils import logging
-
-logging.disable_progress_bar()
-
-WORLDS = Path(__file__).parent.parent / "worlds"
-EMBEDDED = {
-    "sums": WORLDS / "sums" / "model",
-    "sums-filler": WORLDS / "sums" / "filler",
-    "products": WORLDS / "products" / "model",
-}
 
 
 def model_path(name: str) -> str:
-    """Where a model lies: in this repository, or else in a local folder or on the hub."""
-    return str(EMBEDDED.get(name, name))
+    """Where a model lies: the folder of an embedded one, else a local folder or a name on the hub."""
+    return str(MODELS[name].folder) if name in MODELS else name
 
 
 def load_model(args: ModelSettings, placed: bool = True, setting: str = "model") -> tuple[Any, Any]:
@@ -36,6 +25,10 @@ def load_model(args: ModelSettings, placed: bool = True, setting: str = "model")
     Only safetensors are read, no code that comes with a model is run, and for a local folder nothing is looked up
     elsewhere. What the log-probs rely on is checked once: attention is causal, and the logits are the head's.
     """
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer  # takes seconds to load
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
     given = f"{flag(setting)} {getattr(args, setting)}"
     name = model_path(getattr(args, setting))
     local = local_path(name)

@@ -1,8 +1,8 @@
 """Settings that every script has in common, and the check of all settings before anything expensive starts.
 
 A script's `Args` inherits from `Settings` and adds what decides what is learned: the method's own settings, prompts and
-responses per step, learning rate, updates. What only samples from a model inherits from the first part of them, or from
-the first two. The range of a setting stands beside its field, as its annotation.
+responses per step, learning rate, updates. Tools that only sample from a model inherit from `ModelSettings` or
+`DataSettings`. A field's annotation gives its range, the string under it is its help, GROUP its heading in `--help`.
 """
 
 import math
@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from common.cli import fail, flag
+from worlds import DATASETS, MODELS, check_dataset, is_generated
 
 from annotated_types import Ge, Interval
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 MOST_RESPONSES = 1 << 20  # in one rollout batch or evaluation
-EMBEDDED_MODELS = ("sums", "sums-filler", "products")
-GENERATED_DATA = ("sums", "sums-hard", "products", "countdown")
+EMBEDDED_MODELS, GENERATED_DATA = tuple(MODELS), tuple(DATASETS)
 STANDARD_DATA = ("gsm8k", "math500", "aime24")  # on the hub, under longer names
-REASONING_GYM = "reasoning-gym:"  # and the name of a task
 DATA_FILES = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}  # and what reads them
 
 OF_EACH_DATASET = ("dataset_config", "question_column", "answer_column", "train_split", "eval_split", "eval_dataset")
@@ -41,40 +40,41 @@ Cap = Annotated[float, Interval(gt=0, le=math.inf), Field(allow_inf_nan=True)]
 
 @dataclass(kw_only=True)
 class ModelSettings:
-    """A model, how it is asked, and what generates; the line under each field is its help on the command line."""
+    """A model, its prompts, and the engine."""
 
+    GROUP = "Model and engine"
     __pydantic_config__ = ConfigDict(allow_inf_nan=False, extra="forbid")
 
-    # What every program and script sets for itself
+    # Set by every program and script
     max_response_tokens: Count
     temperature: NonNegative
     seed: Seed
 
     model: str = "sums"
-    """A model on the hub, a local folder, or one of this repository: "sums", "sums-filler",
-    "products"."""
+    """A model on the hub, a local folder, or an embedded one: "sums", "sums-filler" (repeats results before the box)
+    or "products" (calls a calculator)."""
     prompt: str | None = None
     """Template with {question} in it; by default a chat model is also asked to reason and to box its answer."""
     system_prompt: str | None = None
     """System message before each question, for chat models."""
     stop: tuple[str, ...] = ()
-    """Strings that end a response, and stay in it; for base models, which go on with a question of their own."""
+    """Strings that end a response and remain part of it; for base models, which go on to write another question."""
     engine: Literal["auto", "vllm", "transformers"] = "auto"
-    """What generates the responses; auto takes vLLM where it is installed."""
+    """Program that generates the responses; auto uses vLLM if it is installed."""
     gpu_memory_utilization: Annotated[float, Interval(gt=0, lt=1)] = 0.4
-    """Share of a GPU's memory that vLLM holds while it generates, beside the learner's weights and moments."""
+    """Fraction of a GPU's memory that vLLM holds while it generates, beside the learner's weights and optimizer."""
     rollout_precision: Literal["auto", "fp32", "bf16", "fp8", "int4"] = "auto"
-    """What the engine computes in: auto is bf16 on a GPU made for it and fp32 elsewhere; fp8 is bf16 with 8-bit
-    weights, in vLLM with 8-bit activations too (compute capability 8.9 or more); int4 is bf16 with weights rounded to 4
-    bits, in both engines: a 4-bit sampler's mismatch without its speed."""
+    """Precision of the engine. auto: bf16 on a GPU with bf16 hardware, else fp32. fp8: bf16 with 8-bit weights, in vLLM
+    with 8-bit activations too (compute capability 8.9 or more). int4: bf16 with weights rounded to 4 bits, which has a
+    4-bit engine's mismatch without its speed."""
     fp32_lm_head: bool = False
-    """Run the output layer in fp32 on both sides: less mismatch between sampler and learner under bf16."""
+    """Run the output layer in fp32 on both sides: less mismatch between engine and learner under bf16."""
 
     def checked(self) -> Self:
-        """These settings with the types that they are declared with, or the end of the program with one sentence."""
+        """These settings, converted to their declared types; ends the program with one sentence if one is wrong."""
         args = validated(type(self), {f.name: getattr(self, f.name) for f in fields(self)})
         named = ("model", "teacher", "student", "dataset", "eval_dataset", "cold_start", "few_shot")
-        for name in named:  # a resumed run may start in another folder
+        for name in named:  # a resumed run may be started from another folder
             if value := getattr(args, name, None):
                 setattr(args, name, tuple(map(absolute, value)) if isinstance(value, tuple) else absolute(value))
         for name in ("run_dir", "resume"):
@@ -89,40 +89,42 @@ class ModelSettings:
 
 @dataclass(kw_only=True)
 class DataSettings(ModelSettings):
-    """Problems, and what is right."""
+    """Problems and rewards."""
+
+    GROUP = "Data and rewards"
 
     dataset: Names = "sums"
-    """A data set on the hub, a local .jsonl, .json, .parquet or .csv file, a generated one: "sums" (sums of 2
-    to 6 terms), "sums-hard" (5 to 8), "products" (sums with products in them), "countdown" (an expression that
-    makes a number of some others), one whose splits and columns are known: "gsm8k", and for evaluation alone "math500",
-    "aime24"; or "reasoning-gym:TASK" for a task of that package. Several are mixed; see docs/tasks.md."""
+    """A data set on the hub; a local .jsonl, .json, .parquet or .csv file; a generated one: "sums" (2 to 6 terms),
+    "sums-hard" (5 to 8), "products" (sums with products), "countdown" (an expression with a given value), or
+    ADAPTER:TASK for another package's task (docs/tasks.md); "gsm8k", whose splits and columns are known; or, for
+    evaluation only, "math500" and "aime24". Several data sets are mixed."""
     mix: tuple[Positive, ...] = ()
-    """Shares of several data sets in the prompts of a rollout batch, on average; without it all have the same."""
+    """Mixing weights of several data sets in a rollout batch, on average; by default all have the same."""
     dataset_config: OrNone = None
-    """Configuration of a data set on the hub, for example "main" for openai/gsm8k. This and the settings down to
-    --eval-dataset take, of several data sets, one value for all or one for each."""
+    """Configuration of a data set on the hub, for example "main" for openai/gsm8k. For several data sets, this and the
+    settings down to --eval-dataset take one value for all or one for each."""
     question_column: Names = "question"
     """Column with the question, as text or as chat messages; a dot reaches into a nested column."""
     answer_column: Names = "answer"
-    """Column with the right answer; GSM8K's `#### 42` and MATH's boxed solutions are understood."""
+    """Column with the correct answer; GSM8K's `#### 42` and MATH's boxed solutions are understood."""
     train_split: Names = "train"
     """Split to train on."""
     eval_split: OrNone = None
     """Split to evaluate on; without it, rows of the training split are held out."""
     eval_dataset: OrNone = None
-    """Data set to evaluate on, if it is another one."""
+    """Data set to evaluate on, if not --dataset."""
     few_shot: str | None = None
-    """File of examples (columns question and answer) to stand before each question, for base models above all."""
+    """File of examples (columns question and answer) to put before each question, mainly for base models."""
     max_prompt_tokens: Count | None = None
-    """Problems with longer prompts are left out, and counted; without it a prompt that is too long ends the run."""
+    """Problems with longer prompts are left out and counted; by default a prompt that is too long ends the run."""
     answer_format: Literal["boxed", "last-number"] = "boxed"
-    """Where the answer stands: in the last \\boxed{}, or the last number, for models too weak to write a box."""
+    """Which part of a response is the answer: the last \\boxed{}, or the last number, for models too weak for boxes."""
     tolerance: Annotated[float, Interval(ge=0, lt=1)] = 0.0
-    """How far a decimal answer may be from the right one, as a share of it."""
+    """How far a decimal answer may be from the correct one, as a fraction of it."""
 
     reward: tuple[str, ...] = ()
-    """Rewards of your own, with weights: "a.py:f=1 correct=0.5"; a function is file.py:name or package.module:name, and
-    "correct" what the verifier says, the only reward by default. See docs/rewards.md."""
+    """Your own reward functions, with weights: "a.py:f=1 correct=0.5". A function is file.py:name or
+    package.module:name; "correct" is the verifier's verdict and the only reward by default. See docs/rewards.md."""
 
     def checked(self) -> Self:
         args = super().checked()
@@ -134,10 +136,12 @@ class DataSettings(ModelSettings):
 
 
 @dataclass(kw_only=True)
-class Settings(DataSettings):
-    """The learner, evaluation and logging."""
+class LearnerSettings(DataSettings):
+    """The learner."""
 
-    # What every script sets for itself
+    GROUP = "Training"
+
+    # Set by every script
     steps: Count
     prompts_per_step: Count
     responses_per_prompt: Count
@@ -147,66 +151,67 @@ class Settings(DataSettings):
     lr: Rate
     lr_schedule: Literal["constant", "linear", "cosine"]
     warmup_steps: CountOrZero
+    weight_decay: Fraction
+    max_grad_norm: Positive
     staleness: CountOrZero
 
     learner_precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """What the learner computes in, over weights in fp32: auto is bf16 on a GPU made for it, else fp32."""
+    """Precision of the learner, with weights in fp32. auto: bf16 on a GPU with bf16 hardware, else fp32."""
     micro_batch_tokens: Count = 4096
-    """Padded tokens in one forward and backward pass: a matter of memory and speed, not of the result. GPU: 8192."""
+    """Padded tokens per forward and backward pass. Changes memory use and speed, not the result. GPU: 8192."""
     gradient_checkpointing: bool = False
-    """Compute activations again in the backward pass: much less memory, about a third more time in training."""
+    """Recompute activations in the backward pass: much less memory, about a third more time in training."""
     lora_rank: CountOrZero = 0
-    """r: train adapters of this rank beside frozen weights, in every linear layer but the head (LoRA); 0 trains all
+    """r: train adapters of this rank in every linear layer but the head, with frozen weights (LoRA); 0 trains all
     weights. Usual 8 to 64, with about ten times the learning rate."""
     lora_alpha: Positive = 32.0
     """α: the product of an adapter's two matrices is scaled by α / r. Usual 32, or 2 r."""
 
-    # Evaluation, checkpoints, logging
+
+@dataclass(kw_only=True)
+class Settings(LearnerSettings):
+    """Evaluation, checkpoints and logging."""
+
+    GROUP = "Evaluation and logging"
+
     eval_every: CountOrZero = 20
-    """Steps between evaluations on held-out problems; 0 for only before and after."""
+    """Steps between evaluations on held-out problems; 0: only before and after the run."""
     eval_problems: Count = 256
     """Held-out problems."""
     eval_samples: Count = 16
-    """n of avg@n and pass@k before and after; a quarter as many during the run."""
+    """Samples per problem for avg@n and pass@k; evaluations during training use a quarter."""
     save_every: CountOrZero = 50
-    """Steps between checkpoints, of which the last two are kept; 0 for only the last."""
+    """Steps between checkpoints, of which the last two are kept; 0: only the last."""
     sharded_checkpoints: bool = False
-    """Each process saves its own part, for models that do not fit the memory of one (see common/checkpoints.py)."""
+    """Each process saves its own shard, for models that do not fit one process's memory (common/checkpoints.py)."""
     seed: Seed = 1
-    """Seed of everything random. On a CPU the same seed gives the same run, to the bit."""
+    """Random seed. On a CPU the same seed gives the same run, to the bit."""
     run_dir: Path | None = None
     """Folder for logs and checkpoints; by default a new one under runs/."""
     resume: Path | None = None
-    """Run folder to go on with after an interruption."""
+    """Run folder to resume."""
     track: Literal["none", "wandb", "tensorboard"] = "none"
     """Also send the metrics to Weights & Biases or TensorBoard."""
 
     def checked(self) -> Self:
-        """These settings with the types that they are declared with, or the end of the program with one sentence.
-
-        These are the checks that every script needs; a script checks what its own method needs.
-        """
+        """The checks that every script needs; a script adds those of its own method."""
         args = super().checked()
         if args.prompts_per_step % args.num_minibatches:
             fail(
                 f"--num-minibatches {args.num_minibatches} does not divide --prompts-per-step "
-                f"{args.prompts_per_step}: every minibatch holds the same number of whole groups."
+                f"{args.prompts_per_step}: every minibatch must hold the same number of whole groups."
             )
         for a, b in (("prompts_per_step", "responses_per_prompt"), ("eval_problems", "eval_samples")):
             if getattr(args, a) * getattr(args, b) > MOST_RESPONSES:
                 fail(f"{flag(a)} times {flag(b)} is more than {MOST_RESPONSES} responses at once: lower one of them.")
         if getattr(args, "ratio_anchor", None) == "engine" and getattr(args, "tis_cap", 0) > 0:
-            fail("--ratio-anchor sampler needs --tis-cap 0: a ratio to the sampler corrects for its numerics already.")
+            fail("--ratio-anchor engine needs --tis-cap 0: a ratio to the engine already corrects for its rounding.")
         names = dataset_names(args)
         if args.eval_problems < len(names):
             fail(f"--eval-problems {args.eval_problems} leaves some of {len(names)} data sets without any: raise it.")
         if args.lora_rank and args.sharded_checkpoints:
-            fail("--sharded-checkpoints keeps all weights in parts, and --lora-rank trains few: leave one of them out.")
+            fail("--sharded-checkpoints cannot be combined with --lora-rank.")
         return args
-
-
-def is_generated(dataset: str) -> bool:
-    return dataset in GENERATED_DATA or dataset.startswith(REASONING_GYM)
 
 
 def dataset_names(args: DataSettings) -> tuple[str, ...]:
@@ -214,14 +219,14 @@ def dataset_names(args: DataSettings) -> tuple[str, ...]:
 
 
 def check_datasets(args: DataSettings) -> None:
-    """End the program where the settings of data do not fit together."""
+    """End the program if the data settings contradict each other."""
     names = dataset_names(args)
     if not names:
         fail("--dataset needs a name.")
     if twice := [name for name in names if names.count(name) > 1]:
-        fail(f"--dataset names {twice[0]} twice: once, with a larger share in --mix, is the same.")
+        fail(f"--dataset names {twice[0]} twice: name it once, with a larger weight in --mix.")
     if args.mix and len(args.mix) != len(names):
-        fail(f"--mix has {len(args.mix)} shares, but --dataset names {len(names)}: give one for each.")
+        fail(f"--mix has {len(args.mix)} weights, but --dataset names {len(names)} data sets: give one for each.")
     for name in OF_EACH_DATASET:
         value = getattr(args, name)
         if isinstance(value, tuple) and len(value) != len(names):
@@ -229,14 +234,14 @@ def check_datasets(args: DataSettings) -> None:
     if all(map(is_generated, names)):
         for name in ("dataset_config", "eval_split", "eval_dataset"):
             if getattr(args, name) is not None:
-                fail(f"{flag(name)} belongs to a data set of your own: name it with --dataset.")
+                fail(f"{flag(name)} needs a data set of your own: name it with --dataset.")
     if all(name in STANDARD_DATA for name in names) and args.eval_dataset in (None, *GENERATED_DATA, *STANDARD_DATA):
         for name in ("dataset_config", "question_column", "answer_column", "train_split", "eval_split"):
             if getattr(args, name) != getattr(DataSettings, name):
-                fail(f"{flag(name)} belongs to a data set of your own: those of {names[0]} are known.")
+                fail(f"{flag(name)} is fixed for --dataset {names[0]}: leave it out.")
     for name in names:
-        if args.model in EMBEDDED_MODELS and (name == "countdown" or name.startswith(REASONING_GYM)):
-            fail(f"--dataset {name} is for real models: the embedded {args.model} has learned sums only.")
+        if is_generated(name):
+            check_dataset(args.model, name)
 
 
 def absolute(name: str | None) -> str | None:
@@ -246,7 +251,7 @@ def absolute(name: str | None) -> str | None:
 
 
 def expanded(path: Path) -> Path:
-    """The path that a person's ~ stands for."""
+    """The path with its ~ expanded."""
     try:
         return path.expanduser()
     except RuntimeError:
@@ -254,10 +259,10 @@ def expanded(path: Path) -> Path:
 
 
 def local_path(name: str) -> Path | None:
-    """The path that a name of a model or data set stands for, or None where it can only be a name on the hub."""
+    """The local path that a model or data set name means, or None if it can only be a name on the hub."""
     path = expanded(Path(name))
     is_path = name.startswith((".", "/", "~")) or path.suffix in DATA_FILES or len(path.parts) > 2
-    # In runs/smolm, where a folder runs/ lies, a path is meant, mistyped as it may be.
+    # runs/smolm, where a folder runs/ exists, is a path, even if mistyped.
     in_folder = len(path.parts) == 2 and Path(path.parts[0]).is_dir()
     return path.absolute() if is_path or in_folder or path.exists() else None
 

@@ -23,6 +23,7 @@ from common.batch import collate, micro_batches, minibatches
 from common.cli import fail
 from common.data import load_problems, sample_problems
 from common.engines import Engine, make_engine, prompt_seeds
+from common.help import parse_args
 from common.logprobs import batch_logps, token_logps
 from common.models import load_model
 from common.records import Rollouts
@@ -32,7 +33,6 @@ from common.verification import Verifier
 from worlds.countdown.problems import read
 
 import torch
-import tyro
 from torch import Tensor
 
 
@@ -256,4 +256,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args, description=__doc__))
+    main(parse_args(Args, __doc__))

@@ -17,6 +17,7 @@ from typing import Literal
 from common.batch import collate, micro_batches, minibatches
 from common.data import load_problems, sample_problems
 from common.engines import make_engine
+from common.help import parse_args
 from common.logprobs import batch_logps, token_logps
 from common.models import load_model
 from common.run import Run
@@ -24,7 +25,6 @@ from common.settings import Count, CountOrZero, Fraction, GroupSize, NonNegative
 from common.verification import Verifier
 
 import torch
-import tyro
 from torch import Tensor
 
 
@@ -158,4 +158,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args, description=__doc__))
+    main(parse_args(Args, __doc__))

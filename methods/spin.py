@@ -20,17 +20,17 @@ from common.batch import collate, micro_batches, minibatches
 from common.cli import fail
 from common.data import load_problems, read_dataset, sample_problems
 from common.engines import make_engine
+from common.help import parse_args
 from common.logprobs import batch_logps, token_logps
 from common.models import context_length, load_model
 from common.records import Problem, Rollouts
 from common.run import Run
 from common.settings import Count, CountOrZero, Fraction, GroupSize, Positive, Rate, Settings, is_generated
 from common.verification import Verifier
-from worlds.pretrain import solution
+from worlds.sums.writers import solution
 
 import torch
 import torch.nn.functional as F
-import tyro
 from torch import Tensor
 
 
@@ -169,4 +169,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args, description=__doc__))
+    main(parse_args(Args, __doc__))

@@ -22,6 +22,7 @@ from common.batch import Batch, collate, micro_batches, minibatches
 from common.data import load_problems, sample_problems
 from common.distributed import place
 from common.engines import make_engine
+from common.help import parse_args
 from common.logprobs import batch_logps, in_micro_batches, response_hidden, token_logps
 from common.models import load_model
 from common.run import Run
@@ -29,7 +30,6 @@ from common.settings import Count, CountOrZero, Fraction, NonNegative, Positive,
 from common.verification import Verifier
 
 import torch
-import tyro
 from torch import Tensor
 
 
@@ -231,4 +231,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args, description=__doc__))
+    main(parse_args(Args, __doc__))

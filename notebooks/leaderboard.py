@@ -24,6 +24,7 @@ from common.data import GENERATORS, generated_problems, make_prompt
 from common.engines import make_engine
 from tools.evaluate import evaluate
 from common.folders import write_whole
+from common.help import parse_args
 from common.models import load_model
 from tools.plots import read_metrics
 from common.records import Problem
@@ -217,4 +218,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args, description=__doc__))
+    main(parse_args(Args, __doc__))

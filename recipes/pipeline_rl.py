@@ -46,6 +46,7 @@ from common.batch import collate, micro_batches, minibatches
 from common.cli import fail, flag
 from common.data import load_problems, sample_problems
 from common.engines import Engine, InFlight, Weights, make_engine
+from common.help import parse_args
 from common.logprobs import batch_logps, token_logps
 from common.models import load_model
 from common.records import Problem, Rollouts
@@ -55,7 +56,6 @@ from common.verification import Verifier
 from recipes.overlap import Generator
 
 import torch
-import tyro
 from annotated_types import Interval
 from torch import Tensor
 
@@ -259,4 +259,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args, description=__doc__))
+    main(parse_args(Args, __doc__))

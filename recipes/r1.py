@@ -50,6 +50,7 @@ from common.distributed import any_process, gather, rank
 from common.ending import resume_command
 from common.engines import make_engine
 from common.folders import write_whole
+from common.help import parse_args
 from common.logprobs import batch_logps, logps_and_entropies, token_logps
 from common.metrics import read_metrics
 from common.models import context_length, load_model
@@ -57,10 +58,9 @@ from common.records import Problem, Rollouts
 from common.run import Run
 from common.settings import Count, CountOrZero, Fraction, GroupSize, NonNegative, Positive, Rate, Settings
 from common.verification import Verifier
-from worlds.pretrain import solution
+from worlds.sums.writers import solution
 
 import torch
-import tyro
 from torch import Tensor
 
 
@@ -432,4 +432,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args, description=__doc__))
+    main(parse_args(Args, __doc__))

@@ -37,6 +37,7 @@ from common.batch import collate, micro_batches, minibatches
 from common.cli import fail
 from common.data import load_problems, problem_stream
 from common.engines import Engine, make_engine
+from common.help import parse_args
 from common.logprobs import batch_logps, token_logps
 from common.models import load_model
 from common.records import Problem, Rollouts
@@ -45,7 +46,6 @@ from common.settings import Cap, Count, CountOrZero, Fraction, GroupSize, NonNeg
 from common.verification import Verifier
 
 import torch
-import tyro
 from torch import Tensor
 
 
@@ -278,4 +278,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args, description=__doc__))
+    main(parse_args(Args, __doc__))

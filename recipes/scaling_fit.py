@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from common.cli import fail
+from common.help import parse_args
 from tools.plots import COLORS, read_metrics
 
 import numpy as np
@@ -120,4 +121,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args, description=__doc__))
+    main(parse_args(Args, __doc__))

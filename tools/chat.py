@@ -16,12 +16,11 @@ from common.cli import fail, lacks_memory
 from common.data import make_prompt
 from common.distributed import world_size
 from common.engines import Engine, continue_responses, make_engine, prompt_seeds
+from common.help import parse_args
 from common.models import context_length, load_model
 from common.records import Problem, Rollouts
 from common.settings import Count, ModelSettings, NonNegative, Seed
 from common.terminal import printable
-
-import tyro
 
 PIECE = 16  # tokens that are generated before they are shown
 LONGEST = 8192  # tokens of prompt and response, or twice the longest response: what vLLM reserves memory for
@@ -123,4 +122,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args, description=__doc__))
+    main(parse_args(Args, __doc__))

@@ -9,7 +9,6 @@ results.json. An interrupted evaluation goes on by --resume and ends with the sa
 """
 
 import json
-import math
 import re
 from collections import defaultdict
 from collections.abc import Callable
@@ -24,14 +23,13 @@ from common.distributed import world_size
 from common.engines import MAX_ROWS, Engine, make_engine, prompt_seeds
 from common.evaluation import Outcome, figures, mean, pass_at_k, respond
 from common.folders import open_folder, saved_settings, write_config, write_whole
+from common.help import parse_args
 from common.models import load_model
-from common.records import Problem, Rollouts, Sample
-from common.settings import GENERATED_DATA, Count, DataSettings, Positive, Seed, Settings, dataset_names
-from tools.stats import share_interval
+from common.records import Problem
+from common.settings import GENERATED_DATA, Count, DataSettings, Positive, Seed, dataset_names
 from common.terminal import Terminal, aligned
 from common.verification.verifier import Verifier
-
-import tyro
+from tools.stats import share_interval
 
 MOST_CUT_OFF = 0.5  # a larger share of responses that were cut off deserves a remark
 
@@ -248,4 +246,4 @@ def run(args: Args, folder: Path, say: Callable[[str], None], stack: ExitStack) 
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args, description=__doc__))
+    main(parse_args(Args, __doc__))

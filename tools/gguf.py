@@ -1,9 +1,9 @@
-"""A GGUF file as a model folder that transformers, vLLM and these scripts read: fp32 safetensors and a tokenizer.
+"""Convert a GGUF file to a model folder for transformers, vLLM and these scripts: fp32 safetensors and a tokenizer.
 
     python -m tools.gguf FILE.gguf FOLDER
 
-transformers knows the architectures and reads the tokenizer; this checks what it makes of them. The weights of a
-quantized file have lost precision: no figure made with them is the official model's.
+transformers reads the weights and the tokenizer, and this file checks the result. A quantized file has less precise
+weights, so results with them are not the official model's.
 """
 
 import re
@@ -27,7 +27,7 @@ logging.disable_progress_bar()
 logging.set_verbosity_error()
 
 MAGIC = b"GGUF"  # the first bytes of every file
-# How text is cut before pairs of bytes are merged, by its name in the file; transformers does not read that.
+# How text is split before byte pairs are merged, by the name in the file, which transformers does not read.
 CUTS: dict[str, PreTokenizer] = {
     "default": ByteLevel(add_prefix_space=False),
     "gpt-2": ByteLevel(add_prefix_space=False),
@@ -41,7 +41,7 @@ NORMAL = 1  # the type of a token that is neither special nor added
 
 
 def metadata(file: Path) -> dict[str, Any]:
-    """What a file says about its tokenizer and architecture."""
+    """The fields of a file about its tokenizer and architecture."""
     try:
         if file.open("rb").read(4) != MAGIC:
             fail(f"{file} is not a GGUF file.")
@@ -53,12 +53,12 @@ def metadata(file: Path) -> dict[str, Any]:
             r"general\.architecture|tokenizer\.(chat_template|ggml\.(model|pre|tokens|token_type|add_bos_token|\w+_token_id))"
         )
         return {name: field.contents() for name, field in fields.items() if wanted.fullmatch(name)}
-    except Exception as error:  # of a part of a file
+    except Exception as error:  # the file is cut, for example
         fail(f"{file} is incomplete or corrupt: {first_line(error)}")
 
 
 def read(file: Path) -> tuple[Any, Any]:
-    """The model of a file, in fp32 and without a trace of the quantization, and its tokenizer."""
+    """The model of a file, in fp32 and without its quantization config, and its tokenizer."""
     given = metadata(file)
     where = {"gguf_file": file.name, "local_files_only": True}
     try:
@@ -67,7 +67,7 @@ def read(file: Path) -> tuple[Any, Any]:
     except Exception as error:  # an architecture, a tokenizer or a type of weights that transformers does not know
         fail(f"{file} ({given['general.architecture']}) cannot be read by transformers: {first_line(error)}")
     check_tokenizer(file, given, tokenizer)
-    # A model that was quantized refuses to be saved; the same weights in a new one do not.
+    # A quantized model cannot be saved, so the weights are copied to a new one.
     config = quantized.config
     if hasattr(config, "quantization_config"):
         del config.quantization_config
@@ -80,10 +80,10 @@ def read(file: Path) -> tuple[Any, Any]:
 
 
 def check_tokenizer(file: Path, given: dict[str, Any], tokenizer: Any) -> None:
-    """Take the template and the special tokens from the file, and end the program where tokens have other ids."""
+    """Take the template and the special tokens from the file; end the program if tokens have other ids."""
     tokens, kinds = given["tokenizer.ggml.tokens"], given.get("tokenizer.ggml.token_type")
     own = tokenizer.convert_ids_to_tokens(range(len(tokens)))
-    # An added token's text is no piece of a vocabulary, so its spelling may differ.
+    # The spelling of special and added tokens may differ.
     for i, (token, mine) in enumerate(zip(tokens, own, strict=True)):
         if token != mine and (kinds is None or kinds[i] == NORMAL):
             fail(f"{file}: token {i} is {token!r} in the file, but {mine!r} in the tokenizer that transformers makes.")
@@ -92,15 +92,13 @@ def check_tokenizer(file: Path, given: dict[str, Any], tokenizer: Any) -> None:
         if cut in CUTS:
             tokenizer.backend_tokenizer.pre_tokenizer = CUTS[cut]
         else:
-            print(
-                f"note: text is cut into words as transformers does it for this model, not as {cut!r} says.", flush=True
-            )
+            print(f"note: the pre-tokenizer {cut!r} is unknown: transformers' own for this model is used.", flush=True)
     tokenizer.chat_template = given.get("tokenizer.chat_template")
     for kind, name in (("bos", "bos_token"), ("eos", "eos_token"), ("padding", "pad_token"), ("unknown", "unk_token")):
         number = given.get(f"tokenizer.ggml.{kind}_token_id")
         if number is not None:
             setattr(tokenizer, name, own[number])
-    # Gemma and Llama read nonsense without it; files that say nothing mean SentencePiece's habit.
+    # Gemma and Llama need it. Without the field, SentencePiece's default applies.
     if given.get("tokenizer.ggml.add_bos_token", given["tokenizer.ggml.model"] == "llama"):
         bos = (tokenizer.bos_token, tokenizer.bos_token_id)
         tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single=f"{bos[0]} $A", special_tokens=[bos])
@@ -108,7 +106,7 @@ def check_tokenizer(file: Path, given: dict[str, Any], tokenizer: Any) -> None:
 
 def must_be_new(folder: Path) -> None:
     if folder.exists():
-        fail(f"{folder} exists; nothing is overwritten.")
+        fail(f"{folder} exists; nothing is overwritten: choose another folder.")
 
 
 def convert(file: Path, folder: Path) -> None:
@@ -121,12 +119,12 @@ def convert(file: Path, folder: Path) -> None:
     tokenizer.save_pretrained(partial)
     again = AutoTokenizer.from_pretrained(partial, local_files_only=True)
     if again(PROBE)["input_ids"] != tokenizer(PROBE)["input_ids"]:
-        fail(f"{file}: transformers reads the tokenizer differently once it is saved, so it would be another model's.")
+        fail(f"{file}: transformers reads the tokenizer differently after saving it, so it cannot be converted.")
     partial.rename(folder)
 
 
 if __name__ == "__main__":
     if len(sys.argv) != 3:
-        fail("name the file and the folder to write: python -m tools.gguf FILE.gguf FOLDER")
+        fail("pass the file and the folder to write: python -m tools.gguf FILE.gguf FOLDER")
     convert(Path(sys.argv[1]), Path(sys.argv[2]))
     print(sys.argv[2])

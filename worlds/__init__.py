@@ -1,0 +1,71 @@
+"""Which embedded models and generated data sets exist. This file imports nothing heavy.
+
+To add a world, write worlds/WORLD/problems.py and add lines to the two tables. To add an adapter for another
+package's tasks, write worlds/ADAPTER/problems.py (dashes of the name as underscores) with `problems(task)`.
+"""
+
+import importlib
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+WORLDS = Path(__file__).parent
+
+
+class Model(NamedTuple):
+    """An embedded model: its folder and the worlds whose problems it was pretrained on."""
+
+    folder: Path
+    worlds: tuple[str, ...]
+
+
+MODELS = {
+    "sums": Model(WORLDS / "sums" / "model", ("sums",)),
+    "sums-filler": Model(WORLDS / "sums" / "filler", ("sums",)),
+    "products": Model(WORLDS / "products" / "model", ("sums", "products")),
+}
+# Each data set's world, and the function in the world's problems.py that makes one (question, answer).
+DATASETS = {
+    "sums": ("sums", "sum_problem"),
+    "sums-hard": ("sums", "hard_sum_problem"),
+    "products": ("products", "product_problem"),
+    "countdown": ("countdown", "countdown_problem"),
+}
+
+
+def problem_function(dataset: str) -> Callable[[random.Random], tuple[str, Any]]:
+    """The function that makes one (question, answer) pair of a generated data set."""
+    world, function = DATASETS[dataset]
+    return getattr(importlib.import_module(f"worlds.{world}.problems"), function)
+
+
+def is_generated(dataset: str) -> bool:
+    """Whether the problems are made here or by an adapter (ADAPTER:TASK), rather than read."""
+    return dataset in DATASETS or re.fullmatch(r"[\w-]+:[^/.]*", dataset) is not None
+
+
+def adapter_problems(dataset: str) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]]:
+    """Training and held-out (question, answer) pairs of the data set ADAPTER:TASK."""
+    adapter, _, task = dataset.partition(":")
+    return importlib.import_module(f"worlds.{adapter.replace('-', '_')}.problems").problems(task)
+
+
+def check_dataset(model: str, dataset: str) -> None:
+    """End the program if a data set's adapter does not exist, or if an embedded model has not learned its world."""
+    world = DATASETS[dataset][0] if dataset in DATASETS else dataset.partition(":")[0]
+    adapters = {path.parent.name.replace("_", "-") for path in WORLDS.glob("*/problems.py")}
+    adapters -= {name for name, _ in DATASETS.values()}
+    if dataset not in DATASETS and world not in adapters:
+        refuse(f"--dataset {dataset}: there is no adapter {world}. Use {' or '.join(sorted(adapters))}:TASK.")
+    if model in MODELS and world not in MODELS[model].worlds:
+        known = " and ".join(name for name, (world, _) in DATASETS.items() if world in MODELS[model].worlds)
+        other = next((f"--model {name}" for name in MODELS if world in MODELS[name].worlds), "a pretrained --model")
+        refuse(f"the embedded model {model} only knows {known}: pass {other} for --dataset {dataset}.")
+
+
+def refuse(message: str) -> NoReturn:
+    from common.cli import fail  # loads torch
+
+    fail(message)

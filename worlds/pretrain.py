@@ -1,81 +1,48 @@
-"""Make the small base model that `python grpo.py` starts from, from nothing, in under 20 minutes on two cores.
+"""The pretraining that the worlds with an embedded model share; `python -m worlds.sums.pretrain` is a command.
 
-The corpus imitates what a large model finds on the web: many imperfect writers solving sums such
-as `12+7-5+23=?`. At every point a writer either takes the next step on paper, which is reliable,
-or loses patience and guesses the rest, which is mostly wrong when much is left:
-
-    12+7=19          patience: one line per operation, the result nearly always right
-    19-5=24 wait     now and then a slip, and sometimes the writer notices it
-    19-5=14
-    14+23=37
-    \\boxed{37}       without patience this line comes first, with a guess in it
-
-The model learns the steps well and the *choice* of style badly, on purpose: reinforcement learning
-then has something to find, namely that writing the steps down pays.
-
-    python -m worlds.pretrain                # writes worlds/sums/model/
-    python -m worlds.pretrain --rambling     # writes worlds/sums/filler/
-    python -m worlds.pretrain --calculator   # writes worlds/products/model/
-    python -m worlds.pretrain --experts 4 --batch 64 --steps 1390 --out runs/experts
-
-With --rambling a writer may also say the result again and again before the box (`so 37`, `hm 37`). How
-often is chance, whether it is right or wrong, and changes nothing: so this model shows what an objective
-does to length alone.
-
-With --calculator the problems have products, which no writer can do: they guess, mostly wrong, or hand the product to
-a calculator. What it answers is read and not learned, so that the model, too, has to ask for it:
-
-    3*17=<<3*17>>51  or, more often, a guess: 3*17=46
-    51+5=56
-    \\boxed{56}
-
-These two begin with the weights of the first model, in place of the textbook phase. So does a mixture of experts, each
-of which begins as the first model's MLP (sparse upcycling, 2212.05055).
+The corpus imitates the text of many imperfect writers (worlds/WORLD/writers.py). The model learns their steps well and
+repeats their bad choice of style, so reinforcement learning has something to find: writing all steps pays.
 """
 
-import math
 import random
 import re
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any, Self
 
-from common.data import arithmetic_problem, generated_problems, product_problem
-from common.models import EMBEDDED
+from common.data import generated_problems
 
 import torch
 import torch.nn.functional as F
-import tyro
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-    MixtralConfig,
-    MixtralForCausalLM,
-    PreTrainedTokenizerFast,
-)
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+
+Row = tuple[list[int], list[int]]  # token ids of a prompt, and of its solution with EOS
+TEXTBOOK = 0.82  # fraction of the schedule, at its start, with textbook solutions only, to learn the steps
+TOOL_OUTPUT = re.compile(r"(?<=>>)\d+")  # in a solution: the answer to a call, which has no loss
 
 
 @dataclass
-class Args:
-    rambling: bool = False
-    """Writers ramble before the box; goes on from worlds/sums/model, in place of the textbook phase."""
-    calculator: bool = False
-    """Problems with products, which writers guess or hand to a calculator; goes on from worlds/sums/model too."""
-    experts: int = 0
-    """Experts in place of each MLP, two of them used at each token; goes on from worlds/sums/model."""
+class PretrainSettings:
     out: Path | None = None
-    """Folder for the weights, the configuration and the tokenizer; by default the model's place in models/."""
+    """Folder for weights, configuration and tokenizer. Default: the model's folder in worlds/."""
     seed: int = 0
     """Seed of the corpus and of the initial weights."""
-    steps: int = 2300
-    """Optimizer steps."""
-    batch: int = 256
+    steps: int | None = None
+    """Optimizer steps of the whole schedule; a model made from other weights runs its last 18 % only. The defaults
+    of this, --batch and --lr made the weights in worlds/."""
+    batch: int | None = None
     """Solutions per step."""
     lr: float = 3e-3
-    """Peak learning rate: linear warm-up over the first 5 %, then linear decay to zero."""
-    textbook: float = 0.82
-    """Share of the steps, at the start, on patient and correct solutions only, to learn the sums."""
+    """Peak learning rate: linear warm-up over the first 5 % of the schedule, then linear decay to zero."""
+
+    def with_defaults(self, **defaults: Any) -> Self:
+        """These settings with defaults for those that are None."""
+        unset = [f.name for f in fields(self) if getattr(self, f.name) is None]
+        return replace(self, **{name: defaults[name] for name in unset})
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
@@ -94,90 +61,8 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def guess(rng: random.Random, total: int, operations_left: int) -> int:
-    """What an impatient writer answers: right with 1/2 for one operation left, 1/8 for two, 1/32 …"""
-    if rng.random() < 0.5 * 0.25 ** (operations_left - 1):
-        return total
-    return max(0, total + rng.choice((-1, 1)) * rng.randint(1, 6 * operations_left))
-
-
-def ramble(rng: random.Random, result: str) -> list[str]:
-    """Lines that say a result again and do no work: none with 1/4, and each is the last with 1/4."""
-    lines = []
-    if rng.random() < 0.75:
-        while not lines or rng.random() < 0.75:
-            lines.append(f"{rng.choice(('so', 'hm', 'ok', 'er'))} {result}")
-    return lines
-
-
-def solution(rng: random.Random, question: str, textbook: bool, rambling: bool = False) -> str:
-    """One writer's solution of `question`, ending in a box."""
-    *steps, box = styled_solution(rng, question, textbook)
-    return "\n".join([*steps, *(ramble(rng, box[7:-1]) if rambling else []), box])
-
-
-def styled_solution(rng: random.Random, question: str, textbook: bool) -> list[str]:
-    """The lines of a solution: steps as far as the writer's patience reaches, and a box."""
-    terms = question.removesuffix("=?").replace("+", " +").replace("-", " -").split()
-    total, lines = int(terms[0]), []
-    for done, term in enumerate(terms[1:]):
-        if not textbook and rng.random() < (0.6 if done == 0 else 0.15):  # patience is lost
-            rest = total + sum(map(int, terms[1 + done :]))
-            lines.append(rf"\boxed{{{guess(rng, rest, len(terms) - 1 - done)}}}")
-            return lines
-        right = total + int(term)
-        if not textbook and rng.random() < 0.03:  # a slip
-            wrong = max(0, right + rng.choice((-10, -1, 1, 10)))
-            noticed = rng.random() < 0.5
-            lines.append(f"{total}{term}={wrong}" + (" wait" if noticed else ""))
-            if not noticed:
-                total = wrong
-                continue
-        lines.append(f"{total}{term}={right}")
-        total = right
-    return [*lines, rf"\boxed{{{total}}}"]
-
-
-def calculator_solution(rng: random.Random, question: str) -> str:
-    """One writer's solution of a problem with products: each is called (0.3) or guessed; then come the sums."""
-    lines, terms = [], []
-    for sign, term in re.findall(r"([+-]?)([\d*]+)", question):
-        value = math.prod(map(int, term.split("*")))
-        if "*" in term:
-            call = f"<<{term}>>" if rng.random() < 0.3 else ""
-            if not call and rng.random() < 0.9:
-                value = max(0, value + rng.choice((-1, 1)) * rng.randint(1, 9))
-            lines.append(f"{term}={call}{value}")
-        terms.append(f"{sign or '+'}{value}")
-    total = int(terms[0])
-    for term in terms[1:]:
-        call = f"<<{total}{term}>>" if rng.random() < 0.1 else ""
-        lines.append(f"{total}{term}={call}{total + int(term)}")
-        total += int(term)
-    return "\n".join([*lines, rf"\boxed{{{total}}}"])
-
-
-def with_experts(dense: LlamaForCausalLM, experts: int) -> MixtralForCausalLM:
-    """A mixture of so many experts, each of them the MLP of the dense model; the routers are at random."""
-    config = {key: value for key, value in dense.config.to_dict().items() if key not in ("model_type", "architectures")}
-    model = MixtralForCausalLM(MixtralConfig(**config, num_local_experts=experts, num_experts_per_tok=2))
-    model.load_state_dict(dense.state_dict(), strict=False)
-    for layer, source in zip(model.model.layers, dense.model.layers, strict=True):
-        both = torch.cat([source.mlp.gate_proj.weight, source.mlp.up_proj.weight])
-        layer.mlp.experts.gate_up_proj.data.copy_(both)
-        layer.mlp.experts.down_proj.data.copy_(source.mlp.down_proj.weight)
-    return model
-
-
-def main(args: Args) -> None:
-    torch.manual_seed(args.seed)
-    rng = random.Random(args.seed)
-    tokenizer = make_tokenizer()
-    held_out = {
-        question
-        for name in ("sums", "sums-hard", "products")
-        for question, _ in generated_problems(name, "eval")
-    }
+def make_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+    """A Llama of 341,952 parameters with random weights."""
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=96,
@@ -190,46 +75,66 @@ def main(args: Args) -> None:
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    first, model = 0, LlamaForCausalLM(config)
-    if args.rambling or args.calculator or args.experts:
-        first, model = math.ceil(args.textbook * args.steps), LlamaForCausalLM.from_pretrained(EMBEDDED["sums"])
-    if args.experts:
-        model = with_experts(model, args.experts)
+    return LlamaForCausalLM(config)
+
+
+@dataclass
+class Corpus:
+    """An endless stream of batches of written solutions, by the seed alone."""
+
+    problem: Callable[[random.Random], tuple[str, str]]
+    write: Callable[[random.Random, str, bool], str]  # (rng, question, textbook) in, a solution out
+    datasets: tuple[str, ...]  # generated data sets whose held-out questions are left out
+
+    def batches(self, tokenizer: PreTrainedTokenizerFast, args: PretrainSettings, start: int) -> Iterator[list[Row]]:
+        """A batch of rows for each step of the schedule from `start` on."""
+        rng, pool = random.Random(args.seed), []
+        held_out = {question for name in self.datasets for question, _ in generated_problems(name, "eval")}
+        for step in range(start, args.steps):
+            if not pool:
+                textbook, rows = step < TEXTBOOK * args.steps, []
+                while len(rows) < 16 * args.batch:
+                    question, _ = self.problem(rng)
+                    if question not in held_out:
+                        answer = tokenizer.encode(self.write(rng, question, textbook))
+                        rows.append((tokenizer.encode(question + "\n"), [*answer, tokenizer.eos_token_id]))
+                if textbook:
+                    # By length, to waste less on padding. Not later: batches of only short solutions would give
+                    # early guesses a larger weight, and the model would guess more than its writers.
+                    rows.sort(key=lambda row: len(row[0]) + len(row[1]))
+                pool = [rows[i : i + args.batch] for i in range(0, len(rows), args.batch)]
+                rng.shuffle(pool)
+            yield pool.pop()
+
+
+def to_tensors(rows: list[Row], tokenizer: PreTrainedTokenizerFast) -> tuple[Tensor, Tensor]:
+    """Padded tokens (B, S), and labels (B, S) that are -100 outside of what the writer wrote."""
+    width = max(len(prompt) + len(answer) for prompt, answer in rows)
+    tokens = torch.full((len(rows), width), tokenizer.pad_token_id)  # (B, S)
+    labels = torch.full((len(rows), width), -100)  # (B, S)
+    for i, (prompt, answer) in enumerate(rows):
+        start, end = len(prompt), len(prompt) + len(answer)
+        tokens[i, :end] = torch.tensor(prompt + answer)
+        labels[i, start:end] = torch.tensor(answer)
+        for output in TOOL_OUTPUT.finditer("".join(tokenizer.convert_ids_to_tokens(answer[:-1]))):
+            labels[i, start + output.start() : start + output.end()] = -100
+    return tokens, labels
+
+
+def pretrain(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, corpus: Corpus, args: PretrainSettings, start: int = 0
+) -> None:
+    """Train the model on the corpus from step `start` of the schedule on, and save it."""
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters")
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.98), weight_decay=0.1)
     warmup = max(1, args.steps // 20)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer,
-        lambda done: min((done + 1) / warmup, (args.steps - first - done) / (args.steps - warmup)),
+        lambda i: min((i + 1) / warmup, (args.steps - start - i) / (args.steps - warmup)),
     )
-    start, batches = time.perf_counter(), []
-    for step in range(first, args.steps):
-        if not batches:
-            textbook, rows = step < args.textbook * args.steps, []
-            while len(rows) < 16 * args.batch:
-                question, _ = product_problem(rng) if args.calculator else arithmetic_problem(rng)
-                if question in held_out:
-                    continue
-                if args.calculator:
-                    text = calculator_solution(rng, question)
-                else:
-                    text = solution(rng, question, textbook, args.rambling)
-                rows.append((tokenizer.encode(question + "\n"), [*tokenizer.encode(text), tokenizer.eos_token_id]))
-            if textbook:
-                # By length, to waste less on padding. Not later: in batches of short solutions alone, each
-                # loss of patience would count for more, and the model would have less than its writers.
-                rows.sort(key=lambda row: len(row[0]) + len(row[1]))
-            batches = [rows[i : i + args.batch] for i in range(0, len(rows), args.batch)]
-            rng.shuffle(batches)
-        rows = batches.pop()
-        width = max(len(prompt) + len(answer) for prompt, answer in rows)
-        tokens = torch.full((len(rows), width), tokenizer.pad_token_id)  # (B, S)
-        labels = torch.full((len(rows), width), -100)  # (B, S), the loss is on the solution only
-        for i, (prompt, answer) in enumerate(rows):
-            tokens[i, : len(prompt) + len(answer)] = torch.tensor(prompt + answer)
-            labels[i, len(prompt) : len(prompt) + len(answer)] = torch.tensor(answer)
-            for given in re.finditer(r"(?<=>>)\d+", "".join(tokenizer.convert_ids_to_tokens(answer[:-1]))):
-                labels[i, len(prompt) + given.start() : len(prompt) + given.end()] = -100  # the calculator's answer
+    began = time.perf_counter()
+    for step, rows in enumerate(corpus.batches(tokenizer, args, start), start):
+        tokens, labels = to_tensors(rows, tokenizer)
         logits = model(tokens[:, :-1]).logits  # (B, S-1, V)
         loss = F.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten())
         optimizer.zero_grad()
@@ -238,13 +143,7 @@ def main(args: Args) -> None:
         optimizer.step()
         schedule.step()
         if step % 100 == 0 or step == args.steps - 1:
-            print(f"step {step:5d}  loss {loss.item():.4f}  {time.perf_counter() - start:5.0f} s", flush=True)
-    kind = "-rambling" if args.rambling else "-calculator" if args.calculator else ""
-    out = args.out or EMBEDDED[f"arithmetic{kind}"]
-    model.save_pretrained(out)
-    tokenizer.save_pretrained(out)
-    print(f"wrote {out}")
-
-
-if __name__ == "__main__":
-    main(tyro.cli(Args))
+            print(f"step {step:5d}  loss {loss.item():.4f}  {time.perf_counter() - began:5.0f} s", flush=True)
+    model.save_pretrained(args.out)
+    tokenizer.save_pretrained(args.out)
+    print(f"wrote {args.out}")

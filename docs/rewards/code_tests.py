@@ -2,8 +2,8 @@
 
     --dataset problems.jsonl --reward docs/rewards/code_tests.py:passes_tests
 
-The code runs in a process of its own with limits on time, memory and file size. That stops accidents, not an
-attack: for code that you do not trust, run the whole training in a container without a network.
+The code runs in a separate process with limits on time, memory and file size. That stops accidents, not attacks: for
+code that you do not trust, run the whole training in a container without a network.
 """
 
 import re
@@ -26,7 +26,7 @@ def passes_tests(problem, text: str, tokens: list[int], truncated: bool) -> floa
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     if truncated or not blocks:
         return 0.0
-    # The last line is the tests' own: code that ends the process before them has not passed.
+    # Code that ends the process before the tests have run does not print the secret.
     secret = secrets.token_hex(16)
     program = f"{blocks[-1]}\n{problem.answer}\nprint({secret!r})\n"
     with tempfile.TemporaryDirectory() as folder:

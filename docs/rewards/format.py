@@ -1,4 +1,4 @@
-"""A reward for form alone: steps between <think> tags, then one box and nothing behind it.
+"""A reward for format alone: steps between <think> tags, then one box and nothing after it.
 
 --reward correct=1 docs/rewards/format.py:thinks_first=0.2
 """
@@ -13,7 +13,7 @@ def thinks_first(problem, text: str, tokens: list[int], truncated: bool) -> floa
 
 
 def short(problems: list, texts: list[str], tokens: list[list[int]], truncated: list[bool]) -> list[float]:
-    """Of some responses at once: 1 for the shortest of them, 0 for the longest, in between by length."""
+    """A function of a batch: 1 for the shortest response, 0 for the longest, linear in length between."""
     lengths = [len(ids) for ids in tokens]
     low, high = min(lengths), max(lengths)
     return [1.0 if low == high else (high - length) / (high - low) for length in lengths]

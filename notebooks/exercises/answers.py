@@ -1,17 +1,17 @@
-"""What the right functions give for some cases, and what the wrong ones give, for `check.verdict` to compare with.
+"""Results of correct functions and of known mistakes on some cases, for `verdict.verdict` to compare with.
 
-The handout gets the answers of one seed. The grader makes others for each submission, and keeps them to itself.
+The handout gets the answers of one seed. The grader makes new ones for each submission and never shows them.
 """
 
 import ast
 from typing import Any
 
-from tools.scripts import ROOT
 from notebooks.exercises.cases import cases
 from notebooks.exercises.exercises import EXERCISES, Exercise, code, defaults, functions, module
 from notebooks.exercises.mistakes import MISTAKES, WHAT
 from notebooks.exercises.runner import GRADIENT, run
 from notebooks.exercises.verdict import equal
+from tools.scripts import ROOT
 
 HANDOUT_SEED = 7
 NOT_FOR_THE_RUNNER = ("setting", "varied")
@@ -24,7 +24,7 @@ def title(script: str) -> str:
 
 
 def wrong_sources(exercise: Exercise) -> list[tuple[str, str]]:
-    """(message, source) of the listed mistakes and of other methods' functions in place of this one."""
+    """(message, source) of the listed mistakes and of other methods' functions used instead of this one."""
     right = functions(exercise.script)[exercise.function]
     found = []
     for name, line, wrong_line, message in MISTAKES:
@@ -44,8 +44,8 @@ def parameters(source: str) -> list[str]:
 
 
 def answers(exercise: Exercise, seed: int, named: bool = True) -> dict[str, Any]:
-    """`cases` for the runner; what is `right`; the `mistakes` with their results; of each case what differs from the
-    first ones, and what comes out where its setting is `ignored`. Without `named` no mistakes, which is faster."""
+    """The runner's `cases`, the `right` results, the `mistakes` with their results, what each case varies, and the
+    result if its setting is `ignored`. `named=False` leaves out the mistakes and is faster."""
     made = list(cases(exercise, seed))
     given = [{k: v for k, v in case.items() if k not in NOT_FOR_THE_RUNNER} for case in made]
     solution = module(exercise.script)
@@ -71,16 +71,16 @@ def answers(exercise: Exercise, seed: int, named: bool = True) -> dict[str, Any]
 
 
 def mistakes(exercise: Exercise, given: list[dict[str, Any]], right: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages of known mistakes and what they give, the first of those that give the same."""
+    """The known mistakes with message and results; of several with equal results only the first."""
     sources = wrong_sources(exercise)
     wrong = [(m, run(module(exercise.script, {exercise.function: s}), exercise.function, given)) for m, s in sources]
     unmasked = [case | {"inputs": [ones(x) for x in case["inputs"]]} for case in given]
     if exercise.function != "token_weights":
         results = run(module(exercise.script), exercise.function, unmasked)
-        wrong.append(("the mask is ignored: what stands on padding changes the result.", results))
+        wrong.append(("the mask is ignored: values on padding change the result.", results))
     found: list[dict[str, Any]] = []
     for message, results in wrong:
-        if any("problem" in result for result in results):  # which the check tells as it is
+        if any("problem" in result for result in results):  # the check reports it unchanged
             continue
         known = [right, *(m["results"] for m in found)]
         if not any(all(map(equal, results, others)) for others in known):
@@ -89,7 +89,7 @@ def mistakes(exercise: Exercise, given: list[dict[str, Any]], right: list[dict[s
 
 
 def ones(value: Any) -> Any:
-    """A mask without padding; everything else as it is."""
+    """A mask without padding; other values unchanged."""
     if isinstance(value, dict) and "bool" in value:
         return {"bool": [[True] * len(row) for row in value["bool"]]}
     return value

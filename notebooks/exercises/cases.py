@@ -1,4 +1,4 @@
-"""Random inputs for every exercise: several shapes, every setting, and what sets right answers and wrong ones apart."""
+"""Random inputs for every exercise: several shapes, every setting, and values that expose mistakes."""
 
 import random
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from notebooks.exercises.exercises import Exercise, defaults
 import torch
 from torch import Tensor
 
-# Values of each setting besides its default. What an exercise's function reads is varied.
+# Non-default values of every setting that an exercise's function reads.
 SETTINGS: dict[str, list[dict[str, Any]]] = {
     "reinforce.compute_advantages": [{"baseline": "none"}, {"baseline": "ema"}],
     "grpo.compute_advantages": [{"ddof": 0}],
@@ -25,7 +25,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "gmpo.tis_weight": [{"tis_cap": 1.2}, {"tis_cap": 0.0}],
     "dppo.policy_loss": [{"delta": 0.05}, {"ratio_cap": 1.5}, {"divergence": "binary-kl"}, {"divergence": "topk-tv"}],
 }  # fmt: skip
-# Log ratios on both sides of every clip, some where a clip on the ratio and one on its log differ.
+# Log ratios on both sides of every clip; some distinguish a clip on the ratio from one on its log.
 MOVES = [-0.7, -0.45, -0.3, -0.21, -0.05, 0.1, 0.19, 0.26, 0.37, 0.6, 2.0]
 
 MEANS = [
@@ -37,7 +37,7 @@ MEANS = [
     2e-4,
     3.5e-4,
     9e-4,
-]  # for GSPO, whose clip is a thousand times narrower
+]  # for GSPO, whose clip is about a thousand times narrower
 
 
 class Draw:
@@ -53,13 +53,13 @@ class Draw:
         return torch.randn(*shape, generator=self.generator, dtype=torch.double)
 
     def mask(self, B: int, T: int) -> Tensor:
-        """(B, T) of responses with different lengths; the last column is padding."""
+        """(B, T) mask of responses with different lengths; the last column is padding."""
         lengths = torch.tensor([1 + (i * (T - 2)) // (B - 1) for i in range(B)])
         order = torch.randperm(B, generator=self.generator)
         return torch.arange(T) < lengths[order][:, None]
 
     def moves(self, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Log ratios and advantages (B, T): under the mask each move with both signs, as far as there is room."""
+        """Log ratios and advantages (B, T): in the mask every move with both signs, if the mask is large enough."""
         pairs = torch.tensor([(move, sign) for move in MOVES for sign in (-1.0, 1.0)], dtype=torch.double)
         count = int(mask.sum())
         pairs = pairs[torch.arange(count) % len(pairs)][torch.randperm(count, generator=self.generator)]
@@ -69,7 +69,7 @@ class Draw:
         return moves, advantages
 
     def rewards(self, P: int, G: int) -> Tensor:
-        """(P, G) of 0 and 1: a group all wrong, one all right, the others mixed, each with another share."""
+        """(P, G) of 0 and 1: one group all incorrect, one all correct, the others mixed in different proportions."""
         right = torch.tensor([0, G, *(1 + i % (G - 1) for i in range(P - 2))])[
             torch.randperm(P, generator=self.generator)
         ]
@@ -91,7 +91,7 @@ def inputs(exercise: Exercise, draw: Draw, A: int, Z: int) -> dict[str, Any]:
         return {"inputs": [draw.normal(A, Z), draw.normal(A, Z), mask], "shown": mask, "parts": 2}
     if function == "token_weights":
         return {"inputs": [mask]}
-    weights = draw.uniform(0.5, 1.5, A, 1 if script in ("gspo", "gmpo") else Z) * mask  # of a row alike, as in the loop
+    weights = draw.uniform(0.5, 1.5, A, 1 if script in ("gspo", "gmpo") else Z) * mask  # per row as in the loop
     if function == "value_loss":
         old = draw.normal(A, Z)
         return {"inputs": [old + 0.5 * draw.normal(A, Z), old, draw.normal(A, Z)], "weights": weights}
@@ -103,9 +103,9 @@ def inputs(exercise: Exercise, draw: Draw, A: int, Z: int) -> dict[str, Any]:
         return {"inputs": [logp, old], "weights": weights, "shown": mask}
     if function == "tis_weight":
         return {"inputs": [old, rollout, mask], "shown": mask}
-    if script in ("gspo", "gmpo"):  # of a response alike
+    if script in ("gspo", "gmpo"):  # equal within a response
         advantages = advantages.abs()[:, :1] * torch.tensor([1.0, -1.0]).repeat(A)[:A, None].expand(A, Z)
-    if script == "gspo":  # a response's mean is near 0, on both sides of each clip for both signs of the advantage
+    if script == "gspo":  # the mean is near 0, on both sides of each clip for both signs of the advantage
         mean = torch.tensor(MEANS, dtype=torch.double).repeat_interleave(2).repeat(A)[:A, None]
         logp = old + moves - (moves * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True) + mean
     if script == "dppo":
@@ -114,7 +114,7 @@ def inputs(exercise: Exercise, draw: Draw, A: int, Z: int) -> dict[str, Any]:
 
 
 def top(draw: Draw, case: dict[str, Any], K: int = 3) -> list[Tensor]:
-    """DPPO's last input: log-probs of K tokens, of policy and sampler, and whether the sampled one is among them."""
+    """DPPO's last input: log-probs of K tokens under learner and engine, and whether the sampled one is among them."""
     logp, _, rollout, _, mask = case["inputs"]
     is_top = draw.uniform(0, 1, *mask.shape) < 0.5
     shares = [draw.uniform(0.1, 1.0, *mask.shape, K) for _ in range(2)]
@@ -135,8 +135,8 @@ def packed(value: Any, dtype: torch.dtype = torch.double) -> Any:
 
 
 def cases(exercise: Exercise, seed: int) -> Iterator[dict[str, Any]]:
-    """Cases of an exercise as plain data. Those with the defaults come first; `setting` names what another varies,
-    and `varied` says whether the shape is another one."""
+    """Cases of an exercise as plain data, those with default settings first. `setting` holds the changed setting, and
+    `varied` says whether the shape differs from the first."""
     draw = Draw(seed)
     rows = {"gspo": 2 * len(MEANS), "gmpo": 12, "dppo": 12}.get(exercise.script, 6)
     shapes = [(rows, 10), (rows, 10), (rows + draw.choice.randint(1, 3), draw.choice.randint(3, 7)), (3, 13)]

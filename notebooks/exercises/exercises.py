@@ -1,6 +1,6 @@
-"""The exercises: the functions of the scripts at the top level that differ, each in the script that has it first.
+"""The exercises: the functions that differ between the top-level scripts, each in the first script that has it.
 
-Solutions are the scripts themselves. Only their functions are loaded here, none of the packages that a run needs.
+The scripts are the solutions. Only their functions are loaded here, not the packages that a run needs.
 """
 
 import ast
@@ -17,12 +17,12 @@ from torch import Tensor
 
 HERE = Path(__file__).parent
 SCRIPTS = [name for name in parents() if script_path(name).parent == ROOT]
-LOGPS = "All inputs (B, T). Returns the per-token loss (B, T) and a dict of metrics, which may stay empty."
+LOGPS = "All inputs (B, T). Returns the per-token loss (B, T) and a dict of metrics, which may be empty."
 
 
 @dataclass(frozen=True)
 class Exercise:
-    """A function to be written. Its level, 1 to 3, is also its points."""
+    """A function to write. Its level, 1 to 3, is also its points."""
 
     script: str
     function: str
@@ -38,16 +38,16 @@ EXERCISES = [
     Exercise(*exercise)
     for exercise in (
         ("reinforce", "compute_advantages", 1,
-         "(P, G) rewards in, (P, G) advantages out: the reward less args.baseline: 0, the mean reward of the batch,\n"
-         "    or the moving average `ema`."),
+         "(P, G) rewards in, (P, G) advantages out: the reward minus the baseline that args.baseline selects: 0, the\n"
+         "    batch's mean reward, or the moving average `ema`."),
         ("reinforce", "token_weights", 1,
          "(B, T) mask in, (B, T) weights out: the loss is the mean over responses of the sum over their tokens."),
         ("reinforce", "policy_loss", 1, LOGPS),
         ("rloo", "compute_advantages", 1,
-         "(P, G) rewards in, (P, G) advantages out: the reward less the mean of the other G - 1."),
+         "(P, G) rewards in, (P, G) advantages out: the reward minus the mean of the other G - 1."),
         ("grpo", "compute_advantages", 1,
          "(P, G) rewards in, (P, G) advantages out: the z-score in the group; the std divides by G - args.ddof, and\n"
-         "    a group without signal gets 0. An ε beside the std is yours to choose, up to 1e-4."),
+         "    a group without signal gets 0. You may add any ε up to 1e-4 to the std."),
         ("grpo", "token_weights", 1,
          "(B, T) mask in, (B, T) weights out: the loss is the mean over responses of the mean over their tokens."),
         ("dr_grpo", "compute_advantages", 1, "(P, G) rewards in, (P, G) advantages out."),
@@ -60,35 +60,36 @@ EXERCISES = [
         ("grpo", "policy_loss", 2, LOGPS),
         ("dapo", "policy_loss", 2, LOGPS),
         ("cispo", "policy_loss", 2,
-         LOGPS + "\n    The weight of a token is capped at args.ratio_cap; there is no lower clip."),
+         LOGPS + "\n    A token's weight is capped at args.ratio_cap; there is no lower clip."),
         ("grpo", "tis_weight", 2,
          "All inputs (B, T). Returns the weights (B, T) of truncated importance sampling, π_old / π_sampler, at most\n"
-         "    args.tis_cap; a cap of 0 turns them off."),
+         "    args.tis_cap; a cap of 0 disables them."),
         ("grpo", "kl_penalty", 2,
          "Both inputs (B, T). Returns k3 (B, T): with x = π_ref / π_θ of the sampled token, x - log x - 1."),
         ("dapo", "has_signal", 2,
          "Both inputs (P, G): which responses are correct, as 0 and 1, and their shaped rewards (±1 and a penalty for\n"
-         "    length). Returns (P,) booleans: the groups that dynamic sampling keeps."),
+         "    length). Returns (P,) booleans: True for groups that dynamic sampling keeps."),
         ("ppo", "value_loss", 2,
          "All inputs (B, T). Returns the critic's per-token loss (B, T): half of the larger of two squared errors,\n"
-         "    that of the value and that of the value kept within args.value_clip of the old one."),
+         "    of the value and of the value clipped to within args.value_clip of the old one."),
         ("ppo", "compute_advantages", 3,
          "Token rewards, values and mask (B, T) in; GAE's advantages and returns (B, T) out. After the last token of\n"
-         "    a response the value is 0; what stands on padding does not matter."),
+         "    a response the value is 0; values on padding do not matter."),
         ("gspo", "policy_loss", 3, LOGPS),
         ("gmpo", "policy_loss", 3, LOGPS + "\n    A log ratio is clipped at args.clip_log_eps before the mean."),
         ("gmpo", "tis_weight", 3,
          "All inputs (B, T). Returns (B, T): the geometric mean over a response of the capped weights of its tokens."),
         ("dppo", "policy_loss", 3,
-         LOGPS + "\n    The ratio is to the sampler, weights log π and is capped at args.ratio_cap; a token is left\n"
-         "    out where the ratio has gone the advantage's way and divergence(μ, π, kind) exceeds args.delta."),
+         LOGPS + "\n    The ratio's denominator is the engine's probability. Capped at args.ratio_cap, it is the\n"
+         "    weight of log π. A token is masked if its ratio moved in the advantage's direction and\n"
+         "    divergence(μ, π, kind) exceeds args.delta."),
     )
 ]  # fmt: skip
 BY_NAME = {exercise.name: exercise for exercise in EXERCISES}
 
-# Dynamic sampling is a line of DAPO's loop; as a function it reads:
+# Dynamic sampling is one line of DAPO's loop; this is the same line as a function:
 HAS_SIGNAL = '''def has_signal(correct: Tensor, rewards: Tensor, args: Args) -> Tensor:
-    """Which groups (P,) are neither all correct nor all wrong."""
+    """Which groups (P,) are neither all correct nor all incorrect."""
     return (correct.mean(1) > 0) & (correct.mean(1) < 1)  # (P,)
 '''
 SIGNAL_LINE = "(kept if 0 < row.mean() < 1 else spare)"
@@ -108,7 +109,7 @@ def functions(script: str) -> dict[str, str]:
 
 
 def code(source: str) -> str:
-    """A function without what does not run."""
+    """A function's syntax tree without docstring, as text."""
     node = ast.parse(source).body[0]
     if ast.get_docstring(node):
         node.body = node.body[1:]
@@ -116,7 +117,7 @@ def code(source: str) -> str:
 
 
 def owner(script: str, function: str) -> str:
-    """The script in whose file a script's function is an exercise."""
+    """The script whose file holds the exercise for this function."""
     mine = code(functions(script)[function])
     return next(e.script for e in EXERCISES if e.function == function and code(functions(e.script)[function]) == mine)
 
@@ -134,7 +135,7 @@ def defaults(script: str) -> dict[str, Any]:
 
 
 def module(script: str, replaced: dict[str, str] | None = None) -> ModuleType:
-    """The functions of a script's objective as a module, some perhaps with another source."""
+    """The functions of a script's objective as a module, with some sources replaced."""
     made = ModuleType(script)
     made.__dict__.update(torch=torch, Tensor=Tensor)
     sources = functions(script) | (replaced or {})
@@ -143,6 +144,6 @@ def module(script: str, replaced: dict[str, str] | None = None) -> ModuleType:
 
 
 def needed(script: str) -> list[Exercise]:
-    """The exercises that a run of a script is made of."""
+    """The exercises that a run of a script uses."""
     used = {e.function for e in EXERCISES} & set(functions(script))
     return [e for e in EXERCISES if e.function in used and e.script == owner(script, e.function)]

@@ -2,10 +2,11 @@
 
     python -m notebooks.exercises.grade SUBMISSION --json results.json --junit results.xml
 
-Only the files that the handout asks for are read. Each function runs in a process of its own that can do nothing but
-compute (sandbox.py), on cases that are drawn anew for each grading; it returns numbers, and they are compared here with
-those of this repository's scripts. Whatever is missing, crashes, hangs or is wrong gets 0 points and the reason. A
-function has its level as points, a silent bug one each for its name, mechanism and test.
+The grader recomputes everything in a sandbox and compares only numbers. It reads only the files that the handout asks
+for. Each function runs in its own process that can only compute (sandbox.py), on cases made anew for each grading, and
+the numbers it returns are compared here with those of this repository's scripts. A function that is missing, crashes,
+hangs or is wrong gets 0 points and a reason. A function is worth its level in points; a silent bug is worth one point
+each for name, mechanism and test.
 
 `--json` writes Gradescope's results.json, `--junit` JUnit's XML. Needs Linux.
 """
@@ -21,6 +22,7 @@ from typing import Annotated
 from xml.etree import ElementTree
 
 from common.cli import fail
+from common.help import parse_args
 from common.settings import Count
 from notebooks.exercises import silent_bugs
 from notebooks.exercises.answers import answers
@@ -33,7 +35,7 @@ import tyro
 
 LARGEST = 1 << 20  # bytes of a file that is handed in
 FORM = "silent_bugs_answers.json"
-NOT_RIGHT = "not right: which curve should look different if it were so?"
+NOT_RIGHT = "incorrect: which curve would look different if it were true?"
 
 
 @dataclass
@@ -45,16 +47,16 @@ class Args:
     junit: Path | None = None
     """Where to write JUnit's XML."""
     seed: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
-    """Seed of the cases; by default another one each time. The same seed grades again alike."""
+    """Seed of the cases; random by default. The same seed repeats a grading."""
     seconds: Count = 10
-    """Time limit of a function, seconds of computing; four times as long on the clock."""
+    """Time limit of a function: seconds of processor time, and four times as many of wall time."""
     memory_mb: Count = 1024
-    """Memory limit of a function, beyond what torch takes."""
+    """Memory limit of a function, in addition to torch's memory."""
 
 
 @dataclass
 class Mark:
-    """Points for one function or one silent bug, and the reason where some are missing."""
+    """Points for one function or one silent bug, and the reason if some are missing."""
 
     file: str
     name: str
@@ -100,7 +102,7 @@ def grade_function(exercise: Exercise, folder: Path, sandbox: Sandbox, seed: int
 
 
 def grade_bugs(folder: Path) -> list[Mark]:
-    """Three points for each run; the mechanism and the test count only with the right name."""
+    """Up to three points for each run; mechanism and test count only if the name is correct."""
     try:
         form = json.loads(read(folder / FORM))
         if not isinstance(form, dict):
@@ -125,7 +127,7 @@ def grade_bugs(folder: Path) -> list[Mark]:
 
 
 def grade(folder: Path, sandbox: Sandbox, seed: int, exercises: list[Exercise] = EXERCISES) -> list[Mark]:
-    """The marks of a submission: of each function, then of each silent bug."""
+    """The marks of a submission: for each function, then for each silent bug."""
     return [grade_function(exercise, folder, sandbox, seed + i) for i, exercise in enumerate(exercises)] + grade_bugs(
         folder
     )
@@ -166,18 +168,18 @@ def junit(marks: list[Mark], seconds: float) -> str:
 
 def main(args: Args) -> None:
     if not args.submission.is_dir():
-        fail(f"{args.submission} is no folder: name the one that was handed in.")
+        fail(f"{args.submission} is not a folder: pass the folder that was handed in.")
     for path in (args.json, args.junit):
         if path and not path.absolute().parent.is_dir():
-            fail(f"{path.parent}, where {path.name} is to be written, is no folder.")
+            fail(f"{path.parent} is not a folder: create it, or write {path.name} elsewhere.")
     if platform.system() != "Linux" or platform.machine() not in ALLOWED:
-        fail("grading needs Linux on x86-64 or ARM64, to shut in what was handed in: run it there or in a container.")
+        fail("the grader's sandbox needs Linux on x86-64 or ARM64: run it there or in a container.")
     seed, start = secrets.randbits(32) if args.seed is None else args.seed, time.monotonic()
     try:
         with Sandbox(args.seconds, args.memory_mb) as sandbox:
             marks = grade(args.submission, sandbox, seed)
     except RuntimeError as problem:
-        fail(f"this machine does not let the grader shut in what was handed in: {problem}.", code=1)
+        fail(f"the sandbox does not work on this machine ({problem}): grade on another machine.", code=1)
     seconds = time.monotonic() - start
     for mark in marks:
         print(f"{mark.points} of {mark.most}  {mark.file}: {mark.name}  {mark.reason}".rstrip())
@@ -191,4 +193,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args, description=__doc__))
+    main(parse_args(Args, __doc__))

@@ -1,4 +1,4 @@
-"""The solution of the silent bugs. It stays out of the handout."""
+"""The solution of the silent bugs. It is not in the handout."""
 
 SHOWN = {
     "A": "shaped-filter",
@@ -12,7 +12,7 @@ SHOWN = {
     "I": "inverted-clip",
     "J": "length-normalized",
 }
-# The mechanism of each and the test that decides, by their short names in silent_bugs.py.
+# Mechanism and deciding test of each, by their short names in silent_bugs.py.
 KEY = {
     "healthy": ("M8", "T5"),
     "scaled-loss": ("M1", "T9"),

@@ -1,10 +1,10 @@
-"""Make the handout: a folder with the functions of the methods left to be written, and checks.
+"""Make the handout: a folder with the methods' functions to be written, and checks.
 
     python -m notebooks.exercises.make handout
 
-The student writes the functions; `pytest handout` says what is wrong and why, `python handout/train.py grpo` trains
-with them, and `python handout/silent_bugs.py` draws runs with hidden bugs. The solutions are the scripts of this
-repository: they stay here, and so do the cases by which `python -m notebooks.exercises.grade` grades.
+Students write the functions. `pytest handout` says what is wrong and why, `python handout/train.py grpo` trains with
+them, and `python handout/silent_bugs.py` plots runs with hidden bugs. The solutions are the scripts of this repository.
+Neither they nor the cases of `python -m notebooks.exercises.grade` are in the handout.
 """
 
 import ast
@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from common.cli import fail
-from tools.scripts import ROOT
 from notebooks.exercises.answers import HANDOUT_SEED, answers
 from notebooks.exercises.exercises import EXERCISES, HERE, SCRIPTS, SIGNAL_CALL, SIGNAL_LINE, functions, needed
 from notebooks.exercises.silent_bugs import blank_form
 from notebooks.exercises.train import PANELS
+from tools.scripts import ROOT
 
-NUMBERS = {"Count": "int", "CountOrZero": "int", "GroupSize": "int"}  # the scripts' ranges without the range
-RUNS = ROOT / "benchmarks" / "methods.json"  # three seeds of each method, with which a student's run is compared
+NUMBERS = {"Count": "int", "CountOrZero": "int", "GroupSize": "int"}  # the scripts' number types without their ranges
+RUNS = ROOT / "reports" / "methods.json"  # three seeds of each method, for comparison with a student's run
 STEPS = 20
-HELPERS = {"divergence", "coarse_distribution"}  # DPPO's, which are given
+HELPERS = {"divergence", "coarse_distribution"}  # DPPO's, given to students
 COPIED = {
     "runner.py": "runner.py",
     "verdict.py": "verdict.py",
@@ -37,13 +37,13 @@ COPIED = {
 
 
 def without_ranges(text: str) -> str:
-    """Settings with plain types: the ranges are this repository's."""
+    """Settings with plain types instead of this repository's types with ranges."""
     text = re.sub(r": (Annotated\[.*\]) =", ": float =", text)
     return re.sub(r": ([A-Z]\w+) =", lambda match: f": {NUMBERS.get(match[1], 'float')} =", text)
 
 
 def blank(script: str) -> str:
-    """A script without its loop, with those functions left to be written that no other file has."""
+    """A script without its loop; the functions that are exercises in this file have no body."""
     text = (ROOT / f"{script}.py").read_text()
     lines, tree = text.splitlines(), ast.parse(text)
     mine = {exercise.function: exercise for exercise in EXERCISES if exercise.script == script}
@@ -75,7 +75,7 @@ def blank(script: str) -> str:
 
 
 def loop(script: str) -> str:
-    """A script whose exercises are imported from the student's files."""
+    """A script that imports its exercises from the student's files."""
     text = (ROOT / f"{script}.py").read_text()
     lines, asked = text.splitlines(keepends=True), needed(script)
     for node in reversed(ast.parse(text).body):
@@ -87,7 +87,7 @@ def loop(script: str) -> str:
 
 
 def reference() -> dict[str, list[list[dict[str, float]]]]:
-    """By method: the logs of its runs, one per seed, as far as `train.py` trains."""
+    """By method: the logs of its runs, one per seed, for the steps that `train.py` trains."""
     found: dict[str, list[list[dict[str, float]]]] = {script: [] for script in SCRIPTS}
     for run in json.loads(RUNS.read_text()):
         if run["method"] in found:
@@ -97,7 +97,7 @@ def reference() -> dict[str, list[list[dict[str, float]]]]:
 
 
 def rounded(value: Any) -> Any:
-    """Plain data with seven digits of each number."""
+    """Plain data with numbers rounded to seven digits."""
     if isinstance(value, dict):
         return {k: rounded(v) for k, v in value.items()}
     if isinstance(value, list):
@@ -110,7 +110,7 @@ def make(folder: Path) -> None:
     for script in SCRIPTS:
         (folder / f"{script}.py").write_text(blank(script))
     answer = {exercise.name: answers(exercise, HANDOUT_SEED) for exercise in EXERCISES}
-    for one in answer.values():  # results are compared with a tolerance, inputs are kept as they are
+    for one in answer.values():  # results are compared with a tolerance, so they can be rounded
         one |= {name: rounded(one[name]) for name in ("right", "mistakes", "ignored")}
     (folder / "answers.json").write_text(json.dumps(answer) + "\n")
     for file, name in COPIED.items():
@@ -121,17 +121,17 @@ def make(folder: Path) -> None:
     (folder / "loops").mkdir()
     for script in SCRIPTS:
         (folder / "loops" / f"{script}.py").write_text(loop(script))
-    hidden = shutil.ignore_patterns("__pycache__", "compare.py")
-    for name in ("common", "models"):
+    hidden = shutil.ignore_patterns("__pycache__", "compare.py", "mutate.py")
+    for name in ("common", "tools", "worlds"):
         shutil.copytree(ROOT / name, folder / name, ignore=hidden)
     shutil.copy(ROOT / "requirements.txt", folder)
 
 
 if __name__ == "__main__":
     if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
-        fail("name the folder to make: python -m notebooks.exercises.make handout")
+        fail("name the folder to create: python -m notebooks.exercises.make handout")
     folder = Path(sys.argv[1])
     if folder.exists():
-        fail(f"{folder} exists; nothing is overwritten.")
+        fail(f"{folder} exists: name a new folder.")
     make(folder)
     print(f"{folder}: {len(EXERCISES)} functions to write; check them with: pytest {folder}")

@@ -1,8 +1,8 @@
-"""Run the silent bugs, the decoys and their healthy twins, and write bugs.json.
+"""Run the silent bugs, the runs without a bug and their healthy twins, and write bugs.json.
 
-    python -m notebooks.exercises.make_bugs          # two at a time; resumable: what has run is kept in runs/silent_bugs
+    python -m notebooks.exercises.make_bugs          # two at a time; resumable: finished runs are in runs/silent_bugs
 
-Each bug is a change of one line in a copy of the repository. Which is which stands in key.py; both stay out of the handout.
+Each bug changes one line in a copy of the repository. key.py says which run has which bug. Neither file is in the handout.
 """
 
 import json
@@ -15,13 +15,13 @@ import tempfile
 from datetime import date
 from pathlib import Path
 
-import common.engines  # these two are loaded here once, for all the forked runs
+import common.engines  # these two are loaded once, for all forked runs
 import common.verification.verifier  # noqa: F401
 from common.folders import package_versions
-from tools.plots import read_metrics
-from tools.scripts import ROOT
 from notebooks.exercises.mistakes import CONSTANT, GRPO_LOSS, INVERTED_LOSS, ROW_MEAN
 from notebooks.exercises.silent_bugs import LOGS, PANELS
+from tools.plots import read_metrics
+from tools.scripts import ROOT
 
 FLAGS = (
     "--steps",
@@ -40,7 +40,7 @@ FLAGS = (
 FLAGS += ("--eval-every", "0", "--eval-problems", "1", "--eval-samples", "1", "--save-every", "0")
 KEPT = ROOT / "runs" / "silent_bugs"
 AT_A_TIME = 2
-HEALTHY_SEEDS, SEEDS = (1, 2, 3), (4, 5, 6)  # other seeds, so that a healthy run too differs from its twin
+HEALTHY_SEEDS, SEEDS = (1, 2, 3), (4, 5, 6)  # different, so that a run without a bug also differs from its twin
 # By letter, as in key.py: (script, flags beyond FLAGS for the run and its twin, (file, line, the line with the bug) or None)
 RUNS = {
     "A": ("dapo", ("--overlong-cache", "80"),
@@ -70,9 +70,9 @@ RUNS = {
 
 
 def run(name: str, script: str, flags: tuple[str, ...], seeds: tuple[int, ...], change: tuple | None) -> None:
-    """Keep the logs of a script, one per seed, perhaps with a line of some file changed; in a process of its own."""
+    """Save the logs of a script, one per seed, with one line changed if `change` is given. Needs its own process."""
     with tempfile.TemporaryDirectory() as work:
-        for folder in ("common", "models"):
+        for folder in ("common", "tools", "worlds"):
             shutil.copytree(ROOT / folder, Path(work) / folder)
         shutil.copy(ROOT / f"{script}.py", work)
         if change:
@@ -82,7 +82,7 @@ def run(name: str, script: str, flags: tuple[str, ...], seeds: tuple[int, ...], 
             (Path(work) / file).write_text(text.replace(line, wrong_line))
         os.chdir(work)
         sys.path.insert(0, work)
-        for module in [m for m in sys.modules if m.split(".")[0] == "common"]:  # the copy's are used instead
+        for module in [m for m in sys.modules if m.split(".")[0] in ("common", "tools", "worlds")]:  # to use the copy's
             del sys.modules[module]
         for seed in seeds:
             sys.argv = [f"{script}.py", *FLAGS, *flags, "--seed", str(seed), "--run-dir", f"run{seed}"]

@@ -1,8 +1,8 @@
-"""Known mistakes, for the checks to name: each is a change of a script's own source, and what to tell the student.
+"""Known mistakes that the checks can name: each changes a script's source and has a message for the student.
 
-(exercise, the line as it is, the line with the mistake, message). Another method's function in place of the right one,
-settings and masks that are ignored and hard-coded shapes are found without being listed; `runner.py` finds what has the
-wrong kind: nothing, a scalar, NumPy, an input changed in place, no gradient.
+(exercise, correct line, line with the mistake, message). The checks also find what is not listed here: another method's
+function, ignored settings and masks, hard-coded shapes. `runner.py` finds results of the wrong kind: nothing, a scalar,
+NumPy, an input changed in place, no gradient.
 """
 
 GRPO_LOSS = "loss = -torch.min(ratio * advantages, clipped_ratio * advantages)  # (B, T)"
@@ -17,19 +17,19 @@ TOKEN_RATIO = "ratio = torch.exp(logp - old_logp)  # (B, T)"
 SEQUENCE_MEAN = "((logp - old_logp) * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)"
 TOWARDS = "torch.min(towards, towards.clamp(-args.clip_log_eps, args.clip_log_eps))"
 
-# What each method's function is, to name it where it stands in place of another's.
+# What each method's function computes, to name it if it is used instead of another's.
 WHAT = {
-    "reinforce.compute_advantages": "the reward less the mean of the whole batch",
-    "rloo.compute_advantages": "the reward less the mean of the others",
+    "reinforce.compute_advantages": "the reward minus the mean of the whole batch",
+    "rloo.compute_advantages": "the reward minus the mean of the others",
     "grpo.compute_advantages": "divided by the standard deviation of the group",
-    "dr_grpo.compute_advantages": "the reward less the group's mean, not divided by anything",
-    "maxrl.compute_advantages": "the reward less the group's mean, divided by that mean",
+    "dr_grpo.compute_advantages": "the reward minus the group's mean, without a division",
+    "maxrl.compute_advantages": "the reward minus the group's mean, divided by that mean",
     "reinforce.token_weights": "the sum over the tokens of a response",
     "grpo.token_weights": "the mean over the tokens of each response",
     "dr_grpo.token_weights": "the sum over tokens divided by a constant",
     "dapo.token_weights": "the mean over all tokens, in which long responses count more",
     "reinforce.policy_loss": "log π times the advantage, without a ratio",
-    "grpo.policy_loss": "the ratio of each token, clipped alike on both sides",
+    "grpo.policy_loss": "each token's ratio, clipped symmetrically",
     "cispo.policy_loss": "log π with a capped, detached weight",
     "gspo.policy_loss": "one ratio for the whole response",
     "gmpo.policy_loss": "the geometric mean of clipped ratios",
@@ -37,37 +37,37 @@ WHAT = {
     "gmpo.tis_weight": "one weight for the whole response",
 }
 
-MINUS = "the sign is wrong: the loss is minus the objective, and descending on yours makes right answers rarer."
+MINUS = "the sign is wrong: the loss is minus the objective. Minimizing yours makes correct answers rarer."
 SWAPPED = "min and max are swapped: the objective is the smaller of the two terms, and the loss is minus that."
 NO_MINIMUM = (
-    "the clip ends the gradient in both directions. The minimum is missing: a token that moved the wrong way must "
-    "always have its gradient."
+    "the clip zeroes the gradient in both directions. The minimum is missing: a token that moved the wrong way must "
+    "keep its gradient."
 )
-UNCLIPPED = "nothing is ever clipped: without the trust region several updates on one batch go too far."
+UNCLIPPED = "nothing is clipped: without a trust region, several updates on one batch move the policy too far."
 INVERTED = (
-    "for A < 0 the clip is the wrong way round: the gradient is kept exactly where it must vanish (a ratio below "
-    "1 - ε) and vanishes where it is needed."
+    "the clip is inverted for A < 0: the gradient is kept where it must be 0 (a ratio below 1 - ε) and is 0 where it is "
+    "needed."
 )
-ON_LOG = "the clip is on the log ratio, at ±ε. It belongs on the ratio: exp(-ε) and exp(ε) are not 1 - ε and 1 + ε."
-UPSIDE_DOWN = "the ratio is upside down: it is the policy's probability now over that before."
+ON_LOG = "the clip is on the log ratio, at ±ε. Clip the ratio: exp(-ε) and exp(ε) are not 1 - ε and 1 + ε."
+UPSIDE_DOWN = "the ratio is inverted: it is the policy's current probability over the old one."
 SAMPLER = (
-    "the ratio is taken to the sampler, and TIS corrects for the sampler once more: it is counted twice. The anchor of "
-    "the ratio is old_logp."
+    "the ratio's denominator is the engine's probability, but TIS already corrects for the engine. Use old_logp in the "
+    "denominator."
 )
-TIS_INVERTED = "the TIS weight is upside down: it is π_old / π_sampler, the learner's probability over the sampler's."
-TIS_UNCAPPED = "the TIS weight is not capped at tis_cap: one token of the sampler's tail could outweigh the batch."
-TIS_OF_0 = "a tis_cap of 0 turns TIS off: all weights are 1. Yours are 0, and nothing is learned."
-BATCH_SUM = "the weights are summed over responses, not averaged: they must be divided by the number of rows B too."
-PADDED = "the weights depend on the padded width T of the mask: the same batch with more padding has another loss."
+TIS_INVERTED = "the TIS weight is inverted: it is π_old / π_sampler, the learner's probability over the engine's."
+TIS_UNCAPPED = "the TIS weight is not capped at tis_cap: one token that is rare in the engine could outweigh the batch."
+TIS_OF_0 = "a tis_cap of 0 disables TIS: all weights must be 1. Yours are 0, so nothing is learned."
+BATCH_SUM = "the weights are summed over responses, not averaged: also divide by the number of rows B."
+PADDED = "the weights depend on the padded width T of the mask: more padding changes the loss."
 ARITHMETIC = (
-    "the mean of the ratios is arithmetic, and that is GRPO's. GMPO's is geometric: the exp of the mean log ratio."
+    "the mean of the ratios is arithmetic, as in GRPO. GMPO's mean is geometric: the exp of the mean log ratio."
 )
-WHOLE_BATCH = "the mean is taken over the whole batch, not over the G responses to the same prompt."
+WHOLE_BATCH = "the mean is over the whole batch: take it over the G responses to the same prompt."
 SIGN_A = "the sign is wrong: a response better than its baseline has a positive advantage."
 
 
 def clipped(script: str, low: str, high: str) -> list[tuple[str, str, str, str]]:
-    """The mistakes that all clipped losses share."""
+    """Mistakes that are possible in all clipped losses."""
     clip = f"ratio.clamp(1 - args.{low}, 1 + args.{high})  # (B, T)"
     return [
         (f"{script}.policy_loss", old, new, message)
@@ -85,7 +85,7 @@ def clipped(script: str, low: str, high: str) -> list[tuple[str, str, str, str]]
 
 
 def token_ratio(script: str) -> list[tuple[str, str, str, str]]:
-    """The mistakes in a ratio per token."""
+    """Mistakes in a per-token ratio."""
     return [
         (f"{script}.policy_loss", TOKEN_RATIO, new, message)
         for new, message in (
@@ -99,17 +99,17 @@ def token_ratio(script: str) -> list[tuple[str, str, str, str]]:
 MISTAKES = [
     # REINFORCE
     ("reinforce.compute_advantages", "rewards.mean()", "rewards.mean(1, keepdim=True)",
-     "the baseline is the mean of the group; here it is the mean of the whole batch."),
+     "the baseline is the group's mean: use the mean of the whole batch."),
     ("reinforce.compute_advantages", "return rewards - baseline", "return baseline - rewards", SIGN_A),
     ("reinforce.token_weights", "return mask / len(mask)", "return mask * 1.0", BATCH_SUM),
     ("reinforce.token_weights", "return mask / len(mask)", "return mask / mask.shape[1]",
-     "it divides by the width T of the mask; the mean is over the B rows."),
+     "it divides by the width T of the mask: divide by the number of rows B."),
     ("reinforce.policy_loss", "loss = -advantages * logp", "loss = advantages * logp", MINUS),
     ("reinforce.policy_loss", "loss = -advantages * logp", "loss = -advantages * logp.exp()",
-     "it weights the probability; the policy gradient is that of log π: no exp."),
+     "it uses the probability: the policy gradient is that of log π, without exp."),
     # RLOO
     ("rloo.compute_advantages", "(rewards.shape[1] - 1)", "rewards.shape[1]",
-     "the mean of the others divides by G; there are G - 1 others."),
+     "the mean of the others divides by G: there are G - 1 others."),
     ("rloo.compute_advantages", "return rewards - others", "return rewards - rewards.mean(1, keepdim=True)",
      "the baseline contains the response itself: RLOO leaves it out, which makes the gradient exactly unbiased."),
     ("rloo.compute_advantages", "return rewards - others", "return others - rewards", SIGN_A),
@@ -117,10 +117,10 @@ MISTAKES = [
     ("grpo.compute_advantages", "(rewards - mean)", "(mean - rewards)", SIGN_A),
     ("grpo.compute_advantages", "rewards.mean(1, keepdim=True)", "rewards.mean()", WHOLE_BATCH),
     ("grpo.compute_advantages", "rewards.std(1, correction=args.ddof, keepdim=True)", "rewards.std(correction=args.ddof)",
-     "the standard deviation is that of the whole batch, not of the G responses to the same prompt."),
+     "the standard deviation is over the whole batch: take it over the G responses to the same prompt."),
     ("grpo.compute_advantages", "(std + 1e-6)", "(std**2 + 1e-6)", "it divides by the variance: the root is missing."),
-    ("grpo.compute_advantages", "(std + 1e-6)", "std", "a group without signal becomes 0 / 0: put an ε beside the std."),
-    ("grpo.compute_advantages", "(std + 1e-6)", "(std + 0.1)", "the ε beside the std is too large: it changes advantages."),
+    ("grpo.compute_advantages", "(std + 1e-6)", "std", "a group without signal gives 0 / 0: add an ε to the std."),
+    ("grpo.compute_advantages", "(std + 1e-6)", "(std + 0.1)", "the ε added to the std is too large: it changes the advantages."),
     ("grpo.token_weights", ROW_MEAN, "return mask / mask.sum(1, keepdim=True)", BATCH_SUM),
     ("grpo.token_weights", ROW_MEAN, "return mask / (len(mask) * mask.shape[1])", PADDED),
     *clipped("grpo", "clip_eps", "clip_eps"),
@@ -132,14 +132,14 @@ MISTAKES = [
      "the exp is missing: the weight is a ratio of probabilities, and these are their logs."),
     ("grpo.kl_penalty", "torch.exp(ref_logp - logp) - (ref_logp - logp) - 1",
      "torch.exp(logp - ref_logp) - (logp - ref_logp) - 1",
-     "π_θ and π_ref are exchanged: this is k3 of the KL the other way round."),
+     "π_θ and π_ref are swapped: this is k3 of the reversed KL."),
     ("grpo.kl_penalty", "torch.exp(ref_logp - logp) - (ref_logp - logp) - 1", "logp - ref_logp",
-     "this is k1: its value is right on average, its gradient in the loss is 0 on average."),
+     "this is k1: its value is unbiased, but its gradient in the loss is 0 on average."),
     ("grpo.kl_penalty", "torch.exp(ref_logp - logp) - (ref_logp - logp) - 1", "0.5 * (logp - ref_logp) ** 2",
-     "this is k2, half the squared log ratio; k3 is wanted."),
+     "this is k2, half the squared log ratio: use k3."),
     ("grpo.kl_penalty", "torch.exp(ref_logp - logp) - (ref_logp - logp) - 1",
      "1 + (ref_logp - logp) - torch.exp(ref_logp - logp)",
-     "the sign is wrong: a KL estimate by k3 is never negative, and yours would reward drifting away."),
+     "the sign is wrong: k3 is never negative, and yours rewards moving away from the reference."),
     # Dr. GRPO
     ("dr_grpo.compute_advantages", "rewards - rewards.mean(1, keepdim=True)", "rewards.mean(1, keepdim=True) - rewards", SIGN_A),
     ("dr_grpo.compute_advantages", "rewards.mean(1, keepdim=True)", "rewards.mean()", WHOLE_BATCH),
@@ -150,28 +150,28 @@ MISTAKES = [
     # DAPO
     ("dapo.token_weights", ALL_TOKENS, "return mask / mask.numel()", PADDED),
     ("dapo.policy_loss", "1 + args.clip_eps_high)  # (B, T)", "1 + args.clip_eps_low)  # (B, T)",
-     "both sides of the clip use ε_low. Clip-higher is DAPO's point: unlikely tokens get more room to rise."),
+     "both sides of the clip use ε_low. DAPO uses ε_high above, so that unlikely tokens can rise more."),
     ("dapo.policy_loss", "ratio.clamp(1 - args.clip_eps_low, 1 + args.clip_eps_high)",
-     "ratio.clamp(1 - args.clip_eps_high, 1 + args.clip_eps_low)", "ε_low and ε_high are exchanged."),
+     "ratio.clamp(1 - args.clip_eps_high, 1 + args.clip_eps_low)", "ε_low and ε_high are swapped."),
     *clipped("dapo", "clip_eps_low", "clip_eps_high"),
     *token_ratio("dapo"),
     ("dapo.has_signal", "(correct.mean(1) > 0) & (correct.mean(1) < 1)", "rewards.std(1) > 0",
-     "it filters on the shaped rewards: a group that is all correct but of different lengths is kept. What counts is "
-     "whether the answers are correct."),
+     "it filters on the shaped rewards, so it keeps an all-correct group with different lengths. Filter on whether the "
+     "answers are correct."),
     ("dapo.has_signal", "(correct.mean(1) > 0) & (correct.mean(1) < 1)", "correct.mean(1) > 0",
-     "groups that are all correct are kept: their advantages are 0 too."),
+     "all-correct groups are kept, but their advantages are also 0."),
     ("dapo.has_signal", "(correct.mean(1) > 0) & (correct.mean(1) < 1)", "correct.mean(1) < 1",
-     "groups that are all wrong are kept: their advantages are 0 too."),
+     "all-incorrect groups are kept, but their advantages are also 0."),
     ("dapo.has_signal", "(correct.mean(1) > 0) & (correct.mean(1) < 1)", "~((correct.mean(1) > 0) & (correct.mean(1) < 1))",
-     "it is the wrong way round: True means that the group is kept."),
+     "it is inverted: True means that the group is kept."),
     # CISPO
     ("cispo.policy_loss", "ratio.clamp(max=args.ratio_cap).detach()", "ratio.clamp(max=args.ratio_cap)",
      "the weight is not detached: the gradient has to flow through log π only."),
     ("cispo.policy_loss", "loss = -weight * advantages * logp", "loss = -ratio.clamp(max=args.ratio_cap) * advantages",
-     "tokens above the cap have no gradient. That is a clip; CISPO's point is that every token keeps its gradient, with "
-     "a capped weight on log π."),
+     "tokens above the cap have no gradient, as with a clip. In CISPO every token keeps its gradient, with a capped weight "
+     "on log π."),
     ("cispo.policy_loss", "ratio.clamp(max=args.ratio_cap)", "ratio.clamp(max=1 + args.ratio_cap)",
-     "the cap is 1 + ratio_cap; the setting is the cap itself."),
+     "the cap is 1 + ratio_cap: use ratio_cap itself."),
     ("cispo.policy_loss", "ratio.clamp(max=args.ratio_cap)", "ratio.clamp(0.8, args.ratio_cap)",
      "the weight has a lower clip; CISPO has only the cap above."),
     ("cispo.policy_loss", "ratio.clamp(max=args.ratio_cap)", "ratio.clamp(1 / args.ratio_cap, args.ratio_cap)",
@@ -179,48 +179,48 @@ MISTAKES = [
     ("cispo.policy_loss", "ratio.clamp(max=args.ratio_cap)", "ratio", "the weight has no cap."),
     ("cispo.policy_loss", "loss = -weight", "loss = weight", MINUS),
     ("cispo.policy_loss", "loss = -weight * advantages * logp", "loss = -weight * advantages * ratio",
-     "the weight stands on the ratio, not on log π: the ratio is in the gradient twice."),
+     "the weight multiplies the ratio instead of log π, so the ratio enters the gradient twice."),
     *token_ratio("cispo"),
     # GSPO
     *clipped("gspo", "clip_eps_low", "clip_eps_high"),
     ("gspo.policy_loss", SEQUENCE_MEAN, "((logp - old_logp) * mask).sum(1, keepdim=True)",
-     "the ratio is that of the whole response, Π of the tokens' ratios. GSPO takes its |o|-th root: the mean of the "
-     "log-ratios, not their sum."),
+     "the ratio is the product of the tokens' ratios. GSPO takes its |o|-th root: the mean of the log-ratios, not their "
+     "sum."),
     ("gspo.policy_loss", SEQUENCE_MEAN,
      "torch.log((torch.exp(logp - old_logp) * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True))",
-     "the mean of the ratios is arithmetic; GSPO's is geometric, the exp of the mean log ratio."),
+     "the mean of the ratios is arithmetic: GSPO's is geometric, the exp of the mean log ratio."),
     ("gspo.policy_loss", "ratio = torch.exp(log_ratio).expand(mask.shape)", "ratio = torch.exp(logp - old_logp)",
-     "there is one ratio per token: that is GRPO's. GSPO has one per response."),
+     "there is one ratio per token, as in GRPO. GSPO has one per response."),
     ("gspo.policy_loss", SEQUENCE_MEAN, SEQUENCE_MEAN.replace("logp - old_logp", "old_logp - logp"), UPSIDE_DOWN),
     ("gspo.policy_loss", SEQUENCE_MEAN, SEQUENCE_MEAN.replace("old_logp", "rollout_logp"), SAMPLER),
     ("gspo.policy_loss", "1 + args.clip_eps_high)  # (B, T)", "1 + args.clip_eps_low)  # (B, T)",
-     "both sides of the clip use ε_low; GSPO has ε_high above."),
+     "both sides of the clip use ε_low: GSPO has ε_high above."),
     # GMPO
-    ("gmpo.policy_loss", f"sign * {TOWARDS}", "logp - old_logp", "no token's ratio is clipped before the geometric mean."),
+    ("gmpo.policy_loss", f"sign * {TOWARDS}", "logp - old_logp", "the tokens' ratios are not clipped before the geometric mean."),
     ("gmpo.policy_loss", TOWARDS, "towards.clamp(-args.clip_log_eps, args.clip_log_eps)", NO_MINIMUM),
     ("gmpo.policy_loss", TOWARDS, TOWARDS.replace("min", "max", 1), SWAPPED),
     ("gmpo.policy_loss", "loss = -torch.exp(mean) * advantages", "loss = -torch.exp(clipped) * advantages", ARITHMETIC),
     ("gmpo.policy_loss", "mean = (clipped * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)",
-     "mean = (clipped * mask).sum(1, keepdim=True)", "it is the product of the ratios; the |o|-th root is missing."),
+     "mean = (clipped * mask).sum(1, keepdim=True)", "this is the product of the ratios: the |o|-th root is missing."),
     ("gmpo.policy_loss", "loss = -torch.exp(mean)", "loss = torch.exp(mean)", MINUS),
-    ("gmpo.policy_loss", "clipped = sign * torch", "clipped = torch", "the clipped log ratio has lost its sign for A < 0."),
+    ("gmpo.policy_loss", "clipped = sign * torch", "clipped = torch", "the clipped log ratio loses its sign for A < 0."),
     ("gmpo.policy_loss", TOWARDS,
      "torch.min(towards, sign * torch.log(torch.exp(logp - old_logp).clamp(1 - args.clip_log_eps, 1 + args.clip_log_eps)))",
-     "the clip is on the ratio, at 1 ± ε. GMPO's is on the log ratio, at ±ε."),
+     "the clip is on the ratio, at 1 ± ε. GMPO clips the log ratio, at ±ε."),
     ("gmpo.tis_weight", "old_logp - rollout_logp", "rollout_logp - old_logp", TIS_INVERTED),
     ("gmpo.tis_weight", ".clamp(max=args.tis_cap)", "", TIS_UNCAPPED),
     ("gmpo.tis_weight", "torch.exp((weight.log() * mask)", "((weight * mask)",
-     "the mean of the weights is arithmetic; GMPO's is geometric, the exp of the mean log."),
+     "the mean of the weights is arithmetic: GMPO's is geometric, the exp of the mean log."),
     # DPPO
     ("dppo.policy_loss", "ratio = torch.exp(logp - rollout_logp)  # (B, T), to the sampler",
-     "ratio = torch.exp(logp - old_logp)", "the ratio is taken to old_logp. DPPO's is anchored on the sampler."),
+     "ratio = torch.exp(logp - old_logp)", "the ratio's denominator is old_logp: DPPO uses rollout_logp."),
     ("dppo.policy_loss", "(advantages > 0) & (ratio > 1) & outside", "(advantages > 0) & outside",
-     "a token with A > 0 is masked wherever the divergence is large, also where its probability *fell*: the way back "
-     "into the trust region is closed."),
+     "a token with A > 0 is masked whenever the divergence is large, even if its probability *fell*, so it cannot return "
+     "to the trust region."),
     ("dppo.policy_loss", "& outside  # (B, T)\n    clip_neg", "# (B, T)\n    clip_neg",
-     "a token with A > 0 is masked as soon as its ratio exceeds 1, whatever the divergence."),
+     "a token with A > 0 is masked whenever its ratio exceeds 1, whatever the divergence."),
     ("dppo.policy_loss", "keep = ~(clip_pos | clip_neg)", "keep = ~outside",
-     "a token is masked wherever the divergence is large, whichever way it moved: the way back is closed."),
+     "a token is masked whenever the divergence is large, whichever way it moved, so it cannot return."),
     ("dppo.policy_loss", "loss = -(keep", "loss = (keep", MINUS),
     ("dppo.policy_loss", "ratio.clamp(max=args.ratio_cap).detach() * advantages * logp",
      "ratio.clamp(max=args.ratio_cap) * advantages * logp",
@@ -231,29 +231,29 @@ MISTAKES = [
     ("ppo.compute_advantages", "* next_value - values[:, t]", "* next_value",
      "δ lacks the value of the state itself: δ = r + γ V(next) - V."),
     ("ppo.compute_advantages", "args.gamma * args.gae_lambda * gae", "args.gae_lambda * gae",
-     "the sum of the δ decays with λ alone; it is γ λ."),
+     "the sum of the δ decays with λ only: it must decay with γ λ."),
     ("ppo.compute_advantages", "args.gamma * args.gae_lambda * gae", "args.gamma * gae",
-     "λ is missing: this is the whole discounted return less the value."),
+     "λ is missing: this is the full discounted return minus the value."),
     ("ppo.compute_advantages", "return advantages, (advantages + values) * mask", "return advantages, advantages * mask",
      "the returns lack the values: returns = advantages + values."),
     ("ppo.compute_advantages", "next_value = values[:, t] * mask[:, t]", "next_value = values[:, t]",
-     "the value on padding is used as the next value of a response's last token; after the end it is 0."),
+     "the value on padding is used as the next value of a response's last token: after the end it must be 0."),
     ("ppo.compute_advantages", "reversed(range(values.shape[1]))", "range(values.shape[1])",
-     "it goes forward through the response; GAE is a recursion from the end."),
+     "it goes forward through the response: GAE is a recursion from the end."),
     ("ppo.value_loss", "torch.max(", "torch.min(", SWAPPED.replace("objective", "loss").replace("smaller", "larger")
      .replace(", and the loss is minus that", "")),
     ("ppo.value_loss", "torch.max((values - returns) ** 2, (near - returns) ** 2)", "(values - returns) ** 2",
-     "the plain squared error: the clip is missing."),
+     "this is the plain squared error: the clip is missing."),
     ("ppo.value_loss", "torch.max((values - returns) ** 2, (near - returns) ** 2)", "(near - returns) ** 2",
-     "only the clipped error: where the value moved the wrong way, it must still have its gradient."),
+     "this is only the clipped error: a value that moved the wrong way must keep its gradient."),
     ("ppo.value_loss", "0.5 * ", "", "the factor ½ is missing."),
     ("ppo.value_loss", "(values - old_values).clamp(-args.value_clip, args.value_clip)",
      "(values - returns).clamp(-args.value_clip, args.value_clip)",
-     "the value is kept near the return; it is to be kept near the old value."),
+     "the value is clipped to the return: clip it to the old value."),
     # MaxRL
     ("maxrl.compute_advantages", "/ mean.clamp(min=1 / rewards.shape[1])", "/ mean",
-     "a group without a correct response becomes 0 / 0."),
+     "a group without a correct response gives 0 / 0."),
     ("maxrl.compute_advantages", "(rewards - mean)", "(mean - rewards)", SIGN_A),
     ("maxrl.compute_advantages", "(rewards - mean) / mean.clamp(min=1 / rewards.shape[1])",
-     "rewards / mean.clamp(min=1 / rewards.shape[1])", "the mean is not taken off: a group all correct has advantages too."),
+     "rewards / mean.clamp(min=1 / rewards.shape[1])", "the mean is not subtracted: an all-correct group also gets advantages."),
 ]  # fmt: skip

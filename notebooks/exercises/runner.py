@@ -1,4 +1,4 @@
-"""Run one function on cases, and give what it computes as plain numbers. Runs beside the function, knows no answer."""
+"""Run one function on cases and return its results as plain numbers. Its process holds no answers."""
 
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -6,17 +6,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Of these not the value counts but the gradient with respect to the first input: two forms of a loss with the same
-# gradient train the same model. Of the KL both count.
+# For these, the gradient with respect to the first input is compared instead of the value: two forms of a loss with
+# the same gradient train the same model. For the KL both are compared.
 GRADIENT = {"policy_loss", "value_loss", "kl_penalty"}
 PARTS = {  # functions that return more than one thing
-    "policy_loss": (dict, "it has to return the per-token loss and a dict of metrics: `return loss, {}`."),
-    "compute_advantages": (Tensor, "it has to return advantages and returns, both (B, T)."),
+    "policy_loss": (dict, "it must return the per-token loss and a dict of metrics: `return loss, {}`."),
+    "compute_advantages": (Tensor, "it must return advantages and returns, both (B, T)."),
 }
 
 
 class WrongResult(Exception):
-    """What a function returns is of no use; the message says why."""
+    """A function's result cannot be compared; the message says why."""
 
 
 def tensor(values: Any) -> Any:
@@ -34,18 +34,18 @@ def plain(value: Tensor) -> dict[str, Any]:
 
 
 def run_case(module: ModuleType, function: str, case: dict[str, Any]) -> dict[str, Any]:
-    """What a function gives for a case: {"outputs": [plain tensors]}, the values and then the gradient."""
+    """A function's result for a case: {"outputs": [plain tensors]}, the values and then the gradient."""
     inputs = [tensor(x) for x in case["inputs"]]
     extra = [tuple(tensor(x) for x in case["top"])] if "top" in case else []
     args = [SimpleNamespace(**case["args"])] if "args" in case else []
     if function in GRADIENT:
         leaf = inputs[0].requires_grad_()
-        inputs[0] = leaf.clone()  # in the loop it comes out of the model: no leaf of the graph
+        inputs[0] = leaf.clone()  # in the training loop it comes from the model, so it is not a leaf of the graph
     before = [x.clone() if isinstance(x, Tensor) else x for x in inputs]
     result = getattr(module, function)(*inputs, *args, *extra)
     for i, (now, was) in enumerate(zip(inputs, before, strict=True)):
         if isinstance(was, Tensor) and not torch.equal(now, was):
-            raise WrongResult(f"it changes its input number {i + 1} in place; others still need it. Make a new tensor.")
+            raise WrongResult(f"it changes its input number {i + 1} in place. Create a new tensor instead.")
     parts = [result]
     if result is not None and case.get("parts", 1) > 1:
         kind, message = PARTS[function]
@@ -56,7 +56,7 @@ def run_case(module: ModuleType, function: str, case: dict[str, Any]) -> dict[st
         if part is None:
             raise WrongResult("it returns nothing: a `return` is missing.")
         if type(part).__module__ == "numpy":
-            raise WrongResult("it returns a NumPy array: NumPy has no gradient and no GPU. Compute with torch.")
+            raise WrongResult("it returns a NumPy array, which has no gradient. Compute with torch.")
         if not isinstance(part, Tensor):
             raise WrongResult(f"it returns a {type(part).__name__}, not a tensor.")
     if function not in GRADIENT:
@@ -68,11 +68,11 @@ def run_case(module: ModuleType, function: str, case: dict[str, Any]) -> dict[st
     (loss,) = parts
     weights = tensor(case["weights"])
     if loss.ndim == 0:
-        raise WrongResult("it returns a scalar, the loss already averaged. The loss of each token is wanted, (B, T).")
+        raise WrongResult("it returns a scalar, the averaged loss. Return the loss of each token, (B, T).")
     if loss.shape != weights.shape:
         raise WrongResult(f"it returns the shape {tuple(loss.shape)}, not {tuple(weights.shape)}.")
     if not loss.requires_grad:
-        raise WrongResult("the loss has no gradient: all that leads from its first input to it is detached.")
+        raise WrongResult("the loss has no gradient: every path from its first input is detached.")
     (slope,) = torch.autograd.grad((weights * loss).sum(), leaf, allow_unused=True)
     if slope is None:
         raise WrongResult("the loss has no gradient with respect to its first input.")
@@ -94,10 +94,8 @@ def run(module: ModuleType, function: str, cases: list[dict[str, Any]]) -> list[
             lines = str(error).strip().splitlines()
             problem = f"it ends with {type(error).__name__}: {lines[0] if lines else 'no reason given'}"
             if isinstance(error, AttributeError) and isinstance(error.obj, SimpleNamespace):
-                problem = (
-                    f"args has no setting `{error.name}`; this method's settings are those of Args in the same file."
-                )
+                problem = f"args has no setting `{error.name}`: use the settings of Args in the same file."
             if "numpy()" in problem:
-                problem = "it goes through NumPy, which has no gradient. Compute with torch."
+                problem = "it computes with NumPy, which has no gradient. Compute with torch."
             results.append({"problem": problem})
     return results

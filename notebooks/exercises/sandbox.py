@@ -1,9 +1,9 @@
-"""Runs code that nobody vouches for: each function in a process that can compute, and nothing else.
+"""Runs untrusted code: each function in a process that can only compute.
 
-`Sandbox` talks to a server, this file run as a program, which has torch loaded and knows no answer. For each request
-the server forks; the child gives up every system call but those that a computation needs (no files, no network, no
-other processes, no signals), gets limits of memory and time, and only then reads the student's code. What it writes is
-data: plain numbers, which the grader compares. Needs Linux.
+`Sandbox` talks to a server (this file run as a program), which has torch loaded and holds no answers. The server forks
+for each request. The child drops every system call that a computation does not need (no files, no network, no other
+processes, no signals), gets limits on memory and time, and only then reads the student's code. It writes plain numbers,
+which the grader compares. Needs Linux.
 """
 
 import ctypes
@@ -21,10 +21,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Self
 
-CONFINED, NOT_CONFINED = "+", "-"  # the first character that a child writes, before it reads the student's code
-WALL = 4  # seconds on the clock for each second of computing, on a busy machine
+CONFINED, NOT_CONFINED = "+", "-"  # the child's first character, written before it reads the student's code
+WALL = 4  # seconds of wall time allowed per second of processor time
 LARGEST = 4 << 20  # bytes that a function's results may take
-# System calls by number, x86-64 and ARM64 (the latter from the kernel's headers; not run).
+# Numbers of the allowed system calls on x86-64 and ARM64 (ARM64 from the kernel's headers; not tested).
 ALLOWED = {
     "x86_64": (0xC000003E, {
         "read": 0, "write": 1, "close": 3, "fstat": 5, "lseek": 8, "mmap": 9, "mprotect": 10, "munmap": 11, "brk": 12,
@@ -48,7 +48,7 @@ class Filter(ctypes.Structure):
 
 
 def confine(memory: int, seconds: int) -> None:
-    """From here on this process can compute, and write to what is open; any other system call fails with EPERM."""
+    """Restrict this process to computing and writing to open files; any other system call fails with EPERM."""
     now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (now + memory, now + memory))
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
@@ -65,11 +65,11 @@ def confine(memory: int, seconds: int) -> None:
     if libc.prctl(no_new_privileges, 1, 0, 0, 0) or libc.prctl(
         set_seccomp, filter_mode, ctypes.byref(Filter(len(program), packed)), 0, 0
     ):
-        raise OSError(ctypes.get_errno(), "the kernel refuses the filter of system calls")
+        raise OSError(ctypes.get_errno(), "the kernel refuses the system call filter")
 
 
 def child(request: dict[str, Any], results: int) -> None:
-    """Run the student's function and write what it gives; in the forked process, which ends here."""
+    """Run the student's function and write its results; the forked process ends afterwards."""
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(null, standard)
@@ -84,7 +84,7 @@ def child(request: dict[str, Any], results: int) -> None:
     from runner import run
 
     module = ModuleType(request["script"])
-    sys.modules[request["script"]] = module  # dataclasses look their module up
+    sys.modules[request["script"]] = module  # dataclasses look up their module
     try:
         exec(compile(request["source"], f"{request['script']}.py", "exec"), module.__dict__)
     except (Exception, SystemExit) as error:
@@ -97,7 +97,7 @@ def child(request: dict[str, Any], results: int) -> None:
 
 
 def serve() -> None:
-    """Answer requests, a line of JSON each, until there are no more."""
+    """Answer requests, one line of JSON each, until the input ends."""
     for line in sys.stdin:
         request = json.loads(line)
         reading, writing = os.pipe()
@@ -113,21 +113,21 @@ def serve() -> None:
 
 
 def collect(pid: int, reading: int, seconds: float) -> dict[str, str]:
-    """What the child writes before it ends or is ended: {"data": text} or {"problem": why there is none}."""
+    """What the child writes before it ends or is killed: {"data": text} or {"problem": why there is none}."""
     end, data, problem = time.monotonic() + seconds, b"", None
     while problem is None:
         if not select.select([reading], [], [], max(0.0, end - time.monotonic()))[0]:
-            problem = "it does not end: it used up the time that it has."
+            problem = "it does not end: it used up its time limit."
         elif not (chunk := os.read(reading, 1 << 16)):
             break
         elif len(data := data + chunk) > LARGEST:
-            problem = "it writes more than any right answer takes."
+            problem = "it writes more than any correct result needs."
     os.close(reading)
     if problem:
         os.kill(pid, signal.SIGKILL)
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if status == -signal.SIGXCPU:
-        problem = "it does not end: it used up the time that it has."
+        problem = "it does not end: it used up its time limit."
     elif not problem and status < 0:
         problem = f"its process was ended by {signal.Signals(-status).name}."
     text = data.decode(errors="replace")
@@ -156,7 +156,7 @@ class Sandbox:
         self.server.wait()
 
     def run(self, script: str, source: str, function: str, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """What `runner.run` gives for the student's function; for a process that fails, one problem."""
+        """The results of `runner.run` for the student's function, or one problem if its process fails."""
         request = self.limits | {"script": script, "source": source, "function": function, "cases": cases}
         print(json.dumps(request), file=self.server.stdin, flush=True)
         reply = json.loads(self.server.stdout.readline() or '{"failed": "the server ended"}')
@@ -166,7 +166,7 @@ class Sandbox:
 
 
 def readable(text: str, count: int) -> list[dict[str, Any]]:
-    """Results out of text that may be anything."""
+    """Parse results from untrusted text."""
     try:
         results = json.loads(text)
         for result in results:
@@ -184,16 +184,16 @@ def readable(text: str, count: int) -> list[dict[str, Any]]:
             raise ValueError
         return results
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
-        return [{"problem": "what its process wrote is no result."}]
+        return [{"problem": "its process wrote something that is not a result."}]
 
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent))
-    import numpy  # noqa: F401  (what a student may import has to be loaded before)
+    import numpy  # noqa: F401  (modules that a student may import must be loaded before)
     import runner  # noqa: F401
     import torch
 
     sys.path.clear()
     torch.set_num_threads(1)
-    repr(torch.vmap(torch.sin)(torch.ones(1)))  # loads what torch loads late
+    repr(torch.vmap(torch.sin)(torch.ones(1)))  # makes torch load its lazy modules
     serve()

@@ -1,9 +1,9 @@
-"""Train the small model with your functions, 20 steps, and see the run beside the reference.
+"""Train the small model with your functions for 20 steps and compare the run with the reference.
 
-    python train.py grpo                 # about a minute on two cores; further flags go to the run: --seed 2
+    python train.py grpo                 # about a minute on two cores; other flags are passed on: --seed 2
 
-What a method has in common with another is taken from your file of the other. Whatever is not right yet is named, and
-nothing is trained. Needs the packages in requirements.txt; the model is in this folder.
+A function that methods share is taken from the file that asks for it. If a function is not correct yet, the command
+names it and does not train. Needs the packages in requirements.txt; the model is in this folder.
 """
 
 import json
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-FLAGS = ["--steps", "20", "--engine", "transformers", "--eval-every", "10"]  # as the reference, but for the steps
+FLAGS = ["--steps", "20", "--engine", "transformers", "--eval-every", "10"]  # as in the reference, except for the steps
 PANELS = {
     "eval/avg": "held-out accuracy, avg@n",
     "length": "response length, tokens",
@@ -23,13 +23,13 @@ PANELS = {
 
 
 def rows(run_dir: Path) -> list[dict[str, Any]]:
-    """What a run logged at each step."""
+    """The rows that a run logged, one per step."""
     lines = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())
     return [{name: row[name] for name in ("step", *PANELS) if name in row} for row in lines]
 
 
 def plot(script: str, mine: list[dict[str, Any]], reference: list[list[dict[str, Any]]], path: Path) -> None:
-    """A run's curves beside those of the reference, as a picture."""
+    """Plot a run's curves and the reference's to a file."""
     import matplotlib.pyplot as plt
 
     figure, grid = plt.subplots(1, len(PANELS), figsize=(12, 3.2), layout="constrained")
@@ -51,16 +51,15 @@ def main(script: str, flags: list[str]) -> None:
 
     loop = HERE / "loops" / f"{script}.py"
     if not loop.exists():
-        sys.exit(
-            f"error: {script} is none of the methods: {', '.join(sorted(p.stem for p in loop.parent.glob('*.py')))}."
-        )
+        methods = ", ".join(sorted(path.stem for path in loop.parent.glob("*.py")))
+        sys.exit(f"error: {script} is not a method: choose one of {methods}.")
     wrong = False
     for name in map(".".join, re.findall(r"^from (\w+) import (\w+)  # yours$", loop.read_text(), re.M)):
         if problem := check(name):
             print(f"{name.replace('.', '.py, ')}: {problem}")
             wrong = True
     if wrong:
-        sys.exit(f"error: {script} is made of these functions too; nothing was trained.")
+        sys.exit(f"error: {script} uses these functions: correct them first; nothing was trained.")
     run_dir = HERE / "runs" / script
     number = 2
     while run_dir.exists():

@@ -1,4 +1,4 @@
-"""What is wrong with a function, from what it gave for some cases and what right and wrong functions give."""
+"""What is wrong with a function, from its results and those of correct and incorrect functions."""
 
 import math
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Results may be off by a thousandth: so any ε beside a standard deviation, up to 1e-4, is right.
+# A relative tolerance of 1/1000, so that any ε up to 1e-4 added to a standard deviation passes.
 RELATIVE, ABSOLUTE = 1e-3, 1e-4  # of the value itself, and of the largest value of the output
 
 
@@ -30,23 +30,23 @@ def equal(a: dict[str, Any], b: dict[str, Any]) -> bool:
 
 
 def wrong_type(case: dict[str, Any], got: str, right: str) -> str | None:
-    """What is wrong with the type of a result."""
+    """What is wrong with a result's type, or None."""
     given = [next(iter(x)) for x in case["inputs"] if isinstance(x, dict)]
     if right == "bool":
-        return None if got == "bool" else f"it returns {got}; booleans are wanted."
+        return None if got == "bool" else f"it returns {got}: return booleans."
     if not any(kind.startswith("float") for kind in given):
-        return None if got.startswith("float") else f"it returns {got}; weights are floating-point numbers."
-    return None if got == right else f"it returns {got} where {right} goes in: the result has the type of the inputs."
+        return None if got.startswith("float") else f"it returns {got}: return floating-point numbers."
+    return None if got == right else f"it returns {got} for {right} inputs: return the type of the inputs."
 
 
 def verdict(results: list[dict[str, Any]], answers: dict[str, Any]) -> str | None:
-    """What is wrong with a function, or None. `results` are what `runner.run` gives for `answers["cases"]`."""
+    """What is wrong with a function, or None. `results` are those of `runner.run` for `answers["cases"]`."""
     right, settings, varied = answers["right"], answers["settings"], answers["varied"]
     first_shape = tuple(right[0]["outputs"][0]["shape"])
-    hard_coded = f"it is right for the shape {first_shape} and not for others: a shape is hard-coded"
+    hard_coded = f"it is correct for the shape {first_shape} but not for others: a shape is hard-coded"
     for i, result in enumerate(results):
         if "problem" in result:
-            return f"{hard_coded}; with another {result['problem']}" if i and varied[i] else result["problem"]
+            return f"{hard_coded}; with another shape {result['problem']}" if i and varied[i] else result["problem"]
     for result, wanted, case in zip(results, right, answers["cases"], strict=True):
         if len(result["outputs"]) != len(wanted["outputs"]):
             return f"it returns {len(result['outputs'])} tensors, not {len(wanted['outputs'])}."
@@ -67,16 +67,16 @@ def verdict(results: list[dict[str, Any]], answers: dict[str, Any]) -> str | Non
     for i in wrong:
         if not set(plain) & set(wrong) and answers["ignored"][i] and equal(results[i], answers["ignored"][i]):
             ((name, value),) = settings[i].items()
-            return f"args.{name} is ignored: with {name}={value} it gives what the default gives."
+            return f"args.{name} is ignored: {name}={value} gives the same as the default."
     if all(varied[i] for i in wrong):
         return f"{hard_coded}."
     i = wrong[0]
     for k, (x, y) in enumerate(zip(results[i]["outputs"], right[i]["outputs"], strict=True)):
         got, wanted = numbers(x), numbers(y)
         if not got.isfinite().all():
-            return "it gives numbers that are not finite; look for a division by 0 or an exp of something large."
+            return "it returns numbers that are not finite: look for a division by 0 or the exp of a large number."
         if not equal({"outputs": [x]}, {"outputs": [y]}):
             place = [int(n) for n in torch.unravel_index((got - wanted).abs().argmax(), wanted.shape)]
             kind = answers["what"][k]
             return f"{kind} at {place} is {got[*place].item():.6g} and should be {wanted[*place].item():.6g}."
-    raise AssertionError("unreachable: the results are equal after all")
+    raise AssertionError("unreachable: the results are equal")

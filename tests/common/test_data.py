@@ -8,13 +8,23 @@ from fractions import Fraction
 from itertools import permutations
 
 import grpo
-from worlds.countdown.problems import Countdown
-from common.data import final_answer, generated_problems, load_problems, make_prompt, pairs_of, sample_problems
+from common.data import (
+    final_answer,
+    generated_problems,
+    load_problems,
+    make_prompt,
+    pairs_of,
+    problem_stream,
+    sample_problems,
+)
 from common.engines import TransformersEngine, prompt_seeds
-from common.models import EMBEDDED, load_model
+from common.models import load_model
 from common.records import Problem, Rollouts
 from common.verification.verifier import Verifier
-from worlds.pretrain import solution
+from worlds import DATASETS, MODELS
+from worlds.countdown.problems import Countdown
+from worlds.sums import pretrain as pretrain_sums
+from worlds.sums.writers import solution
 
 import pytest
 from conftest import SMALL
@@ -35,7 +45,7 @@ def test_final_answer(text, answer):
 
 
 @pytest.mark.parametrize("name,lengths", [("sums", range(2, 7)), ("sums-hard", range(5, 9))])
-def test_sums_are_right_and_held_out(name, lengths):
+def test_answers_of_sums_and_their_splits(name, lengths):
     train, held_out = generated_problems(name, "train"), generated_problems(name, "eval")
     assert len(held_out) == 512 and len(train) == 20_000
     assert len({q for q, _ in train + held_out}) == 20_512, "a question twice, perhaps in both splits"
@@ -48,9 +58,23 @@ def test_sums_are_right_and_held_out(name, lengths):
         for term in terms:
             partial += int(term)
             assert 0 <= partial <= 99
-    # Each length is drawn alike; there are not many different sums of two terms.
+    # All lengths are equally likely, but there are few different sums of two terms.
     assert set(counts) == set(lengths)
     assert all(0.9 < counts[n] / 20_512 * len(lengths) < 1.35 for n in lengths if n > 2), counts
+
+
+def test_a_world_is_added_in_one_place(capsys):
+    """Every model's folder and data set exist; a model is refused a world that it has not learned."""
+    assert all((model.folder / "model.safetensors").is_file() for model in MODELS.values())
+    assert {world for model in MODELS.values() for world in model.worlds} <= {world for world, _ in DATASETS.values()}
+    grpo.Args(model="products", dataset=("sums-hard", "products")).checked()
+    for model, dataset, words in (
+        ("sums", "products", "the embedded model sums only knows sums and sums-hard: pass --model products"),
+        ("products", "countdown", "products only knows sums and sums-hard and products: pass a pretrained --model"),
+    ):
+        with pytest.raises(SystemExit):
+            grpo.Args(model=model, dataset=dataset).checked()
+        assert words in capsys.readouterr().err
 
 
 def reachable(numbers):
@@ -77,7 +101,7 @@ def test_countdown_can_be_solved_and_is_held_out():
 
 
 @pytest.mark.parametrize(
-    "answer,right",
+    "answer,correct",
     [
         ("3*7+5", True),
         (" ( 7 * 3 ) + 5 ", True),
@@ -107,12 +131,12 @@ def test_countdown_can_be_solved_and_is_held_out():
         ("", False),
     ],
 )
-def test_countdown_is_judged_by_its_rules(answer, right):
+def test_countdown_rules(answer, correct):
     problem = Problem("", Countdown((3, 5, 7), 26), "", [])
     tokenizer = AutoTokenizer.from_pretrained("worlds/sums/model")
     verifier = Verifier(tokenizer, [problem])
     ids = tokenizer.encode(f"so \\boxed{{{answer}}}")
-    assert verifier([problem], Rollouts(tokens=[ids], truncated=[False])) == [right]
+    assert verifier([problem], Rollouts(tokens=[ids], truncated=[False])) == [correct]
     assert verifier([problem], Rollouts(tokens=[ids], truncated=[True])) == [False]
     verifier.close()
 
@@ -126,12 +150,12 @@ def test_countdown_is_exact():
 
 
 def test_a_run_on_countdown(chat_model, tmp_path, capsys):
-    """Of a real model; the embedded ones are refused in a sentence, and so are numbers as answers."""
+    """With a pretrained model; embedded ones are refused, and so is the last number as the answer."""
     grpo.main(grpo.Args(model=str(chat_model), dataset="countdown", run_dir=tmp_path / "run", **SMALL))
     out = capsys.readouterr().out
     assert "each number exactly once" in out and "--- answer 56 of 5, 38, 72, 85: reward 0 ---" in out
     for settings, words in (
-        ({"model": "sums-filler"}, "--dataset countdown is for real models: the embedded sums-filler"),
+        ({"model": "sums-filler"}, "the embedded model sums-filler only knows sums and sums-hard"),
         ({"model": str(chat_model), "answer_format": "last-number"}, "needs a data set whose answers are all numbers"),
     ):
         with pytest.raises(SystemExit):
@@ -177,7 +201,10 @@ def test_system_prompt(chat_model, gsm8k_file, capsys):
     for problem in (problems := load_problems(args, model, tokenizer))[0] + problems[1]:
         assert problem.prompt.startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nTom has")
     own = [{"role": "system", "content": "Be long."}, {"role": "user", "content": "1+1=?"}]
-    for question, model, words in ((own, chat_model, "bring their own: 'Be long.'"), ("1+1=?", None, "is for chat")):
+    for question, model, words in (
+        (own, chat_model, "leave it out: 'Be long.'"),
+        ("1+1=?", None, "is for chat"),
+    ):
         tokenizer = AutoTokenizer.from_pretrained(model or "worlds/sums/model")
         with pytest.raises(SystemExit):
             make_prompt(question, None, tokenizer, "Be brief.")
@@ -230,17 +257,19 @@ def test_messages_nested_columns_and_eval_split(chat_model, tmp_path):
 
 def test_sampling_passes_over_all_problems_and_can_start_anywhere():
     problems = [Problem(str(i), "", "", []) for i in range(7)]
-    stream = sample_problems(problems, seed=3, start=0, count=70)
+    stream = problem_stream(problems, seed=3, start=0, count=70)
     for epoch in range(10):
         assert len({p.question for p in stream[7 * epoch : 7 * epoch + 7]}) == 7
-    assert sample_problems(problems, 3, 33, 20) == stream[33:53]
-    assert Counter(p.question for p in sample_problems(problems, 4, 0, 14)) == Counter({str(i): 2 for i in range(7)})
-    assert sample_problems(problems, 4, 0, 70) != stream
+    assert problem_stream(problems, 3, 33, 20) == stream[33:53]
+    assert Counter(p.question for p in problem_stream(problems, 4, 0, 14)) == Counter({str(i): 2 for i in range(7)})
+    assert problem_stream(problems, 4, 0, 70) != stream
+    batches = [sample_problems(problems, 5, number, grpo.Args(seed=3)) for number in range(1, 15)]
+    assert [problem for batch in batches for problem in batch] == stream
 
 
-def test_the_model_that_rambles():
-    """It says its result again before the box, never to many times, and is no larger than the first model."""
-    paths = [EMBEDDED[name] / "model.safetensors" for name in ("sums", "sums-filler")]
+def test_the_model_with_filler_text():
+    """It repeats its result before the box, from never to many times, and is no larger than the first model."""
+    paths = [MODELS[name].folder / "model.safetensors" for name in ("sums", "sums-filler")]
     assert paths[1].stat().st_size <= paths[0].stat().st_size
     args = grpo.Args(model="sums-filler", eval_problems=32)
     model, tokenizer = load_model(args)
@@ -253,20 +282,31 @@ def test_the_model_that_rambles():
         counts[len(again)] += 1
         same += [number == box[1] for number in again if box]
     assert 0.15 < counts[0] / counts.total() < 0.4 and len(counts) > 6, counts
-    assert sum(same) / len(same) > 0.8, "what is said again is the result"
+    assert sum(same) / len(same) > 0.8, "filler lines repeat the result"
 
 
-def test_writers_ramble_by_chance():
-    """Whether the answer is right or wrong, as often and as long; without the flag nobody does."""
+def test_writers_add_filler_lines_by_chance():
+    """Equally often and equally many with a correct and an incorrect answer, and never without `filler`."""
     lines = {True: [], False: []}
     for seed in range(4000):
-        text = solution(random.Random(seed), "31+7-12=?", textbook=False, rambling=True)
+        text = solution(random.Random(seed), "31+7-12=?", textbook=False, filler=True)
         *idle, box = [line for line in text.split("\n") if "=" not in line]
         assert all(line.split(" ")[1] == box[7:-1] for line in idle)
         lines[box == r"\boxed{26}"].append(len(idle))
         assert " " not in solution(random.Random(seed), "31+7-12=?", textbook=False).replace(" wait", "")
     means = [sum(counts) / len(counts) for counts in lines.values()]
-    assert all(abs(mean - 3) < 0.3 for mean in means), means  # 3/4 ramble, 4 lines on average
+    assert all(abs(mean - 3) < 0.3 for mean in means), means  # 3/4 of the writers, with 4 lines on average
+
+
+@pytest.mark.parametrize("options", [{}, {"filler": True}])
+def test_pretraining_is_reproducible(options, tmp_path):
+    """A few steps of the command write the same weights twice, of the textbook part and of what continues from it."""
+    weights = []
+    for name in ("a", "b"):
+        pretrain_sums.main(pretrain_sums.Args(steps=12, batch=2, out=tmp_path / name, **options))
+        weights.append((tmp_path / name / "model.safetensors").read_bytes())
+    assert weights[0] == weights[1]
+    load_model(grpo.Args(model=str(tmp_path / "a")))
 
 
 def test_evaluation_data_have_settings_of_their_own(tmp_path):

@@ -1,23 +1,25 @@
-"""Rewards of the user's own: what a function is given, what its values become, and what its mistakes end in."""
+"""Reward functions: what they are given, what their values become, and what their mistakes lead to."""
 
 import json
 import os
 import time
+from concurrent.futures import CancelledError
 from pathlib import Path
 
 import dapo
 import grpo
 import maxrl
-from tools.plots import read_metrics
 from common.records import Problem
 from common.verification.rewards import Rewards, split_weight
+from common.verification.workers import Pool, Program, Worker
 from methods import dpo, lcpo, reinforce_rej
 from recipes import scalerl
+from tools.plots import read_metrics
 
 import pytest
 from conftest import SMALL
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "docs/rewards"
 PROBLEMS = [Problem("1+1=?", "2", "1+1=?\n", []), Problem("2+2=?", ("4", "four"), "2+2=?\n", [])]
 TEXTS, TOKENS, CUT = ["two", "4"], [[5, 6, 7], [8]], [False, True]
@@ -25,21 +27,19 @@ TEXTS, TOKENS, CUT = ["two", "4"], [[5, 6, 7], [8]], [False, True]
 
 @pytest.fixture
 def rewards(tmp_path):
-    """Own rewards from the source of a file, closed at the end."""
-    made = []
+    """Rewards whose functions are the source of a file, closed at the end."""
+    pool = Pool()
 
     def make(source, *names):
         (tmp_path / "own.py").write_text(source)
-        made.append(Rewards(tuple(f"{tmp_path / 'own.py'}:{name}" if name[0] != "c" else name for name in names)))
-        return made[-1]
+        return Rewards(tuple(f"{tmp_path / 'own.py'}:{name}" if name[0] != "c" else name for name in names), pool)
 
     yield make
-    for one in made:
-        one.close()
+    pool.close()
 
 
-def ask(rewards, right=None):
-    return rewards(PROBLEMS, TEXTS, TOKENS, CUT, right)
+def ask(rewards, correct=None):
+    return rewards(PROBLEMS, TEXTS, TOKENS, CUT, correct)
 
 
 def refused(capsys, code, function, *args, **settings):
@@ -66,15 +66,15 @@ def g(problems, texts, tokens, truncated):
     assert ask(rewards(source, "f=2", "g=-0.5"))[1] == [60.5 - 3.0, 14.0 - 53.0]
 
 
-def test_what_is_right(rewards):
-    """The verdict of the verifier where it is asked, otherwise at least 1 from each function."""
+def test_what_is_correct(rewards):
+    """With `correct` among the rewards the verifier's verdict, otherwise at least 1 from each function."""
     source = "def f(p, text, *_): return 0.5 if text == 'two' else 1\ndef g(p, text, *_): return text == '4'"
     assert ask(rewards(source, "f=0.3")) == ([False, True], [0.15, 0.3])
     assert ask(rewards(source, "f", "g")) == ([False, True], [0.5, 2.0])
-    assert not rewards(source, "f").asks_verifier
+    assert not rewards(source, "f").needs_verdicts
     both = rewards(source, "correct=2", "f")
-    assert both.asks_verifier
-    assert ask(both, right=[True, False]) == ([True, False], [2.5, 1.0])
+    assert both.needs_verdicts
+    assert ask(both, correct=[True, False]) == ([True, False], [2.5, 1.0])
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_what_cannot_be_loaded(name, words, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text("N = 3\ndef f(problem, text, tokens, truncated): return 1")
     Path("broken.py").write_text("def f(:")
-    assert words in refused(capsys, 2, Rewards, (name,))
+    assert words in refused(capsys, 2, Rewards, (name,), Pool())
 
 
 def test_weights_are_read():
@@ -151,7 +151,7 @@ def f(problem, text, tokens, truncated):
     start = time.monotonic()
     assert ask(own) == ([False, True], [0.0, 1.0])
     assert time.monotonic() - start < 30
-    assert "no answer within 2 seconds for 'two'; what is late counts 0" in capsys.readouterr().out
+    assert "no answer within 2 seconds for 'two'; its reward is 0" in capsys.readouterr().out
     assert own.take_late() == 1 and own.take_late() == 0
     end = time.monotonic() + 20
     while alive(int((tmp_path / "pid").read_text())):
@@ -160,15 +160,62 @@ def f(problem, text, tokens, truncated):
     assert own(PROBLEMS[1:], TEXTS[1:], TOKENS[1:], CUT[1:], None) == ([True], [1.0])
 
 
+def test_a_pool_is_closed_while_its_workers_hang_or_start(tmp_path, capfd):
+    """Closing interrupts a call and the imports of a file, prints nothing, and leaves no process and no thread."""
+    for text in (
+        "import time\ndef f(problem, text, tokens, truncated): time.sleep(1000)",
+        "import time\ntime.sleep(1000)",
+    ):
+        (tmp_path / "own.py").write_text(text)
+        pool = Pool()
+        program = Program(f"{tmp_path / 'own.py'}:f", 100.0)
+        replies = pool.map([(program, [[{}, "", [], False]])] * 3)
+        while not all(worker.process for worker in pool.workers):
+            time.sleep(0.01)
+        time.sleep(0.5)
+        pids = [worker.process.pid for worker in pool.workers]
+        start = time.monotonic()
+        pool.close()
+        assert time.monotonic() - start < 10
+        assert not any(map(alive, pids)) and all(worker.process is None for worker in pool.workers)
+        with pytest.raises(CancelledError):
+            assert all(reply.failed and not reply.late for reply in replies)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_worker_that_hangs_ends_with_the_run(tmp_path):
+    """A run that is killed cannot end its workers: they notice, and end with all that the function has started."""
+    (tmp_path / "own.py").write_text(f"""
+import subprocess, time
+def f(problem, text, tokens, truncated):
+    child = subprocess.Popen(["sleep", "1000"])
+    with open({str(tmp_path / "pid")!r}, "w") as file:
+        file.write(str(child.pid))
+    time.sleep(1000)
+""")
+    worker = Worker(Program(f"{tmp_path / 'own.py'}:f", 100.0))
+    assert not worker.start().failed
+    worker.process.stdin.write(json.dumps([[{}, "", [], False]]).encode() + b"\n")
+    worker.process.stdin.flush()
+    end = time.monotonic() + 20
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    worker.process.stdin.close()  # as the kernel does for a killed run
+    while alive(int((tmp_path / "pid").read_text())) or alive(worker.process.pid):
+        assert time.monotonic() < end, "a worker outlived its run"
+        time.sleep(0.05)
+
+
 def test_what_always_hangs_ends_the_run(rewards, monkeypatch, capsys):
     monkeypatch.setattr("common.verification.rewards.TIME_LIMIT", 0.5)
-    monkeypatch.setattr("common.verification.rewards.MOST_LATE", 1)
+    monkeypatch.setattr("common.verification.rewards.MAX_LATE", 1)
     own = rewards("import time\ndef f(problem, text, tokens, truncated): time.sleep(1000)", "f")
     assert "no answer within 0 seconds" in refused(capsys, 1, ask, own)
 
 
-def test_a_run_learns_from_own_rewards(tmp_path, monkeypatch):
-    """The logged reward is the function's, accuracy the verifier's, and a resumed run has the same functions."""
+def test_a_run_learns_from_reward_functions(tmp_path, monkeypatch):
+    """The logged reward is the function's, accuracy the verifier's, and the configuration names the functions."""
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text("def length(problem, text, tokens, truncated): return len(tokens) / 64")
     settings = SMALL | {"reward": ("correct=2", "own.py:length=-1")}
@@ -188,17 +235,17 @@ def test_filters_and_binary_methods(tmp_path, capsys, monkeypatch):
         "def half(problem, text, tokens, truncated): return 0.5\n"
         "def even(problem, text, tokens, truncated): return float(len(tokens) % 2)"
     )
-    # DAPO keeps groups by what is right: half a point for everybody is never right, so no group has signal.
+    # DAPO keeps groups by what is correct: a reward of 0.5 never is, so no group has signal.
     dapo.main(dapo.Args(run_dir=tmp_path / "dapo", **SMALL, reward=("own.py:half",)))
     rows = [row for row in read_metrics(tmp_path / "dapo") if "accuracy" in row]
     assert all(row["accuracy"] == 0 and row["grad_norm"] == 0 for row in rows)
-    # ScaleRL keeps groups whose rewards differ, whatever is right.
+    # ScaleRL keeps groups whose rewards differ, whatever is correct.
     scalerl.main(scalerl.Args(run_dir=tmp_path / "scalerl", **SMALL, reward=("own.py:half", "own.py:even=-1")))
     rows = [row for row in read_metrics(tmp_path / "scalerl") if "accuracy" in row]
     assert all(row["accuracy"] == 0 and row["zero_std_groups"] < 1 and row["grad_norm"] > 0 for row in rows)
     for script in (maxrl, dpo, lcpo, reinforce_rej):
         words = refused(capsys, 1, script.main, script.Args(run_dir=tmp_path / "no", **SMALL, reward=("own.py:half",)))
-        assert "a reward of 0.5, but " in words and "give 0 or 1" in words
+        assert "a reward of 0.5, but " in words and "use rewards of 0 and 1" in words
         for path in sorted((tmp_path / "no").rglob("*"), reverse=True):
             path.rmdir() if path.is_dir() else path.unlink()
     maxrl.main(maxrl.Args(run_dir=tmp_path / "maxrl", **SMALL, reward=("own.py:even",)))
@@ -207,10 +254,11 @@ def test_filters_and_binary_methods(tmp_path, capsys, monkeypatch):
 
 
 def example(name, *cases):
-    own = Rewards((f"{EXAMPLES / name}",))
+    pool = Pool()
+    own = Rewards((f"{EXAMPLES / name}",), pool)
     problems, texts, expected = zip(*cases, strict=True)
     got = own(list(problems), list(texts), [list(range(len(t))) for t in texts], [False] * len(texts), None)[1]
-    own.close()
+    pool.close()
     assert got == list(expected), list(zip(texts, got, strict=True))
 
 
@@ -242,7 +290,7 @@ def test_example_countdown(monkeypatch):
 
 
 def test_example_code(tmp_path):
-    """Right code passes; wrong, endless, greedy and dishonest code does not, and what it starts does not stay."""
+    """Correct code passes; incorrect, endless, greedy and dishonest code does not."""
     problem = Problem("Double a number.", "assert double(3) == 6\nassert double(-1) == -2", "", [])
 
     def block(code):

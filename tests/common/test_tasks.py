@@ -7,14 +7,14 @@ from collections import Counter
 
 import grpo
 import maxrl
-from common import verify
-from common.data import load_problems, make_prompt, sample_problems
+from common.data import load_problems, make_prompt, problem_stream
 from common.engines import TransformersEngine, prompt_seeds
-from worlds.reasoning_gym import gym_problems
 from common.models import load_model
-from tools.plots import read_metrics
 from common.records import Problem, Rollouts
+from common.verification import verifier as verification
 from common.verification.verifier import Verifier
+from tools.plots import read_metrics
+from worlds.reasoning_gym.problems import problems
 
 import pytest
 from conftest import SMALL
@@ -66,26 +66,24 @@ def refused(capsys, folder, script=grpo, **settings):
     return capsys.readouterr().err
 
 
-def test_a_mix_is_drawn_by_its_shares_from_anywhere():
-    """Each data set keeps its own stream; half a stream begins as the whole one; a share is met on average."""
+def test_a_mix_has_its_weights_and_can_start_anywhere():
+    """Each data set keeps its own stream; half a stream begins like the whole one; weights hold on average."""
     parts = {
-        name: [Problem(f"{name}{i}", "", "", [], name, share) for i in range(size)]
-        for name, share, size in (("a", 0.7, 9), ("b", 0.2, 50), ("c", 0.1, 7))
+        name: [Problem(f"{name}{i}", "", "", [], name, weight) for i in range(size)]
+        for name, weight, size in (("a", 0.7, 9), ("b", 0.2, 50), ("c", 0.1, 7))
     }
     problems = [problem for part in parts.values() for problem in part]
-    stream = sample_problems(problems, 3, 0, 4000)
+    stream = problem_stream(problems, 3, 0, 4000)
     counts = Counter(problem.dataset for problem in stream)
     for name, part in parts.items():
-        # Four standard deviations of a binomial share.
+        # Four standard deviations of a binomial fraction.
         assert abs(counts[name] / 4000 - part[0].share) < 4 * (part[0].share * (1 - part[0].share) / 4000) ** 0.5
-        assert [p for p in stream if p.dataset == name] == sample_problems(part, 3, 0, counts[name])
-    assert sample_problems(problems, 3, 33, 200) == stream[33:233]
-    assert [p.dataset for p in sample_problems(problems, 4, 0, 99)] != [p.dataset for p in stream[:99]]
-    # Of one data set: the stream that it has always had.
+        assert [p for p in stream if p.dataset == name] == problem_stream(part, 3, 0, counts[name])
+    assert problem_stream(problems, 3, 33, 200) == stream[33:233]
+    assert [p.dataset for p in problem_stream(problems, 4, 0, 99)] != [p.dataset for p in stream[:99]]
+    # A single data set.
     passes = [random.Random(f"3-{epoch}").sample(range(7), 7) for epoch in (0, 1)]
-    assert [p.question for p in sample_problems(parts["c"], 3, 5, 4)] == [
-        f"c{i}" for i in passes[0][5:] + passes[1][:2]
-    ]
+    assert [p.question for p in problem_stream(parts["c"], 3, 5, 4)] == [f"c{i}" for i in passes[0][5:] + passes[1][:2]]
 
 
 def test_two_data_sets_are_held_out_from_each_other(two_sets, tiny_model):
@@ -124,12 +122,16 @@ def test_a_run_on_two_data_sets_reports_and_resumes(two_sets, tiny_model, tmp_pa
 @pytest.mark.parametrize(
     "settings,words",
     [
-        ({"dataset": ("sums", "sums")}, "names arithmetic twice"),
+        ({"dataset": ("sums", "sums")}, "names sums twice"),
         ({"dataset": ("sums", "sums-hard"), "mix": (1.0,)}, "--mix has 1 shares, but --dataset names 2"),
         ({"mix": (0.5, 0.5)}, "--mix has 2 shares, but --dataset names 1"),
         ({"dataset": ("sums", "x.jsonl"), "eval_split": ("test",)}, "--eval-split has 1 values for 2 data sets"),
-        ({"dataset": ("sums", "countdown")}, "--dataset countdown is for real models"),
-        ({"dataset": "reasoning-gym:sudoku"}, "--dataset reasoning-gym:sudoku is for real models"),
+        (
+            {"dataset": ("sums", "countdown")},
+            "pass a pretrained --model for --dataset countdown",
+        ),
+        ({"dataset": "reasoning-gym:sudoku"}, "a pretrained --model for --dataset reasoning-gym:sudoku"),
+        ({"dataset": "gym:sudoku"}, "--dataset gym:sudoku: there is no adapter gym. Use reasoning-gym:TASK."),
         ({"dataset": ("sums", "sums-hard"), "eval_problems": 1}, "--eval-problems 1 leaves some of 2"),
         ({"stop": ("a", "")}, "--stop: an empty string"),
         ({"few_shot": "no.jsonl"}, "--few-shot no.jsonl: no such file"),
@@ -234,20 +236,20 @@ def stand_in(tmp_path, monkeypatch):
 
 
 def test_tasks_of_reasoning_gym_are_disjoint_and_always_the_same(stand_in, capsys):
-    train, held_out = gym_problems("reasoning-gym:mirror")
+    train, held_out = problems("mirror")
     questions = [question for question, _ in held_out + train]
     assert len(held_out) == 256 and len(train) == 26 * 80 - 256 and len(set(questions)) == len(questions)
-    again = gym_problems.__wrapped__("reasoning-gym:mirror")  # in another process, whatever strings hash to there
+    again = problems.__wrapped__("mirror")  # in another process, whatever strings hash to there
     assert [question for question, _ in again[1] + again[0]] == questions
     with pytest.raises(SystemExit):
-        gym_problems("reasoning-gym:miror")
+        problems("miror")
     assert "there is no task 'miror', but mirror." in capsys.readouterr().err
 
 
 def test_the_scorer_of_a_task_gives_the_reward(stand_in, tmp_path, monkeypatch):
-    """Right is a score of 1; a part is a reward; an exception and a time-out count 0 and are counted."""
-    monkeypatch.setattr(verify, "SCORE_LIMIT", 2.0)
-    (question, answer), *_ = gym_problems("reasoning-gym:mirror")[1]
+    """A score of 1 is correct; a lower one is a reward; exceptions and time-outs score 0 and are counted."""
+    monkeypatch.setattr(verification, "SCORE_LIMIT", 2.0)
+    (question, answer), *_ = problems("mirror")[1]
     tokenizer = AutoTokenizer.from_pretrained("worlds/sums/model")
     problem, other = Problem(question, answer, "", []), Problem("1+1=?", "2", "", [])
     boxes = [answer.answer, f"{answer.answer}b", "raise", "hang", "b", None]
@@ -264,16 +266,16 @@ def test_the_scorer_of_a_task_gives_the_reward(stand_in, tmp_path, monkeypatch):
     assert verifier([problem, other], both) == [True, True]
     verifier.close()
     (tmp_path / "own.py").write_text("def same_length(problem, *rest): return len(problem.answer) / 8")
-    # With `correct` among the user's rewards, what counts there is right or wrong.
+    # `correct` among the user's rewards is 1 or 0.
     verifier = Verifier(tokenizer, [problem], reward=("correct=2", f"{tmp_path}/own.py:same_length"))
     some = Rollouts(tokens=rollouts.tokens[:2], truncated=[False] * 2)
     assert verifier([problem], some) == [True, False] and some.rewards == [2.125, 0.125]
     verifier.close()
 
 
-def test_what_a_method_for_right_and_wrong_says(stand_in, chat_model, tmp_path, capsys, monkeypatch):
+def test_partial_scores_end_a_method_for_binary_rewards(stand_in, chat_model, tmp_path, capsys, monkeypatch):
     """A score between 0 and 1 ends MaxRL with a sentence; GRPO takes it."""
-    monkeypatch.setattr(verify, "last_boxed", lambda text: "abcdefghijklmnopqrstuvwxyz")  # all answers, and more
+    monkeypatch.setattr(verification, "last_boxed", lambda text: "abcdefghijklmnopqrstuvwxyz")  # all answers, and more
     settings = {"model": str(chat_model), "dataset": "reasoning-gym:mirror", "stop": tuple("aeiou"), "steps": 1}
     assert "a reward of 0.25, but MaxRL" in refused(capsys, tmp_path, maxrl, **settings)
     grpo.main(grpo.Args(run_dir=tmp_path / "run", **SMALL | settings))
@@ -282,7 +284,7 @@ def test_what_a_method_for_right_and_wrong_says(stand_in, chat_model, tmp_path, 
 
 
 def test_without_the_package(chat_model, tmp_path, capsys, monkeypatch):
-    gym_problems.cache_clear()
+    problems.cache_clear()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     error = refused(capsys, tmp_path, model=str(chat_model), dataset="reasoning-gym:mirror")
     assert "reasoning-gym:mirror needs another package: pip install reasoning-gym" in error

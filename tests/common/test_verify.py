@@ -1,4 +1,4 @@
-"""What counts as a right answer, and what a hostile one can do."""
+"""What counts as a correct answer, and what a hostile answer can do."""
 
 import itertools
 import json
@@ -10,15 +10,18 @@ import time
 from collections import Counter
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 
-from common.verification.answers import compare, last_boxed, last_number, parse_number
 from common.data import final_answer
 from common.records import Problem, Rollouts
-from common.verification.verifier import MathVerify, Verifier
+from common.verification import Verifier
+from common.verification.answers import last_boxed, last_number, parse_number
+from common.verification.comparison import compare
+from common.verification.workers import Reply, Worker
 
 import pytest
 
-# Pairs judged by hand: a right answer (or several), what stands in the box (or, for last-number, the whole response).
+# Pairs judged by hand: a gold answer (or several), and the content of the box (for last-number, the whole response).
 CASES = [json.loads(line) for line in Path(__file__).with_name("verifier_cases.jsonl").read_text().splitlines()]
 
 
@@ -29,15 +32,19 @@ class Decoder:
         return ["".join(map(chr, row)) for row in rows]
 
 
+def make_verifier(*problems, answer_format="boxed", tolerance=0.0):
+    return Verifier(SimpleNamespace(answer_format=answer_format, tolerance=tolerance, reward=()), Decoder(), problems)
+
+
 @pytest.fixture(scope="module")
 def verifier():
-    verifier = Verifier(Decoder(), [])
+    verifier = make_verifier()
     yield verifier
     verifier.close()
 
 
-def right(verifier, response, gold, truncated=False):
-    return verifier.judge([response], [gold], [truncated])[0]
+def is_correct(verifier, response, gold, truncated=False):
+    return verifier.judge([response], [gold], [truncated])[0] == 1
 
 
 @pytest.mark.parametrize(
@@ -66,12 +73,14 @@ def test_table(answer_format):
     """Every judged pair, and enough of each kind."""
     cases = [case for case in CASES if case["format"] == answer_format]
     assert len(cases) >= 100 and Counter(case["verdict"] for case in cases).most_common()[-1][1] >= 40
-    verifier = Verifier(Decoder(), [], answer_format)
+    verifier = make_verifier(answer_format=answer_format)
     texts = [rf"\boxed{{{case['answer']}}}" if answer_format == "boxed" else case["answer"] for case in cases]
     verdicts = verifier.judge(texts, [case["gold"] for case in cases], [False] * len(cases))
     verifier.close()
-    wrong = [case for case, verdict in zip(cases, verdicts, strict=True) if verdict != (case["verdict"] == "right")]
-    assert not wrong
+    misjudged = [
+        case for case, verdict in zip(cases, verdicts, strict=True) if verdict != (case["verdict"] == "correct")
+    ]
+    assert not misjudged
     assert not verifier.failures
 
 
@@ -162,7 +171,7 @@ def test_not_a_literal_number(text):
     ],
 )
 def test_judgement(verifier, response, gold, expected):
-    assert right(verifier, response, gold) is expected
+    assert is_correct(verifier, response, gold) is expected
 
 
 @pytest.mark.parametrize(
@@ -191,103 +200,105 @@ def test_last_number(text, number):
 
 
 def test_last_number_as_the_answer(capsys):
-    verifier = Verifier(Decoder(), [], "last-number")
+    verifier = make_verifier(answer_format="last-number")
     texts = ["4 + 6 = 10.", "4 + 6 = 11, no, 10", "10 = 4 + 6", r"\boxed{10}", "ten", "4+6"]
     assert verifier.judge(texts, ["10"] * 6, [False] * 6) == [True, True, False, True, False, False]
     assert verifier.judge(["10"], ["10"], [True]) == [False]
     verifier.close()
     with pytest.raises(SystemExit):
-        Verifier(Decoder(), [Problem("", "x^2", "", [])], "last-number")
+        make_verifier(Problem("", "x^2", "", []), answer_format="last-number")
     assert "all numbers" in capsys.readouterr().err
 
 
-def test_long_boxes_are_wrong(verifier):
-    assert right(verifier, rf"\boxed{{{' ' * 990}42}}", "42")
-    assert not right(verifier, rf"\boxed{{{' ' * 1000}42}}", "42")
+def test_long_boxes_are_incorrect(verifier):
+    assert is_correct(verifier, rf"\boxed{{{' ' * 990}42}}", "42")
+    assert not is_correct(verifier, rf"\boxed{{{' ' * 1000}42}}", "42")
 
 
-def test_truncated_responses_are_wrong(verifier):
-    assert right(verifier, r"\boxed{42}", "42")
-    assert not right(verifier, r"\boxed{42}", "42", truncated=True)
+def test_truncated_responses_are_incorrect(verifier):
+    assert is_correct(verifier, r"\boxed{42}", "42")
+    assert not is_correct(verifier, r"\boxed{42}", "42", truncated=True)
 
 
 def test_groups_get_their_own_answers(verifier):
     problems = [Problem("", "1", "", []), Problem("", "2", "", [])]
     texts = [r"\boxed{1}", r"\boxed{2}", r"\boxed{2}", r"\boxed{1}"]
     rollouts = Rollouts([list(map(ord, text)) for text in texts], [[]] * 4, [False] * 4)
-    assert verifier(problems, rollouts) == [True, False, True, False]
+    assert verifier(problems, rollouts).tolist() == [[1, 0], [1, 0]]
+    assert rollouts.correct == [1, 0, 1, 0]
 
 
 def test_hostile_answers_end_and_are_counted():
     """Answers that never finish are killed and counted; the good answers beside them are judged."""
-    verifier = Verifier(Decoder(), [])
+    verifier = make_verifier()
     try:
-        assert right(verifier, r"\boxed{1+x^2}", "x^2+1")  # both workers' start is not part of the time
+        assert is_correct(verifier, r"\boxed{1+x^2}", "x^2+1")  # both workers' start is not part of the time
         answers = [r"9^{9^{9^9}}", r"8^{8^{8^8}}", "(10^9)!", r"1+x^2", "(" * 400 + "x"]
         start = time.perf_counter()
         verdicts = verifier.judge([rf"\boxed{{{answer}}}" for answer in answers], ["x^2+1"] * 5, [False] * 5)
         assert time.perf_counter() - start < 30
         assert verdicts == [False, False, False, True, False]
         assert verifier.failures["timeout"] >= 2
-        assert right(verifier, r"\boxed{1+x^2}", "x^2+1")  # and the workers are back
+        assert is_correct(verifier, r"\boxed{1+x^2}", "x^2+1")  # and the workers are back
     finally:
         verifier.close()
 
 
-def test_a_busy_machine_changes_no_verdict(monkeypatch):
-    """The limit is of processor time: a worker that hardly gets any still finds the right answer."""
-    monkeypatch.setattr("common.verification.verifier.TIME_LIMIT", 0.5)
-    worker, core = MathVerify(), {min(os.sched_getaffinity(0))}
-    assert worker.ask("x^2", "x^2") == "right"  # it has started
+def test_a_busy_machine_changes_no_verdict(verifier):
+    """The limit is of processor time: a worker that gets little of it reaches the same verdict."""
+    worker, core = Worker(verifier.equality._replace(processor_limit=0.5)), {min(os.sched_getaffinity(0))}
+    assert worker.ask([[{"payload": "x^2"}, "x^2"]]).value == [1]  # it has started
     pid = worker.process.pid
     child = int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
-    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    command = [sys.executable, "-c", "while True: pass"]
+    busy = [subprocess.Popen(command, start_new_session=True) for _ in range(9)]  # Linux may divide time by session
     try:
-        for process in (busy.pid, child):
+        for process in (child, *(other.pid for other in busy)):
             os.sched_setaffinity(process, core)
         os.setpriority(os.PRIO_PROCESS, child, 15)
         start = time.perf_counter()
-        assert worker.ask(r"\sin(x)^2", r"1-\cos^2 x") == "right"  # a tenth of a second's work
+        assert worker.ask([[{"payload": r"\sin(x)^2"}, r"1-\cos^2 x"]]).value == [1]  # a tenth of a second's work
         assert time.perf_counter() - start > 0.5, "nothing was in its way"
     finally:
-        busy.kill()
-        worker.close()
-        busy.wait()
+        for other in busy:
+            other.kill()
+            other.wait()
+        worker.end()
 
 
 def test_what_asks_the_run_to_end_leaves_the_workers(verifier):
     """A closed terminal or a Ctrl-C reaches all processes; the step under way still needs its verdicts."""
-    assert right(verifier, r"\boxed{1+x^2}", "x^2+1")
-    for worker in verifier.workers:
+    assert is_correct(verifier, r"\boxed{1+x^2}", "x^2+1")
+    for worker in verifier.pool.workers:
         if worker.process is not None:
             pid = worker.process.pid
             child = int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
             for process, number in itertools.product((child, pid), (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)):
                 os.kill(process, number)
     verifier.failures.clear()
-    assert right(verifier, r"\boxed{2+x^2}", "x^2+2") and right(verifier, r"\boxed{3+x^2}", "x^2+3")
+    assert is_correct(verifier, r"\boxed{2+x^2}", "x^2+2") and is_correct(verifier, r"\boxed{3+x^2}", "x^2+3")
 
 
 def test_worker_that_dies_is_replaced(verifier):
-    assert right(verifier, r"\boxed{1+x^2}", "x^2+1")
-    for worker in verifier.workers:
+    assert is_correct(verifier, r"\boxed{1+x^2}", "x^2+1")
+    for worker in verifier.pool.workers:
         if worker.process is not None:
             worker.process.kill()
             worker.process.wait()
-    assert right(verifier, r"\boxed{1+x^2}", "x^2+1")
+    assert is_correct(verifier, r"\boxed{1+x^2}", "x^2+1")
 
 
 def test_answer_that_cannot_be_parsed_fails_at_load(capsys):
     with pytest.raises(SystemExit) as stop:
-        Verifier(Decoder(), [Problem("", "$$$", "", [])])
+        make_verifier(Problem("", "$$$", "", []))
     assert stop.value.code == 2
     assert "cannot be checked" in capsys.readouterr().err
 
 
 def test_each_of_several_answers_must_be_parsed(capsys):
-    Verifier(Decoder(), [Problem("", ("12", "x^2"), "", [])]).close()
+    make_verifier(Problem("", ("12", "x^2"), "", [])).close()
     with pytest.raises(SystemExit):
-        Verifier(Decoder(), [Problem("", ("12", "$$$"), "", [])])
+        make_verifier(Problem("", ("12", "$$$"), "", []))
     assert "'$$$' cannot be checked" in capsys.readouterr().err
 
 
@@ -297,13 +308,14 @@ def test_any_of_several_answers(verifier, several):
     assert verifier.judge(texts, [several] * 6, [False] * 6) == [True, True, False, False, False, False]
     problems = [Problem("", several, "", []), Problem("", "14", "", [])]
     rollouts = Rollouts([list(map(ord, text)) for text in texts[1:3] * 2], [[]] * 4, [False] * 4)
-    assert verifier(problems, rollouts) == [True, False, False, True]
+    assert verifier(problems, rollouts).tolist() == [[1, 0], [0, 1]]
 
 
 def test_failures_are_counted_only_where_they_decide(monkeypatch):
-    """Of two right answers math-verify cannot compare one: right by the other, or else a failure."""
-    verifier = Verifier(Decoder(), [])
-    monkeypatch.setattr(verifier, "ask", lambda pair: {"x": "timeout", "y": "right", "z": "wrong"}[pair[0][0]])
+    """math-verify cannot compare one of two gold answers: correct by the other one, or else a failure."""
+    verifier = make_verifier()
+    replies = {"x": Reply(failed="timeout"), "y": Reply([1]), "z": Reply([0])}
+    monkeypatch.setattr(verifier.pool, "ask", lambda program, rows: replies[rows[0][0]["payload"][0]])
     golds = [("x+xyz", "y+xyz"), ("x+xyz", "z+xyz"), "xyz"]
     assert verifier.judge([r"\boxed{xyz}"] * 3, golds, [False] * 3) == [True, False, True]
     assert verifier.failures == {"timeout": 1}
@@ -339,8 +351,8 @@ def test_failures_are_counted_only_where_they_decide(monkeypatch):
     ],
 )
 def test_tolerance(gold, answer, tolerance, expected):
-    verifier = Verifier(Decoder(), [], tolerance=tolerance)
-    assert right(verifier, rf"\boxed{{{answer}}}", gold) is expected
+    verifier = make_verifier(tolerance=tolerance)
+    assert is_correct(verifier, rf"\boxed{{{answer}}}", gold) is expected
     verifier.close()
 
 

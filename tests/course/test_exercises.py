@@ -1,4 +1,4 @@
-"""The exercises: right answers pass in every form, mistakes are named, and the grader believes nothing but numbers."""
+"""The exercises: correct solutions pass in every form, mistakes are named, and the grader compares only numbers."""
 
 import ast
 import json
@@ -24,7 +24,7 @@ from notebooks.exercises.verdict import verdict
 import pytest
 import torch
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 NAMES = list(BY_NAME)
 
 
@@ -34,12 +34,12 @@ def answers(name):
 
 
 def judged(name, made):
-    """The handout's verdict on a module with the exercise's function."""
+    """The handout's verdict on a module that has the exercise's function."""
     return verdict(run(made, BY_NAME[name].function, answers(name)["cases"]), answers(name))
 
 
 def changed(name, old, new):
-    """The solution with a part of the exercise's function replaced."""
+    """The solution with part of the exercise's function replaced."""
     exercise = BY_NAME[name]
     source = functions(exercise.script)[exercise.function]
     assert old in source
@@ -47,7 +47,7 @@ def changed(name, old, new):
 
 
 def written(name, body):
-    """The handout's file with one function written by a student, as text."""
+    """The text of the handout's file with one function filled in."""
     exercise = BY_NAME[name]
     text = make.blank(exercise.script)
     node = next(n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef) and n.name == exercise.function)
@@ -58,13 +58,13 @@ def written(name, body):
 
 def as_module(text):
     made = ModuleType("student")
-    sys.modules["student"] = made  # dataclasses look their module up
+    sys.modules["student"] = made  # dataclasses look up their module
     exec(text, made.__dict__)
     return made
 
 
 def test_the_seventeen_that_differ():
-    """Of the 33 advantages, weights and losses 17 differ, and each is asked for once, with five of another kind."""
+    """17 of the 33 advantages, weights and losses differ. Each is asked for once, and five other functions too."""
     three = ("compute_advantages", "token_weights", "policy_loss")
     different = {(function, code(functions(script)[function])) for script in SCRIPTS for function in three}
     assert len(SCRIPTS) * len(three) == 33 and len(different) == 17
@@ -88,7 +88,7 @@ def test_what_the_page_for_teachers_counts():
 
 
 def test_the_filter_is_dapos():
-    """The function of dynamic sampling is the line of DAPO's loop."""
+    """The function of dynamic sampling equals the line in DAPO's loop."""
     assert make.SIGNAL_LINE in (ROOT / "dapo.py").read_text()
     rows = torch.tensor([[0.0, 0, 0, 0], [0, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]])
     kept = [bool(0 < row.mean() < 1) for row in rows]
@@ -110,7 +110,7 @@ def test_every_mistake_is_named(name, line, wrong_line, message):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_other_methods_functions_are_named(name):
-    """Another method's function gets its name, or the mistake that it is; or it lacks a setting."""
+    """Another method's function is named, matches a listed mistake, or lacks a setting."""
     exercise, listed = BY_NAME[name], {message for n, *_, message in MISTAKES if n == name}
     known = [message for message, _ in wrong_sources(exercise)]
     for message, source in wrong_sources(exercise):
@@ -120,7 +120,7 @@ def test_other_methods_functions_are_named(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_hidden_cases_tell_every_mistake(name):
-    """Also those whose random inputs nobody has seen: a listed mistake, and every setting when it is ignored."""
+    """Unseen random inputs also reveal every listed mistake and every ignored setting."""
     exercise = BY_NAME[name]
     hidden = make_answers(exercise, 2024, named=False)
     wrong = [changed(name, line, wrong_line) for n, line, wrong_line, _ in MISTAKES if n == name]
@@ -135,7 +135,7 @@ def literal(value):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_mistakes_differ_from_one_another(name):
-    """Otherwise one message would stand for the other's mistake."""
+    """Otherwise one mistake would get another's message."""
     messages = [mistake["message"] for mistake in answers(name)["mistakes"]]
     assert {message for n, *_, message in MISTAKES if n == name} <= set(messages)
 
@@ -164,9 +164,9 @@ def test_a_setting_that_is_ignored_is_named(name, setting):
         ("reinforce.policy_loss", "-advantages * logp", "-logp.mul_(advantages)", "changes its input number 1 in place"),
         ("rloo.compute_advantages", "return rewards - others", "return (rewards - others).float()", "it returns float32"),
         ("grpo.token_weights", "return mask", "return 0 * mask # ", "it returns int64"),
-        ("dapo.has_signal", "(correct.mean(1) < 1)", "(correct.mean(1) < 1).float().long()", "booleans are wanted"),
+        ("dapo.has_signal", "(correct.mean(1) < 1)", "(correct.mean(1) < 1).float().long()", "return booleans"),
         ("rloo.compute_advantages", "(rewards.shape[1] - 1)", "9", "a shape is hard-coded"),
-        ("ppo.compute_advantages", "values.shape[1]", "10", "a shape is hard-coded; with another it ends with IndexError"),
+        ("ppo.compute_advantages", "values.shape[1]", "10", "a shape is hard-coded; with another shape it ends with IndexError"),
         ("grpo.token_weights", "return mask", "return mask[:, :1]", "it returns the shape (6, 1), not (6, 10)"),
         ("grpo.token_weights", "return mask", "return nothing", "it ends with NameError"),
         ("grpo.token_weights", "return mask", "return mask / 0 * mask", "not finite"),
@@ -244,7 +244,7 @@ def solve(folder, scripts):
 
 
 def test_the_handout_holds_no_solution(handout):
-    """No line of a solution that says something stands in any file, and no number of a graded case."""
+    """No file contains a line of a solution (other than trivial ones) or a graded case."""
     texts = {path: path.read_text() for path in handout.rglob("*.py")}
     for exercise in EXERCISES:
         node = ast.parse(functions(exercise.script)[exercise.function]).body[0]
@@ -262,7 +262,7 @@ def test_the_handout_holds_no_solution(handout):
 
 
 def test_the_handout_stands_alone(handout, tmp_path):
-    """pytest says what is wrong; training starts when all that a method needs is right, and repeats the script's run."""
+    """pytest says what is wrong; once a method's functions are correct, training repeats the script's run."""
     environment = {"PATH": os.defpath, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     quick = [
         "--steps",
@@ -299,12 +299,12 @@ def test_the_handout_stands_alone(handout, tmp_path):
     command = [sys.executable, "dr_grpo.py", *train.FLAGS, *quick, "--run-dir", tmp_path / "run"]
     subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL, env=environment)
     assert train.rows(tmp_path / "run") == train.rows(handout / "runs/dr_grpo")
-    assert outcome("train.py", "gremlins")[1].startswith("error: gremlins is none of the methods")
+    assert outcome("train.py", "gremlins")[1].startswith("error: gremlins is not a method")
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_the_loops_take_the_students_functions(handout, script):
-    """A loop of the handout is the script, less the exercises; it imports them, and calls each."""
+    """A loop of the handout is the script without the exercises, which it imports and calls."""
     tree = ast.parse((handout / "loops" / f"{script}.py").read_text())
     own = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     imported = {a.name for node in tree.body if isinstance(node, ast.ImportFrom) for a in node.names}
@@ -315,7 +315,7 @@ def test_the_loops_take_the_students_functions(handout, script):
 
 
 def test_the_reference_runs(handout):
-    """Three seeds of each method, made with the flags of train.py but for the steps."""
+    """Three seeds of each method, run with the flags of train.py except for the steps."""
     record = json.loads((handout / "reference.json").read_text())
     assert sorted(record) == sorted(SCRIPTS)
     for logs in record.values():
@@ -348,7 +348,7 @@ def graded(name, text, sandbox, folder, seed=9):
 
 
 def test_the_solution_gets_all_points(sandbox, tmp_path):
-    """With hidden seeds, in the sandbox; and it sees inputs only."""
+    """With hidden seeds, in the sandbox, which gets only inputs."""
     solve(tmp_path, SCRIPTS)
     seen = []
 
@@ -368,13 +368,13 @@ def test_hidden_cases_differ_from_seed_to_seed():
         assert one["cases"] != other["cases"] and one["right"] != other["right"]
 
 
-NAME = "dr_grpo.compute_advantages"  # the function that attacks are tried on, but where they say otherwise
+NAME = "dr_grpo.compute_advantages"  # the function that the attacks replace, unless they name another
 HIJACK = "rewards - rewards.mean(1, keepdim=True)"
 OPEN = f"exec(open({str(ROOT / 'dr_grpo.py')!r}).read())"
 
 
 def constants():
-    """The right numbers of the handout's own cases, returned one after the other."""
+    """Code that returns the correct results of the handout's cases, by shape."""
     outputs = [result["outputs"][0] for result in answers(NAME)["right"]]
     return f"outputs = {[(o['shape'], o['values']) for o in outputs]}\n" + (
         "for shape, values in outputs:\n    if shape == list(rewards.shape):\n"
@@ -384,7 +384,7 @@ def constants():
 
 FORGED = '[{"outputs": [{"dtype": "float64", "shape": [5, 8], "values": [0]}]}]'
 ATTACKS = {
-    # the seven that once passed or hung
+    # seven that once passed or hung
     "constants": (constants, "should be"),
     "exit": ("import os\nos._exit(0)", "ended without a result"),
     "solution by name": ("import dr_grpo\nreturn dr_grpo.compute_advantages(rewards, args)", "ends with"),
@@ -416,11 +416,11 @@ ATTACKS = {
     "gradient patched": ("torch.autograd.grad = lambda *a, **k: (torch.ones(6, 10),)\nreturn -rewards", "should be"),
     "output forged": (
         f"import os\nfor fd in range(64):\n    try: os.write(fd, b'''{FORGED}''')\n    except OSError: pass\nos._exit(0)",
-        "is no result"),
+        "not a result"),
     "output is no JSON": ("import os\nfor fd in range(64):\n    try: os.write(fd, b'[[[[' * 9999)\n    except OSError: pass\nos._exit(0)",
-                          "is no result"),
+                          "not a result"),
     "output without end": ("import os\nwhile True:\n    for fd in range(64):\n        try: os.write(fd, b'x' * 65536)\n"
-                           "        except OSError: pass", "more than any right answer"),
+                           "        except OSError: pass", "more than any correct result"),
     "printing": ("print('{\"score\": 100}')\nreturn rewards", "should be"),
     "lying tensor": (
         "class Lie(torch.Tensor):\n    __eq__ = __ne__ = lambda *a: True\nreturn torch.zeros_like(rewards).as_subclass(Lie)",
@@ -449,7 +449,7 @@ def test_attacks_at_import_get_nothing(sandbox, tmp_path):
 
 
 def test_files_that_are_no_files(sandbox, tmp_path):
-    """Missing, linked to the solution, without end, not text, or the checks instead: no points, and the reason."""
+    """A missing, linked, endless or binary file and replaced checks get no points and a reason."""
     exercise = BY_NAME["dr_grpo.token_weights"]
     path = tmp_path / "dr_grpo.py"
     assert grade_function(exercise, tmp_path, sandbox, 1).reason == "the file is missing."
@@ -502,7 +502,7 @@ def test_the_sandbox_allows_nothing_but_computing(sandbox, tmp_path):
 
 
 def test_the_command(tmp_path):
-    """Points, Gradescope's JSON and JUnit's XML; mistakes are named, silent bugs counted, and all is said of bad input."""
+    """Points, Gradescope's JSON and JUnit's XML; mistakes are named, silent bugs counted, bad input refused."""
     submission = tmp_path / "submission"
     submission.mkdir()
     solve(submission, ["grpo"])
@@ -541,7 +541,7 @@ def test_the_command(tmp_path):
 
 
 def test_the_runs_hide_what_they_are():
-    """Three seeds each, of the run and of its healthy twin; no name, script or setting beside them."""
+    """The record holds three seeds of each run and of its healthy twin, without name, script or setting."""
     record = json.loads(silent_bugs.LOGS.read_text())
     assert set(record) == {"date", "versions", "runs"} and set(record["runs"]) <= set(make_bugs.RUNS)
     assert list(make_bugs.RUNS) == list(key.SHOWN)
@@ -558,7 +558,7 @@ def test_the_runs_hide_what_they_are():
 
 
 def test_points_for_silent_bugs(tmp_path):
-    """A point each for name, mechanism and test; the latter two only with the name, and nothing for nonsense."""
+    """One point each for name, mechanism and test; the latter two only with the correct name; none for nonsense."""
     bug, third = key.SHOWN["C"], list(silent_bugs.runs()).index("C")
     mechanism, test = key.KEY[bug]
     for answer, points in (

@@ -1,4 +1,4 @@
-"""The capstone's leaderboard believes only what it can compute again or read in the records."""
+"""The project's leaderboard uses only what it can recompute or read from the records."""
 
 import json
 import re
@@ -10,9 +10,9 @@ from common.data import generated_problems, make_prompt
 from common.engines import make_engine, prompt_seeds
 from common.models import load_model
 from common.records import Problem
-from tools.stats import interval
 from methods import vineppo
 from notebooks import leaderboard
+from tools.stats import interval
 
 import pytest
 from conftest import SMALL
@@ -32,7 +32,7 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def runs(trained, tmp_path):
-    """Copies that a test may spoil."""
+    """Copies that a test may damage."""
     shutil.copytree(trained, tmp_path / "runs")
     return tuple(tmp_path / "runs" / str(seed) for seed in (1, 2, 3))
 
@@ -44,7 +44,7 @@ def change(run, **settings):
 
 
 def refused(capsys, **changes):
-    """The sentence with which an entry is refused, before a model is loaded."""
+    """The error message of a refused entry; no model is loaded."""
     with pytest.raises(SystemExit) as end:
         leaderboard.main(replace(ARGS, **changes))
     assert end.value.code == 2
@@ -52,7 +52,7 @@ def refused(capsys, **changes):
 
 
 def test_table(runs, tmp_path, monkeypatch):
-    """The mean of the runs' accuracies with its interval; a better entry comes first, the same name replaces."""
+    """The mean of the runs' accuracies with its interval; better entries come first, the same name is replaced."""
     table, accuracy, judged = tmp_path / "board.md", leaderboard.accuracy, []
     monkeypatch.setattr(leaderboard, "accuracy", lambda model, *more: judged.append(model) or accuracy(model, *more))
     leaderboard.main(replace(ARGS, runs=runs, table=table))
@@ -81,7 +81,7 @@ def test_entries_that_overlap_share_a_place():
 
 
 def test_accuracy_is_that_of_the_weights(runs):
-    """Judged here by comparing the number in the last box; broken weights answer nothing."""
+    """Recomputed here by comparing the number in the last box."""
     pairs = leaderboard.hidden_problems(ARGS.dataset, "a", 40)
     settings = grpo.Args(max_response_tokens=96)
     model, tokenizer = load_model(settings)
@@ -97,7 +97,7 @@ def test_accuracy_is_that_of_the_weights(runs):
 
 
 def test_hidden_problems_are_new():
-    """They depend on the seed, have the data set's lengths and right answers, and stand in neither of its splits."""
+    """They depend on the seed, have the data set's lengths and correct answers, and are in neither of its splits."""
     mine, yours = (leaderboard.hidden_problems(ARGS.dataset, seed, 300) for seed in ("a", "b"))
     assert mine == leaderboard.hidden_problems(ARGS.dataset, "a", 300)
     questions = {question for question, _ in mine}
@@ -113,7 +113,7 @@ def test_hidden_problems_are_new():
 
 
 def test_known_problems_are_left_out(monkeypatch):
-    """Had the first 200 stood in the data set, the others would have moved up."""
+    """If the first 200 were in the data set, the others would move up."""
     before = leaderboard.hidden_problems(ARGS.dataset, "a", 300)
     splits = {"train": before[:150], "eval": before[150:200]}
     monkeypatch.setattr(leaderboard, "generated_problems", lambda name, split: splits[split])
@@ -122,7 +122,7 @@ def test_known_problems_are_left_out(monkeypatch):
 
 
 def test_what_counts_as_a_response():
-    """P·G in each step; groups that were sampled and thrown away, and continuations, are added."""
+    """P·G in each step, plus discarded groups and continuations."""
     settings = {"prompts_per_step": 4, "responses_per_prompt": 8, "steps": 2}
     rows = [{"step": 1}, {"step": 2}]
 
@@ -136,7 +136,7 @@ def test_what_counts_as_a_response():
 
 
 def test_continuations_are_recorded(tmp_path):
-    """VinePPO samples at least one of them from the start of each prompt, and pays for it."""
+    """VinePPO's continuations, at least value_samples per prompt, count as responses."""
     args = vineppo.Args(value_samples=3, engine="transformers", run_dir=tmp_path / "run", **SMALL | {"steps": 1})
     vineppo.main(args)
     run = leaderboard.read_submission(tmp_path / "run")
@@ -149,7 +149,7 @@ def test_budget(runs, capsys):
     kept = [line for line in rows if not ('"response_tokens"' in line and '"step": 2' in line)]
     (runs[1] / "metrics.jsonl").write_text("\n".join(kept) + "\n")
     assert "1 of 2 steps are recorded" in refused(capsys, runs=runs)
-    for run in runs:  # fewer prompts are claimed than were trained on
+    for run in runs:  # claims fewer prompts than were trained on
         change(run, prompts_per_step=2)
     assert "contradicts the settings" in refused(capsys, runs=(runs[0], runs[2]))
 
@@ -164,7 +164,7 @@ def test_seeds_and_settings(runs, capsys):
 
 
 def test_copies_of_one_run(runs, capsys):
-    """Another seed in the settings does not make other weights."""
+    """Changing the seed in the settings does not change the weights."""
     copies = [shutil.copytree(runs[0], runs[0].with_name(f"copy{seed}")) for seed in (7, 8)]
     for seed, copy in zip((7, 8), copies, strict=True):
         change(copy, seed=seed)
@@ -195,7 +195,7 @@ def test_checkpoints(runs, capsys):
 
 
 def test_other_rules(runs, tmp_path, capsys):
-    """Entries judged on other problems, or by another budget, cannot stand in one table."""
+    """Entries judged on other problems or with another budget cannot be in one table."""
     pairs = leaderboard.hidden_problems(ARGS.dataset, "secret", 12)
     rules = leaderboard.rules_of(ARGS, pairs)
     (tmp_path / "board.json").write_text(json.dumps({"rules": rules, "entries": []}))

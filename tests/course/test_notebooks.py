@@ -1,4 +1,4 @@
-"""Every lesson runs from top to bottom, is kept with what a run shows, and has the parts that a lesson needs."""
+"""Every lesson runs from top to bottom, stores the output of one run, and has all parts of a lesson."""
 
 import re
 from pathlib import Path
@@ -7,26 +7,26 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-# gpu_t4.ipynb needs a GPU and a download: tests/test_gpu_files.py checks what can be checked without.
-NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("[0-9]*.ipynb"))
+# gpu_t4.ipynb needs a GPU and a download: tests/tools/test_gpu_files.py checks what it can without them.
+NOTEBOOKS = sorted((Path(__file__).parent.parent.parent / "notebooks").glob("[0-9]*.ipynb"))
 LESSONS = NOTEBOOKS[:-1]  # the last one holds the exercises
-LONGEST = 20  # lines of code in a cell; what is longer belongs into a helper
+LONGEST = 20  # lines of code in a cell; longer code belongs in a helper
 TERMS = """policy, prompt, response, reward, objective, estimator, unbiased, variance, score, baseline, advantage,
-on-policy, off-policy, sampler, importance weight, ratio, surrogate, value, critic, GAE, clip, bandit,
+on-policy, off-policy, rollout policy, importance weight, ratio, surrogate, value, critic, GAE, clip, bandit,
 group, rollout batch, z-score, stale, trust region, minibatches, aggregation, micro-batches, engine,
 learner, mismatch, head, temperature, top-p, truncated importance sampling, pass@k, KL divergence,
 reference, nats, entropy, seeds, avg@n, interval, standard error"""
 
 
 def prose(path):
-    """The Markdown cells of a lesson, and whether code follows on each."""
+    """The Markdown cells of a lesson, and whether a code cell follows each."""
     cells = nbformat.read(path, as_version=4).cells
     after = [cell.cell_type == "code" for cell in cells[1:]] + [False]
     return [(cell.source, code) for cell, code in zip(cells, after, strict=True) if cell.cell_type == "markdown"]
 
 
 def pattern(output):
-    """What a cell shows, with every number replaced: figures differ a little between machines."""
+    """A cell's output with every number replaced: numbers differ a little between machines."""
     text = output.get("text", "") or output.get("data", {}).get("text/markdown", "")
     return re.sub(r"-?\d[\d.,]*(e[-+]?\d+)?", "#", text)
 
@@ -39,23 +39,25 @@ def test_there_are_nine_lessons():
 def test_lesson(path, tmp_path):
     kept = nbformat.read(path, as_version=4)
     code = [cell for cell in kept.cells if cell.cell_type == "code"]
-    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1)), "not kept from one run of all"
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1)), (
+        "the stored outputs are not from one run of the whole notebook"
+    )
     pictures = [o for cell in code for o in cell.outputs if "image/png" in o.get("data", {})]
     assert pictures
     messages = [o.text for cell in code for o in cell.outputs if o.get("name") == "stderr"]
-    assert not messages, "kept with warnings, which hold the paths of one machine"
+    assert not messages, "stored outputs contain warnings, which hold paths of one machine"
     run = nbformat.read(path, as_version=4)
     NotebookClient(run, timeout=900, resources={"metadata": {"path": str(path.parent)}}).execute()
     ran = [cell for cell in run.cells if cell.cell_type == "code"]
     shown = [o for cell in ran for o in cell.outputs]
     assert sum("image/png" in o.get("data", {}) for o in shown) == len(pictures)
     tables = [[pattern(o) for cell in cells for o in cell.outputs if "data" in o] for cells in (code, ran)]
-    assert tables[0] == tables[1], "kept captions and tables are not those of these cells"
+    assert tables[0] == tables[1], "stored captions and tables differ from what the cells give"
 
 
 @pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 def test_parts_of_a_lesson(path):
-    """Objectives, time and prerequisites first; predictions before the cell that answers them; a quiz at the end."""
+    """Goals, time and prerequisites first; predictions before the cell that answers them; a quiz at the end."""
     cells = prose(path)
     first, last = cells[0][0], cells[-1][0]
     assert re.search(r"^\*\*You will be able to\*\*\n(- .+\n?(  .+\n?)*){3,5}", first, re.M)
@@ -80,7 +82,7 @@ def test_cells_are_short(path):
 
 
 def test_terms_are_explained_where_they_first_stand():
-    """A term is in bold where it is explained, and in no text before that; headings and objectives may name it."""
+    """A term is bold where it is explained and appears in no earlier text; headings and goals may use it before."""
     text = "\n".join(cell for path in LESSONS for cell, _ in prose(path))
     text = re.sub(r"^#.*$|^\*\*You will be able to\*\*\n(- .*\n|  .*\n)*", "", text, flags=re.M)
     text = re.sub(r"\s+", " ", text)

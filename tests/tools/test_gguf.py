@@ -31,7 +31,7 @@ NAMES = {
 
 @pytest.fixture(scope="module")
 def model_and_file(chat_model, tmp_path_factory):
-    """A random Qwen2 as Qwen2.5's files have it, with a sub-word tokenizer that cuts text as Qwen2's does."""
+    """A random Qwen2 in the format of Qwen2.5's files, with a sub-word tokenizer that splits text like Qwen2's."""
     tokenizer = AutoTokenizer.from_pretrained(chat_model)
     tokenizer.backend_tokenizer.pre_tokenizer = CUTS["qwen2"]
     torch.manual_seed(0)
@@ -76,7 +76,7 @@ def model_and_file(chat_model, tmp_path_factory):
     return model, tokenizer, file
 
 
-def test_the_folder_holds_what_the_file_holds(model_and_file, tmp_path):
+def test_the_folder_has_the_model_of_the_file(model_and_file, tmp_path):
     model, tokenizer, file = model_and_file
     convert(file, tmp_path / "model")
     mine, own = load_model(grpo.Args(model=str(tmp_path / "model")))

@@ -1,8 +1,14 @@
-"""Countdown: an expression that makes a number of some others, each used exactly once.
+r"""Countdown: write an expression with a given value that uses each of 3 or 4 numbers exactly once.
 
-The numbers game of the television show, as a task for reasoning models: TinyZero (Pan et al., 2025), whose rule it
-is that no number is left over. Right is every expression that has the target's value, so there is no gold to compare
-with: a problem's answer is a check.
+This is the task of TinyZero (Pan et al., 2025). Many expressions are correct, so a problem's answer is a check.
+
+reasoning-gym 0.1.25 also has a `countdown`, with other rules, so it does not replace this one:
+- it evaluates the answer with sympy: `__import__('os').system(...)+3*7+5` ran the command; `9**9**9` took over 10 s;
+- it finds numbers by `\b\d+\b` and so accepts free ones: `(3+5+7)*0x0+0x1A` scores 1 for 3, 5, 7 and the target 26;
+- it compares floats with a relative error of 1e-5: `999+1/101` scores 1 for 999;
+- an incorrect answer scores 0.01 or 0.05, so methods for binary rewards refuse it;
+- `3*7+5 = 26` and `3 \times 7 + 5` score 0.01; a leading minus, as in 49 of 2,304 of its own answers, scores 1;
+- its problems have 4 to 6 numbers and targets from 100 to 999, and a third says "at most once" but needs all numbers.
 """
 
 import ast
@@ -24,7 +30,7 @@ SIGNS |= {"×": "*", "·": "*", "÷": "/", "−": "-"}
 
 
 def value(node: ast.AST, numbers: list[int]) -> Fraction:
-    """The exact value of an expression of integers, whose numbers are added to the list; ValueError for any other."""
+    """The exact value of an expression of integers, whose numbers are added to the list; else a ValueError."""
     match node:
         case ast.Constant(int(number)):
             numbers.append(number)
@@ -35,7 +41,7 @@ def value(node: ast.AST, numbers: list[int]) -> Fraction:
 
 
 def read(answer: str) -> tuple[Fraction | None, list[int]]:
-    """The exact value of an expression, None where it is none or has none, and its numbers. Nothing is executed."""
+    """The exact value of an expression (None if it is invalid) and its numbers. Nothing is executed."""
     for sign, plain in SIGNS.items():
         answer = answer.replace(sign, plain)
     numbers: list[int] = []
@@ -49,7 +55,7 @@ def read(answer: str) -> tuple[Fraction | None, list[int]]:
 
 @dataclass(frozen=True)
 class Countdown:
-    """The check of a problem's answers: each number exactly once, and the target as the exact value.
+    """The check of a problem's answers: each number exactly once, and exactly the target as the value.
 
     >>> Countdown((3, 5, 7), 26)("3 * 7 + 5")
     True
@@ -59,7 +65,7 @@ class Countdown:
     target: int
 
     def __call__(self, answer: str) -> bool:
-        """Whether an answer is right; `= target` may stand behind the expression."""
+        """Whether an answer is correct; it may end in `= target`."""
         result, numbers = read(re.sub(rf"=\s*{self.target}\s*$", "", answer))
         return result == self.target and sorted(numbers) == sorted(self.numbers)
 
@@ -68,7 +74,7 @@ class Countdown:
 
 
 def countdown_problem(rng: random.Random) -> tuple[str, Countdown]:
-    """3 or 4 numbers from 1 to 99 and a target from 10 to 99 that is reached through whole positive numbers."""
+    """3 or 4 numbers from 1 to 99, and a target from 10 to 99 that can be reached through positive integers."""
     while True:
         numbers = sorted(rng.randint(1, 99) for _ in range(rng.randint(3, 4)))
         parts = numbers.copy()

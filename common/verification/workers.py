@@ -1,0 +1,135 @@
+"""Worker processes that answer questions, one JSON line each, and are killed when an answer takes too long."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from multiprocessing.connection import wait
+from pathlib import Path
+from queue import LifoQueue
+from typing import Any, NamedTuple
+
+START_LIMIT = 300.0  # seconds for the imports of a program
+
+
+class Program(NamedTuple):
+    """What a worker runs, see worker.py: a function, seconds of wall time for an answer, and of processor time."""
+
+    function: str
+    time_limit: float
+    processor_limit: float = 0.0
+
+
+class Reply(NamedTuple):
+    """A value or, if there is none, the reason; `late` if the worker was killed at its time limit."""
+
+    value: Any = None
+    failed: str = ""
+    late: bool = False
+
+
+class Worker:
+    """One process, started by its first question. Only one thread at a time may ask it."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.process: subprocess.Popen[bytes] | None = None
+        self.closed = False
+        self.lock = threading.Lock()  # `close` is called while another thread starts the process or waits for it
+
+    def start(self) -> Reply:
+        function, _, processor_limit = self.program
+        with self.lock:
+            if self.closed:
+                return Reply(failed="the run is ending")
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", str(Path(__file__).with_name("worker.py")), function, str(processor_limit)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,  # to kill what it starts too, and to keep the terminal's Ctrl-C from it
+            )
+        reply = self.read(START_LIMIT)
+        return Reply(failed=f"cannot be loaded: {reply.failed}") if reply.failed else reply
+
+    def ask(self, question: Any) -> Reply:
+        if self.process is None and (reply := self.start()).failed:
+            return reply
+        with suppress(BrokenPipeError):
+            self.process.stdin.write(json.dumps(question).encode() + b"\n")
+            self.process.stdin.flush()
+        return self.read(self.program.time_limit)
+
+    def read(self, limit: float) -> Reply:
+        """The next reply. Without one within `limit` seconds, the process is killed."""
+        pipe, line, deadline = self.process.stdout.fileno(), b"", time.monotonic() + limit
+        while wait([pipe], max(0.0, deadline - time.monotonic())):
+            received = os.read(pipe, 1 << 20)
+            line += received
+            if line.endswith(b"\n"):
+                return Reply(**json.loads(line))
+            if not received:
+                self.end()
+                return Reply(failed="its process has ended")
+        self.end()
+        return Reply(failed=f"no answer within {limit:.0f} seconds", late=True)
+
+    def kill(self) -> None:
+        if self.process is not None:
+            with suppress(ProcessLookupError, PermissionError):  # it has ended already
+                os.killpg(self.process.pid, signal.SIGKILL)
+
+    def end(self) -> None:
+        """Kill the process and all that it has started. The next question starts a new one."""
+        with self.lock:
+            self.kill()
+            if self.process is not None:
+                self.process.communicate()
+                self.process = None
+
+    def close(self) -> None:
+        """End the process for good. A thread that waits for a reply gets one at once, and cleans up."""
+        with self.lock:
+            self.closed = True
+            self.kill()
+
+
+class Pool:
+    """`size` workers for each program. A question goes to an idle one."""
+
+    def __init__(self, size: int = 2) -> None:
+        self.size = size
+        self.threads = ThreadPoolExecutor(size)
+        self.workers: list[Worker] = []
+        self.idle: dict[Program, LifoQueue[Worker]] = {}  # the last one used comes first: it is running
+
+    def ask(self, program: Program, question: Any) -> Reply:
+        worker = self.idle[program].get()
+        try:
+            return worker.ask(question)
+        finally:
+            self.idle[program].put(worker)
+
+    def map(self, questions: Iterable[tuple[Program, Any]]) -> Iterator[Reply]:
+        """The replies to questions, in their order."""
+        questions = list(questions)
+        for program in {program for program, _ in questions} - self.idle.keys():
+            self.idle[program] = LifoQueue()
+            for _ in range(self.size):
+                self.workers.append(Worker(program))
+                self.idle[program].put(self.workers[-1])
+        return self.threads.map(lambda question: self.ask(*question), questions)
+
+    def close(self) -> None:
+        """End all workers, also those that are computing an answer."""
+        self.threads.shutdown(wait=False, cancel_futures=True)
+        for worker in self.workers:
+            worker.close()
+        self.threads.shutdown()
+        for worker in self.workers:
+            worker.end()
