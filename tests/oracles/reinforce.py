@@ -19,10 +19,9 @@ class Oracle(Reference):
     ema = 0.0
 
     def rewards(self, groups, kl):
-        correct = super().rewards(groups, kl)
         return [
-            [r - self.args.kl_beta * k for r, k in zip(row, ks, strict=True)]
-            for row, ks in zip(correct, kl, strict=True)
+            [float(r.correct) - self.args.kl_beta * k for r, k in zip(group, ks, strict=True)]
+            for group, ks in zip(groups, kl, strict=True)
         ]
 
     def advantages(self, rewards):

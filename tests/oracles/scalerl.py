@@ -9,13 +9,8 @@ from transformers import AutoTokenizer
 class Oracle(cispo.Oracle):
     INTERRUPTED = {"interrupt_from": 0.3, "interrupt_to": 0.6, "interrupt_text": "=?", "thinking_end": "T"}
     CASES = [
-        {
-            "steps": 3,
-            "staleness": 1,
-            "max_grad_norm": 1e6,
-            "kl_beta": 0.3,
-            **INTERRUPTED,
-        },  # not clipped: the mean's scale shows
+        # The gradient is not clipped, so that the scale of the mean shows.
+        {"steps": 3, "staleness": 1, "max_grad_norm": 1e6, "kl_beta": 0.3, **INTERRUPTED},
         {"ratio_cap": 1.05, "average": "token", "num_minibatches": 2, "update_epochs": 2, "interrupt_from": 1.0},
         {"std": "group", "ddof": 0, "average": "response", "ratio_anchor": "learner", "tis_cap": 1.1, **INTERRUPTED},
         {"filter_groups": False, "kl_beta": 0.3, "num_minibatches": 2, "interrupt_from": 1.0, "fp32_lm_head": False},
