@@ -59,6 +59,22 @@ class Rollouts:
         """Parts of `size` responses each."""
         return [self.select(range(start, start + size)) for start in range(0, len(self.tokens), size)]
 
+    def splice(self, cuts: dict[int, tuple[int, list[int]]], limit: int) -> "Rollouts":
+        """Some rows cut at their end, each with its tokens inserted behind; at most `limit` tokens in all."""
+        spliced = Rollouts()
+        for row, (end, inserted) in cuts.items():
+            tokens = (self.tokens[row][:end] + inserted)[:limit]
+            spliced.tokens.append(tokens)
+            spliced.logps.append(self.logps[row][:end] + [0.0] * (len(tokens) - end))
+            spliced.sampled.append(self.sampled[row][:end] + [False] * (len(tokens) - end))
+            spliced.truncated.append(True)
+        return spliced
+
+    def replace(self, rows: Iterable[int], others: "Rollouts") -> "Rollouts":
+        """The responses, with others in the place of some rows."""
+        source = {row: len(self.tokens) + number for number, row in enumerate(rows)}
+        return Rollouts.join([self, others]).select(source.get(row, row) for row in range(len(self.tokens)))
+
     @staticmethod
     def join(parts: Iterable["Rollouts"]) -> "Rollouts":
         """All responses of the parts, in order."""
