@@ -142,7 +142,7 @@ class Engine:
 
         Each prompt's own seed decides what is sampled, whatever else is in the batch.
         A response also ends with the token in which one of `args.stop` is complete. That token is kept whole, because
-        what is scored must be what was sampled, so the text may go on behind the stop string.
+        what is scored must be what was sampled, so the text may continue after the stop string.
         """
         raise NotImplementedError
 
