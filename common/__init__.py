@@ -4,7 +4,7 @@ import os
 import sys
 
 # Waiting threads sleep instead of spinning: beside one other busy program, spinning threads make every step several
-# times slower. They spin a thousand turns (some microseconds) first, which bridges the gaps between a small model's small
+# times slower. They spin a thousand turns (microseconds) first, which bridges the gaps between a small model's small
 # operations: two cores are then a third faster, and a quarter slower beside another program.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
