@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import grpo
 from common.data import load_problems
 from common.engines import TransformersEngine, prompt_seeds
-from tools.evaluate import evaluate
 from common.models import load_model
 from common.verification.verifier import Verifier
+from tools.evaluate import evaluate
 
 import tyro
 

@@ -30,7 +30,7 @@ from typing import Any, Literal
 from benchmarks import smollm
 from common.cli import fail
 from common.folders import package_versions
-from tools.plots import read_metrics
+from common.metrics import read_metrics
 from tools.scripts import ROOT, command, parents, script_path
 
 import torch

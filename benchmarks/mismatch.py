@@ -8,20 +8,18 @@ computes in fp32, or in bf16 too, without and with the output layer in fp32 on b
 """
 
 import itertools
-import json
 import statistics
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 from benchmarks import methods
 from benchmarks.methods import run
 from common.cli import fail
+from tools.reports import read_report, write_report
 from tools.stats import interval
 
 import tyro
 
-HERE = Path(__file__).parent
 # precision of the sampler, of the learner, and whether the output layer computes in fp32 on both sides
 SETTINGS = [
     ("fp32", "fp32", False),
@@ -62,7 +60,6 @@ def table(runs: list[dict]) -> str:
 def main(args: Args) -> None:
     if args.seeds < 2:
         fail("--seeds: an interval takes at least 2.")
-    file = HERE / "mismatch.json"
     if not args.redraw:
 
         def one(job: tuple) -> dict:
@@ -74,8 +71,8 @@ def main(args: Args) -> None:
         plan = [(seed, *rest) for seed in range(1, args.seeds + 1) for rest in itertools.product(SETTINGS, CAPS)]
         with ThreadPoolExecutor(args.jobs) as pool:
             runs = list(pool.map(one, plan))
-        file.write_text("[\n" + ",\n".join(json.dumps(r) for r in runs) + "\n]\n")
-    print(table(json.loads(file.read_text())))
+        write_report("mismatch", runs)
+    print(table(read_report("mismatch")))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ TRL computes advantages inside its trainer, so it is given ours. What is compare
 loss in every log-prob: the largest difference, as a share of the largest entry. Rows that peers.json has are kept.
 """
 
-import json
 import subprocess
 import sys
 import tempfile
@@ -27,14 +26,13 @@ from pathlib import Path
 from typing import Any
 
 from common.cli import fail
+from tools.reports import REPORTS, read_report, write_report
 from tools.scripts import ROOT, load
 
 import torch
 import tyro
 from torch import Tensor
 
-HERE = Path(__file__).parent
-RESULTS, TABLE = HERE / "peers.json", ROOT / "docs" / "peers.md"
 PACKAGES = {"trl": "trl", "verl": "verl", "skyrl": "skyrl"}
 NAMES = {"trl": "TRL", "verl": "verl", "skyrl": "SkyRL"}
 SEEDS, P, G, T, L = range(3), 6, 5, 9, 50  # seeds, prompts, responses to each, longest response, constant of Dr. GRPO
@@ -221,7 +219,12 @@ class Peer:
                 f"--{name} {python} has no {NAMES[name]}: make the environment as the top of benchmarks/peers.py says."
             )
         self.version, self.torch = found.stdout.split()
-        command = [str(python.absolute()), "-P", str(HERE / "peers_worker.py"), name]  # not benchmarks/trl.py
+        command = [
+            str(python.absolute()),
+            "-P",
+            str(ROOT / "benchmarks" / "peers_worker.py"),
+            name,
+        ]  # not benchmarks/trl.py
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
@@ -296,7 +299,7 @@ gradient of any log-prob, as a share of the largest gradient; over all rows it i
 
 
 def main(args: Args) -> None:
-    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    results = read_report("peers", [])
     for name in () if args.redraw else PACKAGES:
         todo = [row for row in ROWS if row.peer == name and row.name not in {r["name"] for r in results}]
         if not todo:
@@ -308,11 +311,11 @@ def main(args: Args) -> None:
         with tempfile.TemporaryDirectory() as folder:
             for row in todo:
                 results.append(compare(row, peer, Path(folder)))
-                RESULTS.write_text("[\n" + ",\n".join(json.dumps(r) for r in results) + "\n]\n")
+                write_report("peers", results)
                 print(f"{row.name}: {results[-1]['difference']:.1e}", flush=True)
         peer.close()
     if results:
-        TABLE.write_text(table(results))
+        (REPORTS / "peers.md").write_text(table(results))
     if far := [r["name"] for r in results if r["difference"] > WITHIN]:
         print(f"not within {WITHIN}: {'; '.join(far)}", file=sys.stderr)
         raise SystemExit(1)

@@ -9,14 +9,13 @@ its old experts and the layers, and not below a floor of 0.8. What it has to cor
 The figures land in reports/router_shift.json.
 """
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpo
 from claims.court import embedded, scored, updates
 from common.batch import Batch
+from tools.reports import write_report
 
 import torch
 import tyro
@@ -72,7 +71,7 @@ def measure(model_name: str, epochs: int) -> dict[str, float]:
 
 def main(args: Args) -> None:
     results = [measure(args.model, epochs) for epochs in args.epochs]
-    (Path(__file__).parent / "router_shift.json").write_text(json.dumps(results, indent=1) + "\n")
+    write_report("router_shift", results)
     for key in results[0]:
         print(f"{key:60}" + "".join(f"{result[key]:12.4g}" for result in results))
 

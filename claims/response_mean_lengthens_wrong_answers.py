@@ -28,7 +28,7 @@ ARMS = {
 def compute(seeds):
     pairs = [("std, constant", "std, mean"), ("no std, constant", "no std, mean")]
     others = {"right": lambda t: t.mean("length_correct", 10), "accuracy": lambda t: t.last()}
-    return compare(ARMS, pairs, seeds, lambda t: t.mean("length_wrong", 10), "length_wrong", **others)
+    return compare(ARMS, pairs, seeds, lambda t: t.mean("length_incorrect", 10), "length_incorrect", **others)
 
 
 def verdict(result):

@@ -1,6 +1,8 @@
 """What a run logs in each step, besides the method's own numbers."""
 
+import json
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 from common.distributed import gather, world_size
@@ -84,3 +86,15 @@ def mismatch_metrics(old_logp: Tensor, rollout_logp: Tensor, mask: Tensor) -> di
         "mismatch_max": difference.max().item(),
         "tis": torch.exp(old_logp - rollout_logp)[mask].mean().item(),  # before the cap
     }
+
+
+def read_metrics(run_dir: Path) -> list[dict]:
+    """What a run logged, one row per step; a line that a kill cut off is skipped."""
+    rows: dict[int, dict] = {}
+    for line in (run_dir / "metrics.jsonl").read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            row = json.loads(line)
+            rows.setdefault(row["step"], {}).update(row)
+        except (ValueError, TypeError, KeyError):
+            continue
+    return [rows[step] for step in sorted(rows)]

@@ -9,7 +9,6 @@ results.json. An interrupted evaluation goes on by --resume and ends with the sa
 """
 
 import json
-import math
 import re
 from collections import defaultdict
 from collections.abc import Callable
@@ -25,11 +24,11 @@ from common.engines import MAX_ROWS, Engine, make_engine, prompt_seeds
 from common.evaluation import Outcome, figures, mean, pass_at_k, respond
 from common.folders import open_folder, saved_settings, write_config, write_whole
 from common.models import load_model
-from common.records import Problem, Rollouts, Sample
-from common.settings import GENERATED_DATA, Count, DataSettings, Positive, Seed, Settings, dataset_names
-from tools.stats import share_interval
+from common.records import Problem
+from common.settings import GENERATED_DATA, Count, DataSettings, Positive, Seed, dataset_names
 from common.terminal import Terminal, aligned
 from common.verification.verifier import Verifier
+from tools.stats import share_interval
 
 import tyro
 
@@ -178,7 +177,7 @@ def table(rows: dict[str, dict[str, Any]], ks: list[int]) -> str:
         for key in shares:
             low, high = found[f"{key}_interval"]
             cells.append(f"{found[key]:.3f} [{low:.3f}, {high:.3f}]")
-        lengths = ["-" if found[key] is None else f"{found[key]:.1f}" for key in ("length_correct", "length_wrong")]
+        lengths = ["-" if found[key] is None else f"{found[key]:.1f}" for key in ("length_correct", "length_incorrect")]
         lines.append([*cells, f"{found['truncated']:.3f}", *lengths])
     return aligned(lines)
 

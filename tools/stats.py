@@ -27,3 +27,11 @@ def share_interval(values: list[float], confidence: float = 0.95) -> tuple[float
     center = (mean + t**2 / (2 * count)) / (1 + t**2 / count)
     half = t / (1 + t**2 / count) * math.sqrt(mean * (1 - mean) / count + (t / (2 * count)) ** 2)
     return max(0.0, center - half), min(1.0, center + half)
+
+
+def written(values: list[float], form: str = ".3f") -> str:
+    """The mean of some values in this format, with its 95 % interval if there are several."""
+    if len(values) < 2:
+        return f"{values[0]:{form}}"
+    mean, half = interval(values)
+    return f"{mean:{form}} ± {half:{form.lstrip('+')}}"

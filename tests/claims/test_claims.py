@@ -255,7 +255,7 @@ def test_differences_are_paired(tmp_path, monkeypatch):
 def test_every_claim_by_runs_can_be_judged_and_drawn(name, tmp_path, monkeypatch):
     """On made-up runs, of which no two arms have the same."""
     claim = court.load(name)
-    numbers = ("accuracy", "length", "length_correct", "length_wrong", "entropy", "kl", "truncated")
+    numbers = ("accuracy", "length", "length_correct", "length_incorrect", "entropy", "kl", "truncated")
 
     def trial(arm, seed):
         folder = tmp_path / f"{zlib.crc32(arm.encode())}-{seed}"

@@ -52,7 +52,7 @@ def test_a_checkpoint_has_the_figures_that_its_run_logged(trained, tiny_model, t
     evaluate.main(evaluate.Args(run_dir=tmp_path / "run", **settings_of(trained, tiny_model)))
     found = json.loads((tmp_path / "run" / "results.json").read_text())["all"]
     logged = plots.read_metrics(trained)[-1]
-    names = ["n", "avg", "standard_error", "greedy", "length_correct", "length_wrong", "truncated", "pass@1", "pass@8"]
+    names = ["n", "avg", "standard_error", "greedy", "length_correct", "length_incorrect", "truncated", "pass@1", "pass@8"]
     assert {name: found[name] for name in names} == {name: logged[f"eval/{name}"] for name in names}
     assert found["pass@1"] == pytest.approx(found["avg"], abs=1e-12)
     table = capsys.readouterr().out
@@ -109,7 +109,7 @@ def test_an_interrupted_evaluation_ends_with_the_same_figures(trained, tiny_mode
     for name in ("samples.jsonl", "greedy.jsonl", "results.json"):
         assert (cut / name).read_text() == (tmp_path / "whole" / name).read_text()
     found, logged = json.loads((cut / "results.json").read_text())["all"], plots.read_metrics(trained)[-1]
-    assert all(found[name] == logged[f"eval/{name}"] for name in ("avg", "pass@8", "greedy", "length_wrong"))
+    assert all(found[name] == logged[f"eval/{name}"] for name in ("avg", "pass@8", "greedy", "length_incorrect"))
     assert "leave out --max-response-tokens" in ended(
         capsys, lambda: evaluate.main(evaluate.Args(resume=cut, max_response_tokens=9))
     )
