@@ -127,7 +127,7 @@ def draw(runs: list[dict]) -> Figure:
     cells = {m: [of_cell(runs, m, *cell) for cell in CELLS] for m in METHODS}
     means = {m: [mean(r["accuracy"] for r in cell) for cell in of_method] for m, of_method in cells.items()}
     order = sorted(METHODS, key=lambda m: -mean(means[m]))
-    figure = Figure(figsize=(7.2, 5.2), layout="constrained")
+    figure = Figure(figsize=(8.4, 5.2), layout="constrained")
     axes = figure.subplots()
     image = axes.imshow([means[m] for m in order], vmin=0, vmax=1, cmap="viridis", aspect="auto")
     for y, method in enumerate(order):
@@ -138,7 +138,10 @@ def draw(runs: list[dict]) -> Figure:
             axes.text(x, y, text, ha="center", va="center", fontsize="x-small", color="white" if dark else "black")
     panel(axes, "Held-out accuracy after 30 steps, mean of the seeds", "", "")
     axes.grid(False)
-    labels = [f"{updates} updates\n" + (f"{k} batches old" if k else "fresh rollouts") for k, updates in CELLS]
+    labels = [
+        f"{updates} updates\n" + (f"{k} {'batch' if k == 1 else 'batches'} old" if k else "fresh rollouts")
+        for k, updates in CELLS
+    ]
     axes.set_xticks(range(len(CELLS)), labels, fontsize="small")
     axes.set_yticks(range(len(order)), order)
     figure.colorbar(image, ax=axes, label="held-out accuracy")

@@ -13,8 +13,8 @@ import itertools
 
 import grpo
 from claims.court import axes, decide, outcomes
-from tools.plots import BLUE, GREEN
 from methods import reinforce_pp
+from tools.plots import BLUE, GREEN
 
 import torch
 from scipy.stats import binom

@@ -10,8 +10,9 @@ factors; else refuted, for AdamW.
 """
 
 import dr_grpo
-from claims.court import axes, decide
+from claims.court import axes, decide, loss_of
 from tools.plots import BLUE, GREEN, ORANGE
+from tools.scripts import call
 
 import torch
 
@@ -32,8 +33,8 @@ def path(optimizer, factor):
     step, probabilities = OPTIMIZERS[optimizer](theta), []
     for _ in range(UPDATES):
         logp = theta.log_softmax(0)[answers][:, None]  # (G, 1)
-        loss, _ = dr_grpo.policy_loss(logp, logp.detach(), logp.detach(), advantages, mask, args)
-        (factor * dr_grpo.token_weights(mask, args) * loss).sum().backward()
+        loss, _ = loss_of(dr_grpo, logp, advantages, args, mask=mask)
+        (factor * call(dr_grpo.token_weights, mask=mask, args=args) * loss).sum().backward()
         step.step()
         step.zero_grad()
         probabilities.append(theta.softmax(0)[:RIGHT].sum().item())

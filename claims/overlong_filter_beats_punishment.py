@@ -11,7 +11,7 @@ interval excludes 0; refuted if the interval excludes a gain of 0.03. The share 
 reported.
 """
 
-from claims.runs import TIGHT, compare, drawn, judged, told
+from claims.runs import TIGHT, compare, draw_arms, judged, summarize
 
 KIND = "runs"
 ARMS = {
@@ -30,8 +30,8 @@ def verdict(result):
 
 def effect(result):
     shares = ", ".join(f"{arm['truncated']:.0%}" for arm in result["arms"].values())
-    return f"{told(result)}; truncated at the end: {shares}"
+    return f"{summarize(result)}; truncated at the end: {shares}"
 
 
 def draw(result):
-    return drawn(result, "A limit of 40 tokens: what to do with truncated responses")
+    return draw_arms(result, "A limit of 40 tokens: what to do with truncated responses")

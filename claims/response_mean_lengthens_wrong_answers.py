@@ -13,7 +13,7 @@ the constant by 2 tokens or more and the interval excludes 0; refuted if the int
 lengths of right responses and held-out accuracies are reported.
 """
 
-from claims.runs import compare, drawn, judged, told
+from claims.runs import compare, draw_arms, judged, summarize
 
 KIND = "runs"
 BASE = "--model sums-filler"
@@ -37,8 +37,8 @@ def verdict(result):
 
 def effect(result):
     right, accuracy = (", ".join(f"{arm[key]:.3g}" for arm in result["arms"].values()) for key in ("right", "accuracy"))
-    return f"{told(result, 'tokens of wrong responses', '.1f')}; of right ones {right}; accuracy {accuracy}"
+    return f"{summarize(result, 'tokens of wrong responses', '.1f')}; of right ones {right}; accuracy {accuracy}"
 
 
 def draw(result):
-    return drawn(result, "Rambling base: length of wrong responses", "tokens", "tokens of wrong responses")
+    return draw_arms(result, "Rambling base: length of wrong responses", "tokens", "tokens of wrong responses")

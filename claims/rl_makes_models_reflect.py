@@ -16,7 +16,7 @@ from functools import cache
 
 import grpo
 from claims.court import embedded
-from claims.runs import compare, drawn, judged, told
+from claims.runs import compare, draw_arms, judged, summarize
 from common.models import load_model
 
 import torch
@@ -48,9 +48,9 @@ def verdict(result):
 
 def effect(result):
     _, right, others = result["base"]
-    share = told(result, "share of responses with a wait", ".4f")
+    share = summarize(result, "share of responses with a wait", ".4f")
     return f"{share}; right in the base {right:.1%} with it, {others:.1%} without; its share is uncertain by 0.003"
 
 
 def draw(result):
-    return drawn(result, 'Responses with a "wait", before and after', metric="share of responses")
+    return draw_arms(result, 'Responses with a "wait", before and after', metric="share of responses")

@@ -21,9 +21,10 @@ from common.data import load_problems, sample_problems
 from common.engines import TransformersEngine, prompt_seeds
 from common.logprobs import in_micro_batches
 from common.models import load_model
-from tools.plots import BLUE, GRAY, ORANGE
 from common.verification.verifier import Verifier
 from methods import vineppo
+from tools.plots import BLUE, GRAY, ORANGE
+from tools.scripts import call
 
 import torch
 
@@ -46,7 +47,7 @@ def train_critic(model, engine, verifier, problems, args):
         returns = rewards[:, None] * batch.mask  # (B, T), as γ and λ are 1
         for minibatch in minibatches(P, G, args):
             weights = torch.zeros_like(old_values)  # (B, T)
-            weights[minibatch] = ppo.token_weights(batch.mask[minibatch], args)
+            weights[minibatch] = call(ppo.token_weights, mask=batch.mask[minibatch], args=args)
             for rows in micro_batches(minibatch, batch, args.micro_batch_tokens):
                 loss = ppo.value_loss(critic(batch, rows, args), old_values[rows], returns[rows], args)  # (b, T)
                 (weights[rows] * loss).sum().backward()

@@ -11,7 +11,7 @@ if the penalty gains 0.03 or more and the interval excludes 0; refuted if the in
 where they are left out, and response lengths in the last 5 steps, are reported.
 """
 
-from claims.runs import TIGHT, compare, drawn, judged, told
+from claims.runs import TIGHT, compare, draw_arms, judged, summarize
 
 KIND = "runs"
 ARMS = {
@@ -33,8 +33,8 @@ def verdict(result):
 
 def effect(result):
     lengths = ", ".join(f"{arm['length']:.0f}" for arm in result["arms"].values())
-    return f"{told(result)}; tokens per response at the end: {lengths}"
+    return f"{summarize(result)}; tokens per response at the end: {lengths}"
 
 
 def draw(result):
-    return drawn(result, "A limit of 40 tokens, with and without a penalty on the last 8")
+    return draw_arms(result, "A limit of 40 tokens, with and without a penalty on the last 8")

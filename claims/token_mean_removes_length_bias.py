@@ -17,6 +17,7 @@ import dr_grpo
 import grpo
 from claims.court import axes, decide, outcomes
 from tools.plots import GREEN, ORANGE, RED
+from tools.scripts import call
 
 import numpy as np
 import torch
@@ -47,7 +48,8 @@ def bias(weight, G):
 
 def token_weight(script, tokens):
     """What the script gives each token of a minibatch of one response of so many tokens."""
-    return script.token_weights(torch.ones(1, tokens), script.Args(max_response_tokens=L))[0, 0].item()
+    args = script.Args(max_response_tokens=L)
+    return call(script.token_weights, mask=torch.ones(1, tokens), args=args)[0, 0].item()
 
 
 def token_mean(P, G):

@@ -5,10 +5,13 @@ Eleven stand at the top level, further methods in `methods/`, published recipes 
 
 import ast
 import importlib
+import inspect
 import re
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from common.cli import fail
 
@@ -53,6 +56,11 @@ def module_name(path: Path) -> str:
 def load(name: str) -> ModuleType:
     """A script as a module."""
     return importlib.import_module(module_name(script_path(name)))
+
+
+def call(function: Callable[..., Any], **values: Any) -> Any:
+    """Call a function of a script with those of these values that it takes: the scripts' functions differ in them."""
+    return function(**{name: values[name] for name in inspect.signature(function).parameters if name in values})
 
 
 def components(name: str) -> dict[str, str]:

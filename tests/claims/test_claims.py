@@ -239,8 +239,8 @@ def test_differences_are_paired(tmp_path, monkeypatch):
     assert (mean - half, mean + half) == pytest.approx((low, high)) and half < 0.03
     assert runs.judged(result, "first → second", 0.05) == court.REPRODUCED
     assert runs.judged(result, "first → second", 0.05, sign=-1) == court.REFUTED
-    assert runs.harmless(result, "first → second", 0.05) == court.REPRODUCED
-    assert runs.harmless(result, "first → second", 0.05, sign=-1) == court.REFUTED
+    assert runs.judged_lossless(result, "first → second", 0.05) == court.REPRODUCED
+    assert runs.judged_lossless(result, "first → second", 0.05, sign=-1) == court.REFUTED
     assert runs.judged_by_clip(result, court.REFUTED) == court.REFUTED  # a quarter is clipped
     result["arms"] = {name: arm | {"clipped": 0.009} for name, arm in result["arms"].items()}
     assert runs.judged_by_clip(result, court.REFUTED) == court.VOID
