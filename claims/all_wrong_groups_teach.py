@@ -1,9 +1,9 @@
-"""A baseline across prompts makes groups without a right response useful: they get a gradient direction.
+"""A baseline across prompts makes groups without a correct response useful: they get a gradient direction.
 
-Said by: write-ups that propose a global or moving average instead of the group mean, for all-wrong groups.
+Said by: write-ups that propose a global or moving average instead of the group mean, for all-incorrect groups.
 
-Tested: a prompt with four answers, all wrong, beside one that is solved half of the time; two responses each, with the
-batch mean of reinforce.py as baseline. The expected gradient on the hopeless prompt's logits over all outcomes, its
+Tested: a prompt with four answers, all incorrect, beside one that is solved half of the time; two responses each, with
+the batch mean of reinforce.py as baseline. The expected gradient on the hopeless prompt's logits over all outcomes, its
 size on a single outcome, and what a step of length 1 does to the entropy of its answers on average.
 
 Rule: reproduced if the expected gradient has at least 1 % of the root mean square length of a single one; else refuted.
@@ -57,8 +57,8 @@ def effect(result):
 
 def draw(result):
     panel = axes(
-        "All-wrong group: every sample pushes, the pushes cancel",
-        "answer, all of them wrong",
+        "All-incorrect group: every sample pushes, the pushes cancel",
+        "answer, all of them incorrect",
         "gradient on its logit",
     )
     x = torch.arange(len(LOGITS))

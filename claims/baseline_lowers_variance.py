@@ -2,7 +2,7 @@
 
 Said by: Williams (1992) for the first part; the second stands in most write-ups.
 
-Tested: a softmax over 8 answers, three of them right, in 200 draws of the logits (standard deviation 2), with
+Tested: a softmax over 8 answers, three of them correct, in 200 draws of the logits (standard deviation 2), with
 reinforce.py's advantages for a given baseline b. Expected gradient and variance by enumeration, at b = 0, at the mean
 reward, and at the best b, E[R ‖∇log π‖²] / E[‖∇log π‖²].
 

@@ -55,7 +55,7 @@ def effect(result):
 def draw(result):
     panel = axes(
         "Weight of a prompt by its difficulty, in a batch of three prompts",
-        "chance p that a response is right",
+        "chance p that a response is correct",
         "weight of ∇p, relative to p = 1/2",
     )
     for shift, (name, color) in zip((-0.2, 0.2), zip(result, (BLUE, GREEN), strict=True), strict=True):

@@ -3,7 +3,7 @@
 Said by: MiniMax-M1, 2506.13585, Sec. 3.1 (CISPO matches DAPO with half the training steps; 16 updates per batch).
 
 Tested: the losses alone, without dynamic sampling and length penalty, with z-scores and all tokens alike, for 25 steps
-of 64 responses with 16 updates each: DAPO's clip (0.2 and 0.28; recipes/olmo3.py without its other tricks) and
+of 64 responses with 16 updates each: DAPO's clip (0.2 and 0.28; recipes/olmo3.py without its other components) and
 cispo.py, whose cap is not published, with 5 and 2. The first step whose training accuracy reaches 0.5; a run that never
 does counts with 26.
 

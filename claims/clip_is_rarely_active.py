@@ -3,8 +3,8 @@
 Said by: RLOO, 2402.14740, Sec. 3.2, on preference data, as a reason to do without it.
 
 Tested: one rollout batch of the embedded model, 32 prompts x 16 responses, trained on with grpo.py's loss and a fresh
-optimizer in 4 updates (the default) and in 16 (4 minibatches, 4 passes); the share of the loss weight that is clipped
-in each update. A fresh optimizer without warm-up moves far: on average over the training runs of
+optimizer in 4 updates (the default) and in 16 (4 minibatches, 4 passes); the fraction of the loss weight that is
+clipped in each update. A fresh optimizer without warm-up moves far: on average over the training runs of
 clip_needs_both_bounds.py, whose learning rate rises over five steps, 2.0 % are clipped with 16 updates, and in those of
 critic_is_unnecessary.py 0.2 % with 4.
 
@@ -37,12 +37,12 @@ def verdict(result):
 
 def effect(result):
     parts = [f"{mean(shares):.1%} in {n} updates (the last one {shares[-1]:.1%})" for n, shares in result.items()]
-    return "share of the loss weight clipped, fresh optimizer without warm-up: " + ", ".join(parts)
+    return "fraction of the loss weight clipped, fresh optimizer without warm-up: " + ", ".join(parts)
 
 
 def draw(result):
     panel = axes(
-        "The more updates a rollout batch serves, the more is clipped", "update", "share of the loss weight clipped"
+        "The more updates a rollout batch serves, the more is clipped", "update", "fraction of the loss weight clipped"
     )
     for (n, shares), color, size in zip(result.items(), (ORANGE, BLUE), (10, 5), strict=True):
         panel.plot(range(1, len(shares) + 1), shares, "o-", color=color, markersize=size, label=f"{n} updates")

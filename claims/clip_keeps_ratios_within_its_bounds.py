@@ -3,7 +3,8 @@
 Said by: write-ups that call the clip a trust region or a constraint.
 
 Tested: the embedded model before and after 4 and 16 updates of grpo.py (ε = 0.2) on one batch of 32 prompts x 16
-responses, with a fresh optimizer: the share of tokens whose ratio is outside 1 ± ε, the smallest and the largest ratio.
+responses, with a fresh optimizer: the fraction of tokens whose ratio is outside 1 ± ε, the smallest and the largest
+ratio.
 
 Rule: reproduced if less than 0.1 % of the tokens are outside after 16 updates; else refuted.
 """
@@ -49,7 +50,7 @@ def effect(result):
 
 
 def draw(result):
-    panel = axes("Ratios leave the clip's bounds", "ratio of a token", "share of tokens", xscale="log", yscale="log")
+    panel = axes("Ratios leave the clip's bounds", "ratio of a token", "fraction of tokens", xscale="log", yscale="log")
     for (n, of_n), color in zip(result.items(), (ORANGE, BLUE), strict=True):
         panel.stairs(of_n["share by ratio"], EDGES, color=color, label=f"after {n} updates")
     panel.axvspan(0.8, 1.2, color=GRAY, alpha=0.15, label="1 ± ε")

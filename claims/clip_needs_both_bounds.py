@@ -4,7 +4,7 @@ Said by: PPO, 1707.06347, Table 1 (without clipping or penalty it ends below a r
 3.1, and others loosen the upper bound; CISPO, 2506.13585, has no bound that ends a gradient.
 
 Tested: grpo.py for 25 steps of 64 responses with 16 updates each: bounds of 0.2 on both sides, on one, on none.
-recipes/olmo3.py without its tricks is grpo.py with a bound for each side.
+recipes/olmo3.py without its components is grpo.py with a bound for each side.
 
 Rule: by held-out accuracy, 95 % intervals of the paired differences from both bounds. Reproduced if taking away the
 upper bound and taking away the lower one each lose 0.05 or more, with intervals that exclude 0; refuted if one of the

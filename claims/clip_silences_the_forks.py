@@ -4,8 +4,8 @@ Said by: MiniMax-M1, 2506.13585, Sec. 3.1, of rare tokens such as "However", "Wa
 CISPO.
 
 Tested: the embedded model after 16 updates of grpo.py on one batch of 32 prompts x 16 responses (4 minibatches, 4
-passes). The share of tokens without gradient by the probability that they were sampled with, at the first token of the
-response, which decides the style of answering, and among the fifth of the tokens with the highest entropy.
+passes). The fraction of tokens without gradient by the probability that they were sampled with, at the first token of
+the response, which decides the style of answering, and among the fifth of the tokens with the highest entropy.
 
 Rule: reproduced if at least 1 % of the tokens are clipped in all (else void), and tokens below 0.2 are clipped at least
 10 times as often as those above 0.9; else refuted.
@@ -59,8 +59,9 @@ def draw(result):
     panel = axes(
         "After 16 updates the clip has silenced undecided tokens, and hardly any other",
         "probability with which the token was sampled",
-        "share of tokens without gradient",
+        "fraction of tokens without gradient",
     )
     names = [*BINS, "first token"]
-    panel.bar(names, [result[name] for name in names], color=BLUE, width=0.7)
+    panel.bar(names, [result[name] for name in names], color=BLUE, width=0.7, label="one batch after 16 updates")
+    panel.legend()
     return panel.figure

@@ -8,6 +8,7 @@ import copy
 import importlib
 import json
 import re
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -187,6 +188,14 @@ def axes(title: str, xlabel: str, ylabel: str, **more: Any) -> Axes:
     alone = Figure(figsize=(6.4, 3.9), layout="constrained").subplots()
     panel(alone, title, xlabel, ylabel, **more)
     return alone
+
+
+def bars(panel: Axes, values: dict[str, float], colors: Iterable[str]) -> None:
+    """One bar for each value, named in the legend."""
+    for (name, value), color in zip(values.items(), colors, strict=True):
+        panel.bar(name, value, color=color, width=0.6, label=name)
+    panel.set_xticks([])
+    panel.legend()
 
 
 # Policies that can be enumerated

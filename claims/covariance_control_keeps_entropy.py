@@ -3,11 +3,11 @@
 Said by: 2505.22617, Sec. 4 (Clip-Cov and KL-Cov): with either of them entropy stays far above GRPO's, responses grow
 longer and accuracy rises.
 
-Tested: methods/entropy.py for 30 steps of 64 responses, without control, with Clip-Cov and with KL-Cov at their
-default settings (as published, but for Clip-Cov's share of the tokens, which is KL-Cov's here). Mean entropy over the
-last 10 steps; held-out accuracy is reported and a part of the rule. Both take the place of PPO's clip, as published;
-without control there is the clip. They touch 2 tokens in 1,000, and the four updates from each batch are nearly
-on-policy: there is little to do for either.
+Tested: methods/entropy.py for 30 steps of 64 responses, without control, with Clip-Cov and with KL-Cov at their default
+settings (as published, but for Clip-Cov's fraction of the tokens, which is KL-Cov's here). Mean entropy over the last
+10 steps; held-out accuracy is reported and a part of the rule. Both take the place of PPO's clip, as published; without
+control there is the clip. They touch 2 tokens in 1,000, and the four updates from each batch are nearly on-policy:
+there is little to do for either.
 
 Rule: by KL-Cov, the stronger of the two in the paper, on paired seeds. Reproduced if its entropy is higher than without
 control by a tenth or more, the 95 % interval excludes 0, and the interval of the accuracies excludes a loss of 0.03;

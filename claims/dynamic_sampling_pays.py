@@ -3,8 +3,8 @@
 Said by: DAPO, 2503.14476, Fig. 6 and Sec. 3.2 (the same accuracy in fewer steps; the extra generation costs little).
 ScaleRL, 2510.13786, drops groups without signal and draws no others in their place.
 
-Tested: DAPO's loss without its length penalty: all groups kept (recipes/olmo3.py without its tricks, 50 steps); groups
-without signal refilled (dapo.py, 30 steps). Held-out accuracy is measured every 5 steps, and averaged over the
+Tested: DAPO's loss without its length penalty: all groups kept (recipes/olmo3.py without its components, 50 steps);
+groups without signal refilled (dapo.py, 30 steps). Held-out accuracy is measured every 5 steps, and averaged over the
 responses generated, those thrown away included, up to the 3200 of the first arm.
 
 Rule: 95 % interval of the paired difference of that average. Reproduced if refilling gains 0.02 or more and the

@@ -1,9 +1,9 @@
-"""A verifier that accepts wrong answers now and then, as happens where they are easily guessed, damages training.
+"""A verifier that accepts incorrect answers now and then, as happens where they are easily guessed, damages training.
 
 Said by: Kimi k1.5, 2501.12599, Sec. 2.1 (questions that are easily guessed are excluded), Open-Reasoner-Zero.
 
-Tested: grpo.py for 30 steps where the reward of a wrong answer is 1 with chance q = 0, 0.2 and 0.5, by coin. Held-out
-accuracy is measured by the true verifier.
+Tested: grpo.py for 30 steps where the reward of an incorrect answer is 1 with chance q = 0, 0.2 and 0.5, by coin.
+Held-out accuracy is measured by the true verifier.
 
 Rule: 95 % intervals of the paired differences from q = 0. Reproduced if q = 0.2 loses 0.05 or more and the interval
 excludes 0, and q = 0.5 has no higher mean than q = 0.2; refuted if the interval at q = 0.2 excludes a loss of 0.05; a
@@ -33,4 +33,4 @@ effect = summarize
 
 
 def draw(result):
-    return draw_arms(result, "Wrong answers accepted with chance q")
+    return draw_arms(result, "Incorrect answers accepted with chance q")

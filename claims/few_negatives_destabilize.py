@@ -5,7 +5,7 @@ enough for stability).
 
 Tested: dppo.py (total variation, δ = 0.2) for 25 steps of 64 responses with 16 updates each: no mask, the mask on
 negative advantages alone, on positive ones alone, on both; and, as a control, on as many tokens of negative advantage
-drawn at random as the negative half masks. The paper finds training stable by that; here every arm but the one with
+sampled at random as the negative half masks. The paper finds training stable by that; here every arm but the one with
 both halves ends below the untrained model, and the question is how much of the collapse is left.
 
 Rule: by held-out accuracy, 95 % intervals of the paired differences. Reproduced if the negative half gains 0.05 or more

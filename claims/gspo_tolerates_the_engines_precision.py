@@ -4,8 +4,8 @@ Said by: GSPO, 2507.18071, Sec. 5.4, as an argument; bounds 3e-4 and 4e-4 (Sec. 
 
 Tested: 1,024 responses of the embedded model, and of the same after 30 steps of grpo.py, scored in fp32 as the learner
 and in fp16, bf16, or bf16 with 8-bit weights as an engine does. Nothing is trained on them, so all ratios should be 1:
-the share of responses whose gspo.py ratio is outside the bounds, and of tokens whose grpo.py ratio is outside 1 ± 0.2.
-For longer responses the token differences of bf16 are drawn again at random, as if they were independent.
+the fraction of responses whose gspo.py ratio is outside the bounds, and of tokens whose grpo.py ratio is outside 1 ±
+0.2. For longer responses the token differences of bf16 are resampled, as if they were independent.
 
 Rule: reproduced if in bf16 at most 5 % of the responses of both models are outside; else refuted, at this length.
 """
@@ -68,12 +68,12 @@ def draw(result):
     panel = axes(
         "Rounding alone puts short responses outside GSPO's bounds",
         "tokens of a response",
-        "share outside the bounds, nothing trained (bf16)",
+        "fraction outside the bounds, nothing trained (bf16)",
         xscale="log",
         ylim=(0, 1),
     )
     lengths = [int(n) for n in result["by length"]]
-    panel.plot(lengths, result["by length"].values(), marker="o", color=BLUE, label="token differences drawn again")
+    panel.plot(lengths, result["by length"].values(), marker="o", color=BLUE, label="token differences resampled")
     panel.plot(
         [result["mean length"]], [result["responses"]["bf16"]], "s", color=ORANGE, label="embedded model, measured"
     )

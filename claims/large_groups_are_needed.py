@@ -2,7 +2,7 @@
 
 Said by: write-ups on GRPO, after DeepSeekMath's G = 64 (2402.03300). Against it: 2510.00977, by which two are enough.
 
-Tested: a softmax over 16 answers, 4 of them right with chance p in all, at p = 0.02, 0.1 and 0.5. The variance of the
+Tested: a softmax over 16 answers, 4 of them correct with chance p in all, at p = 0.02, 0.1 and 0.5. The variance of the
 gradient of 256 responses as 256 / G groups, relative to its squared mean, exactly, with the advantages of grpo.py and
 rloo.py. What more prompts in a batch gain, where prompts differ, is left out; it would favor small groups.
 
@@ -29,7 +29,7 @@ def relative_variance(script, p, G):
     advantages = script.compute_advantages(rewards, script.Args()).view(-1, 1)
     c = coefficients(script, torch.zeros_like(advantages), advantages, script.Args()).view(G + 1, G) / G
     chance = torch.tensor(binom.pmf(range(G + 1), G, p))  # (G + 1,)
-    # Scores of right and wrong answers point to the mean of their kind, u_r - u_w apart; an answer's own part is noise.
+    # Scores of correct and incorrect answers point to the mean of their kind, u_r - u_w apart; the rest is noise.
     along = (c * torch.where(rewards > 0, 1 - p, -p)).sum(1)  # (G + 1,), along u_r - u_w
     gap = 1 / RIGHT + 1 / (ANSWERS - RIGHT)  # ‖u_r - u_w‖²
     own = torch.where(rewards > 0, 1 - 1 / RIGHT, 1 - 1 / (ANSWERS - RIGHT))  # (G + 1, G), its variance

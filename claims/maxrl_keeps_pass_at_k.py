@@ -2,7 +2,7 @@
 
 Said by: MaxRL, 2602.02710, which trains Qwen3-4B with 16 responses per prompt.
 
-Tested: 60 prompts with 16 answers each, two of them right and unlikely at first; the logits are 16 random features of
+Tested: 60 prompts with 16 answers each, two of them correct and unlikely at first; the logits are 16 random features of
 the prompt times weights that all prompts share, so that prompts compete. Gradient ascent along Σ_x w(p_x) ∇p_x, w(p)
 the exact expected weight of rloo.py, grpo.py and maxrl.py for groups of 8; all steps have the same length. pass@64 at
 the step where the mean pass@1 reaches 0.5, in 12 random problems; also with w = 1/p, which MaxRL approaches.

@@ -1,13 +1,14 @@
-"""Leaving truncated responses out of the loss is better than counting them as wrong.
+"""Leaving truncated responses out of the loss is better than counting them as incorrect.
 
 Said by: DAPO, 2503.14476, Sec. 3.4 and Table 1 (overlong filtering stabilizes training and improves it); counting a
-response as wrong for its length alone is noise in the reward, it says.
+response as incorrect for its length alone is noise in the reward, it says.
 
 Tested: dapo.py without dynamic sampling (one round of prompts) for 30 steps with a limit of 40 tokens, which cuts many
-right answers: truncated responses count as wrong; they are left out of the loss. Held-out accuracy has the same limit.
+correct answers: truncated responses count as incorrect; they are left out of the loss. Held-out accuracy has the same
+limit.
 
 Rule: 95 % interval of the paired difference in held-out accuracy. Reproduced if the filter gains 0.03 or more and the
-interval excludes 0; refuted if the interval excludes a gain of 0.03. The share truncated in the last 5 steps is
+interval excludes 0; refuted if the interval excludes a gain of 0.03. The fraction truncated in the last 5 steps is
 reported.
 """
 
@@ -15,17 +16,17 @@ from claims.runs import TIGHT, compare, draw_arms, judged, summarize
 
 KIND = "runs"
 ARMS = {
-    "wrong": f"dapo {TIGHT} --overlong-cache 0",
+    "incorrect": f"dapo {TIGHT} --overlong-cache 0",
     "left out": f"dapo {TIGHT} --overlong-cache 0 --overlong-filter",
 }
 
 
 def compute(seeds):
-    return compare(ARMS, [("wrong", "left out")], seeds, truncated=lambda t: t.mean("truncated", 5))
+    return compare(ARMS, [("incorrect", "left out")], seeds, truncated=lambda t: t.mean("truncated", 5))
 
 
 def verdict(result):
-    return judged(result, "wrong → left out", smallest=0.03)
+    return judged(result, "incorrect → left out", smallest=0.03)
 
 
 def effect(result):

@@ -2,8 +2,8 @@
 
 Said by: write-ups on REINFORCE++, 2501.03262, Eq. 5, whose loss (Eq. 1) averages over each response first.
 
-Tested: methods/reinforce_pp.py's advantages on a batch of 8 responses, 4 of them right; the right ones have 10 tokens,
-the wrong ones 10 to 80. Means over tokens, and over responses with the script's own weights.
+Tested: methods/reinforce_pp.py's advantages on a batch of 8 responses, 4 of them correct; the correct ones have 10
+tokens, the incorrect ones 10 to 80. Means over tokens, and over responses with the script's own weights.
 
 Rule: reproduced if the mean over responses, which the loss takes, stays within 0.01 of 0; else refuted.
 """
@@ -39,14 +39,14 @@ def verdict(result):
 
 
 def effect(result):
-    parts = ", ".join(f"{x['responses']:+.2f} (wrong ones {n} tokens)" for n, x in result.items())
+    parts = ", ".join(f"{x['responses']:+.2f} (incorrect ones {n} tokens)" for n, x in result.items())
     return f"mean over tokens 0, over responses: {parts}"
 
 
 def draw(result):
     panel = axes(
-        "Where wrong responses are longer, the mean response is pushed up",
-        "tokens of a wrong response (right ones: 10)",
+        "Where incorrect responses are longer, the mean response is pushed up",
+        "tokens of an incorrect response (correct ones: 10)",
         "mean advantage",
     )
     for key, color in (("responses", ORANGE), ("tokens", BLUE)):

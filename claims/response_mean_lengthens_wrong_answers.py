@@ -1,16 +1,16 @@
-"""GRPO's mean over each response makes wrong answers longer than dividing by a constant does.
+"""GRPO's mean over each response makes incorrect answers longer than dividing by a constant does.
 
-Said by: Dr. GRPO, 2503.20783, Sec. 3.1 and 3.2 (wrong responses of GRPO grow; without both normalizations tokens are
-saved). There the mean and the std were taken away together.
+Said by: Dr. GRPO, 2503.20783, Sec. 3.1 and 3.2 (incorrect responses of GRPO grow; without both normalizations tokens
+are saved). There the mean and the std were taken away together.
 
 Tested: two by two, from a base model whose writers may ramble before the answer (on the default one, whether to guess
 or to work decides the length): the advantage with and without std, the loss of a response as its mean or over a
-constant. grpo.py and dr_grpo.py are two corners; the others exchange one function. Mean length of wrong responses over
-the last 10 of 30 steps.
+constant. grpo.py and dr_grpo.py are two corners; the others exchange one function. Mean length of incorrect responses
+over the last 10 of 30 steps.
 
-Rule: 95 % interval of the paired difference, with std. Reproduced if wrong responses are longer with the mean than with
-the constant by 2 tokens or more and the interval excludes 0; refuted if the interval excludes such a difference. The
-lengths of right responses and held-out accuracies are reported.
+Rule: 95 % interval of the paired difference, with std. Reproduced if incorrect responses are longer with the mean than
+with the constant by 2 tokens or more and the interval excludes 0; refuted if the interval excludes such a difference.
+The lengths of correct responses and held-out accuracies are reported.
 """
 
 from claims.runs import compare, draw_arms, judged, summarize
@@ -37,8 +37,10 @@ def verdict(result):
 
 def effect(result):
     right, accuracy = (", ".join(f"{arm[key]:.3g}" for arm in result["arms"].values()) for key in ("right", "accuracy"))
-    return f"{summarize(result, 'tokens of wrong responses', '.1f')}; of right ones {right}; accuracy {accuracy}"
+    return f"{summarize(result, 'tokens of incorrect responses', '.1f')}; of correct ones {right}; accuracy {accuracy}"
 
 
 def draw(result):
-    return draw_arms(result, "Rambling base: length of wrong responses", "tokens", "tokens of wrong responses")
+    return draw_arms(
+        result, "Base model with filler text: length of incorrect responses", "tokens", "tokens of incorrect responses"
+    )

@@ -3,12 +3,12 @@
 Said by: DeepSeek-R1, 2501.12948, Sec. 2.2.4 (the "aha moment" of R1-Zero). Dr. GRPO, 2503.20783, Sec. 2.3, finds
 self-reflection in base models, and no higher accuracy where it appears.
 
-Tested: the share of 2048 responses in which the embedded model writes "wait" and corrects a line, before and after 30
-steps of grpo.py. The base model does it now and then, since its training text does. The accuracy of responses with and
-without it is reported. The base's share, one figure from 2,048 responses for all seeds, is itself uncertain by 0.003,
-which the interval leaves out.
+Tested: the fraction of 2048 responses in which the embedded model writes "wait" and corrects a line, before and after
+30 steps of grpo.py. The base model does it now and then, since its training text does. The accuracy of responses with
+and without it is reported. The base's fraction, one figure from 2,048 responses for all seeds, is itself uncertain by
+0.003, which the interval leaves out.
 
-Rule: reproduced if training raises the share by 0.01 or more and the 95 % interval over seeds excludes 0; refuted if
+Rule: reproduced if training raises the fraction by 0.01 or more and the 95 % interval over seeds excludes 0; refuted if
 the interval excludes a rise of 0.01.
 """
 
@@ -48,9 +48,9 @@ def verdict(result):
 
 def effect(result):
     _, right, others = result["base"]
-    share = summarize(result, "share of responses with a wait", ".4f")
-    return f"{share}; right in the base {right:.1%} with it, {others:.1%} without; its share is uncertain by 0.003"
+    share = summarize(result, "fraction of responses with a wait", ".4f")
+    return f"{share}; correct in the base {right:.1%} with it, {others:.1%} without; its fraction is uncertain by 0.003"
 
 
 def draw(result):
-    return draw_arms(result, 'Responses with a "wait", before and after', metric="share of responses")
+    return draw_arms(result, 'Responses with a "wait", before and after', metric="fraction of responses")

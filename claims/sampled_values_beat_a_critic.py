@@ -15,7 +15,7 @@ Rule: reproduced if the error with 9 continuations is at most half of the critic
 from contextlib import closing
 
 import ppo
-from claims.court import axes, decide
+from claims.court import axes, bars, decide
 from common.batch import collate, micro_batches, minibatches
 from common.data import load_problems, sample_problems
 from common.engines import TransformersEngine, prompt_seeds
@@ -23,7 +23,7 @@ from common.logprobs import in_micro_batches
 from common.models import load_model
 from common.verification.verifier import Verifier
 from methods import vineppo
-from tools.plots import BLUE, GRAY, ORANGE
+from tools.plots import BLUE, GRAY, GREEN, ORANGE, PURPLE
 from tools.scripts import call
 
 import torch
@@ -96,5 +96,5 @@ def effect(result):
 
 def draw(result):
     panel = axes("Values at the start of a line: error by who estimates them", "", "mean squared error")
-    panel.bar(list(result["error"]), list(result["error"].values()), color=[BLUE] * len(SAMPLES) + [ORANGE, GRAY])
+    bars(panel, result["error"], (BLUE, GREEN, PURPLE, ORANGE, GRAY))
     return panel.figure

@@ -1,10 +1,10 @@
-"""A ratio anchored on the sampler is better than recomputed log-probs where the sampler's numerics differ.
+"""A ratio anchored on the engine is better than recomputed log-probs where the engine's numerics differ.
 
-Said by: DPPO, 2602.04879 (the trust region must be anchored on the sampler; variants that recompute
+Said by: DPPO, 2602.04879 (the trust region must be anchored on the engine; variants that recompute
 collapse).
 
-Tested: grpo.py for 30 steps of 64 responses from a sampler with weights of 4 bits: log-probs recomputed by the learner,
-without TIS and with it; ratio and clip anchored on the sampler, whose distance from the learner is there before any
+Tested: grpo.py for 30 steps of 64 responses from an engine with weights of 4 bits: log-probs recomputed by the learner,
+without TIS and with it; ratio and clip anchored on the engine, whose distance from the learner is there before any
 update. dppo.py, whose mask bounds the change of a probability and not a ratio, is shown with both anchors beside it.
 
 Rule: by held-out accuracy, 95 % interval of the paired difference from recomputed log-probs without TIS. Reproduced if
@@ -37,4 +37,4 @@ effect = summarize
 
 
 def draw(result):
-    return draw_arms(result, "A sampler with weights of 4 bits: what to divide by")
+    return draw_arms(result, "An engine with weights of 4 bits: what to divide by")

@@ -3,19 +3,19 @@
 Said by: DAPO, 2503.14476, Sec. 3.4 and Table 1 (soft overlong punishment on top of overlong filtering).
 
 Tested: dapo.py without dynamic sampling (one round of prompts) for 30 steps with a limit of 40 tokens: truncated
-responses count as wrong, or are left out of the loss; either with the penalty over the last 8 tokens beside it, about
-the share of the limit that the paper has.
+responses count as incorrect, or are left out of the loss; either with the penalty over the last 8 tokens beside it,
+about the fraction of the limit that the paper has.
 
-Rule: 95 % interval of the paired difference in held-out accuracy where truncated responses count as wrong. Reproduced
-if the penalty gains 0.03 or more and the interval excludes 0; refuted if the interval excludes a gain of 0.03. The same
-where they are left out, and response lengths in the last 5 steps, are reported.
+Rule: 95 % interval of the paired difference in held-out accuracy where truncated responses count as incorrect.
+Reproduced if the penalty gains 0.03 or more and the interval excludes 0; refuted if the interval excludes a gain of
+0.03. The same where they are left out, and response lengths in the last 5 steps, are reported.
 """
 
 from claims.runs import TIGHT, compare, draw_arms, judged, summarize
 
 KIND = "runs"
 ARMS = {
-    "wrong": f"dapo {TIGHT} --overlong-cache 0",
+    "incorrect": f"dapo {TIGHT} --overlong-cache 0",
     "penalty": f"dapo {TIGHT} --overlong-cache 8",
     "left out": f"dapo {TIGHT} --overlong-cache 0 --overlong-filter",
     "penalty, left out": f"dapo {TIGHT} --overlong-cache 8 --overlong-filter",
@@ -23,12 +23,12 @@ ARMS = {
 
 
 def compute(seeds):
-    pairs = [("wrong", "penalty"), ("left out", "penalty, left out")]
+    pairs = [("incorrect", "penalty"), ("left out", "penalty, left out")]
     return compare(ARMS, pairs, seeds, length=lambda t: t.mean("length", 5))
 
 
 def verdict(result):
-    return judged(result, "wrong → penalty", smallest=0.03)
+    return judged(result, "incorrect → penalty", smallest=0.03)
 
 
 def effect(result):

@@ -2,8 +2,8 @@
 
 Said by: GDPO, 2601.05242, which normalizes each reward on its own for that reason.
 
-Tested: two responses to a prompt and two binary rewards, say right and short, added up; grpo.py's advantages for all 16
-outcomes, beside the sum of its advantages for each reward alone.
+Tested: two responses to a prompt and two binary rewards, say correct and short, added up; grpo.py's advantages for all
+16 outcomes, beside the sum of its advantages for each reward alone.
 
 Rule: reproduced if normalizing the sum tells fewer groups apart than normalizing each reward; else refuted.
 """

@@ -1,15 +1,15 @@
-"""Truncated importance sampling repairs the gradient of a sampler that computes other probabilities than the learner.
+"""Truncated importance sampling repairs the gradient of an engine that computes other probabilities than the learner.
 
 Said by: Yao et al. (2025), whose weight min(π_learner / π_sampler, C) is one per token, and many write-ups. Against it:
 2512.23075, by which a weight per token leaves a bias that only the weight of the whole response removes.
 
-Tested: a softmax policy over 4 tokens and 4 positions, of whose 256 responses a quarter, drawn at random, are right.
-The sampler's logits are the learner's plus noise (standard deviation 0.3), in 20 draws. The expected gradient is
-summed over all responses, with the loss and the weight of grpo.py; for a whole response the same weight is given the
+Tested: a softmax policy over 4 tokens and 4 positions, of whose 256 responses a quarter, sampled at random, are
+correct. The engine's logits are the learner's plus noise (standard deviation 0.3), in 20 draws. The expected gradient
+is summed over all responses, with the loss and the weight of grpo.py; for a whole response the same weight is given the
 sums of the log-probs. Bias: ‖E ĝ - ∇J‖ / ‖∇J‖.
 
-Rule: the share of the bias that the weight per token removes, with a 95 % interval over the draws. Reproduced if the
-share is at least a half, refuted if the interval excludes a half.
+Rule: the fraction of the bias that the weight per token removes, with a 95 % interval over the draws. Reproduced if the
+fraction is at least a half, refuted if the interval excludes a half.
 """
 
 import grpo
@@ -76,13 +76,13 @@ def verdict(result):
 def effect(result):
     (token, half), (whole, whole_half) = (result["removed"][f"{unit}, C = 2"] for unit in ("token", "response"))
     removed = f"{token:.0%} ± {half:.0%} by weights of tokens, {whole:.0%} ± {whole_half:.0%} by weights of responses"
-    return f"share of the bias removed with C = 2: {removed}"
+    return f"fraction of the bias removed with C = 2: {removed}"
 
 
 def draw(result):
     panel = axes(
         "A weight per token leaves most of the bias, a weight per response little",
-        "noise on the sampler's logits (standard deviation)",
+        "noise on the engine's logits (standard deviation)",
         "bias of the expected gradient, relative",
     )
     colors = ("black", ORANGE, ORANGE, BLUE, BLUE)

@@ -3,10 +3,11 @@
 Said by: DAPO, 2503.14476, Eq. 8 and 12, whose printed objective averages over the tokens of a group, and many
 write-ups, which call it as unbiased as Dr. GRPO. DAPO's code averages over the minibatch instead.
 
-Tested: a policy that is right or wrong by chance (p = 1/2) and stops with chance 1/4 after each token, at the latest
-after 12: length and reward have nothing to do with one another, so the expected gradient on the logit of stopping after
-a right response should be 0. It is computed over all outcomes of P groups of G, with the advantages of grpo.py and the
-token weights of grpo.py, dapo.py and dr_grpo.py. Positive: right responses shrink, wrong ones grow as much.
+Tested: a policy that is correct or incorrect by chance (p = 1/2) and stops with chance 1/4 after each token, at the
+latest after 12: length and reward have nothing to do with one another, so the expected gradient on the logit of
+stopping after a correct response should be 0. It is computed over all outcomes of P groups of G, with the advantages of
+grpo.py and the token weights of grpo.py, dapo.py and dr_grpo.py. Positive: correct responses shrink, incorrect ones
+grow as much.
 
 Rule: reproduced if the printed objective leaves less than 10 % of GRPO's bias at G = 8; else refuted. What larger
 groups and a mean over the minibatch leave is shown beside it; by the same rule G = 16, which DAPO uses, is enough.
@@ -29,7 +30,7 @@ GROUPS, BATCHES = (2, 4, 8, 16, 64), (1, 2, 8, 32)
 
 
 def bias(weight, G):
-    """Expected gradient on the stop logit of right responses.
+    """Expected gradient on the stop logit of correct responses.
 
     weight[own, others] is that of a token in a response of so many tokens, averaged with so many others.
     """
@@ -41,7 +42,7 @@ def bias(weight, G):
     while len(others) < weight.shape[1]:
         others = np.convolve(others, np.r_[0, chance])
     rewards = outcomes(G)  # (G + 1, G)
-    advantage = grpo.compute_advantages(rewards, grpo.Args())[:, 0].numpy()  # (G + 1,) of a right response
+    advantage = grpo.compute_advantages(rewards, grpo.Args())[:, 0].numpy()  # (G + 1,) of a correct response
     right = P_RIGHT * (binom.pmf(np.arange(G), G - 1, P_RIGHT) * advantage[1:]).sum()
     return G * right * (chance * score * (weight[1:] @ others)).sum()
 
@@ -90,7 +91,7 @@ def effect(result):
 
 def draw(result):
     title = "A mean over tokens leaves the less length bias the more responses it spans"
-    panel = axes(title, "responses averaged over", "share of GRPO's length bias", xscale="log", ylim=(0, 1.05))
+    panel = axes(title, "responses averaged over", "fraction of GRPO's length bias", xscale="log", ylim=(0, 1.05))
     group, batch = left(result), left(result, "token mean of P groups of 8")
     panel.axhline(1, color=RED, label="mean per response (GRPO)")
     panel.plot([int(G) for G in group], group.values(), "o-", color=ORANGE, label="token mean of one group of G")
