@@ -14,7 +14,7 @@ which their losses need none, so they come without what they ask for:
 A point is a batch of responses of different lengths, their rewards, and log-probs under the learner, the policy that
 it is anchored on, and a reference. Both sides begin from the rewards where the peer has the advantage as a function;
 TRL computes advantages inside its trainer, so it is given ours. What is compared is the gradient of the minibatch's
-loss in every log-prob: the largest difference, as a share of the largest entry. Rows that peers.json has are kept.
+loss in every log-prob: the largest difference, as a fraction of the largest entry. Rows that peers.json has are kept.
 """
 
 import subprocess
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from common.cli import fail
-from tools.reports import REPORTS, read_report, write_report
+from tools.reports import REPORTS, heading, read_report, write_report
 from tools.scripts import ROOT, load
 
 import torch
@@ -252,7 +252,7 @@ class Peer:
 
 
 def compare(row: Row, peer: Peer, folder: Path) -> dict[str, Any]:
-    """The largest difference of the two gradients over all points, as a share of the largest entry."""
+    """The largest difference of the two gradients over all points, as a fraction of the largest entry."""
     worst, factors = 0.0, []
     for seed in SEEDS:
         point = make_point(seed, row.on_policy)
@@ -271,19 +271,18 @@ def compare(row: Row, peer: Peer, folder: Path) -> dict[str, Any]:
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    """The page of the docs."""
+    """reports/peers.md."""
     versions = sorted({f"{NAMES[r['peer']]} {r['version']}" for r in results})
-    dates = sorted(r["date"] for r in results)
     worst = max(r["difference"] for r in results)
-    page = f"""# The same losses in other code
-
+    page = heading("The same losses in other code", "python -m benchmarks.peers", (r["date"] for r in results))
+    page += f"""
 Gradients of our losses against those of {", ".join(versions)}, at {len(SEEDS)} random points off-policy each: {P * G}
 responses of 1 to {T} tokens, in float64 (SkyRL computes ratios in float32). The figure is the largest difference in the
-gradient of any log-prob, as a share of the largest gradient; over all rows it is at most {worst:.0e}. Measured on
-{dates[-1]} with `python -m benchmarks.peers`, whose docstring says how to make the environments; the figures are in
-`reports/peers.json`. Where the other code does something else, the remark says what it is and how it was taken out.
+gradient of any log-prob, as a fraction of the largest gradient; over all rows it is at most {worst:.0e}. The docstring
+of the benchmark says how to make the environments; the figures are in `reports/peers.json`. If the other code does
+something else, the last column says what it is and how it was removed.
 
-| method | settings that are not the default | other code | difference | remark |
+| method | settings that are not the default | other code | difference | note |
 |---|---|---|---|---|
 """
     order = {row.name: i for i, row in enumerate(ROWS)}
