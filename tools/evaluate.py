@@ -28,7 +28,7 @@ from common.records import Problem
 from common.settings import GENERATED_DATA, Count, DataSettings, Positive, Seed, dataset_names
 from common.terminal import Terminal, aligned
 from common.verification.verifier import Verifier
-from tools.stats import share_interval
+from tools.stats import fraction_interval
 
 import tyro
 
@@ -164,7 +164,7 @@ def with_intervals(sampled: list[Outcome], greedy: list[Outcome], ks: list[int])
     n, found = len(sampled[0].correct), figures(sampled, greedy, ks)
     of_each = {f"pass@{k}": [pass_at_k(n, sum(outcome.correct), k) for outcome in sampled] for k in ks}
     of_each |= {"avg": [sum(o.correct) / n for o in sampled], "greedy": [float(o.correct[0]) for o in greedy]}
-    return {"problems": len(sampled), **found} | {f"{k}_interval": share_interval(v) for k, v in of_each.items()}
+    return {"problems": len(sampled), **found} | {f"{k}_interval": fraction_interval(v) for k, v in of_each.items()}
 
 
 def table(rows: dict[str, dict[str, Any]], ks: list[int]) -> str:
