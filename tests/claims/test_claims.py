@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import dppo
+import grpo
 from benchmarks import stress
 from claims import court, runs, variant
 from claims.__main__ import Args, main
@@ -168,7 +169,18 @@ def test_a_claim_by_runs_comes_to_a_verdict(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(runs, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(runs, "LAST", TINY)
     name, started, run = "thinking_lengthens_because_it_pays", [], subprocess.run
-    monkeypatch.setattr(subprocess, "run", lambda words, **more: started.append(words) or run(words, **more))
+
+    def in_this_process(words, **more):
+        """All runs but the first, without loading everything again."""
+        started.append(words)
+        if len(started) == 1:
+            return run(words, **more)
+        variant.main(words[3:] if words[1] == "-m" else ["grpo", *words[2:]])
+        return subprocess.CompletedProcess(words, 0, "", "")
+
+    monkeypatch.setattr(runs, "JOBS", 1)
+    monkeypatch.setattr(runs, "subprocess", SimpleNamespace(run=in_this_process))
+    monkeypatch.setattr(grpo, "compute_advantages", grpo.compute_advantages)  # put back what the variant replaces
     runs.trial("grpo", 2)
     main(Args(claims=(name,), seeds=2))
     assert len(started) == 4  # two arms and two seeds, the run that was there among them
