@@ -92,7 +92,7 @@ CLIP_COV = {"clip_cov_ratio": 1.0, "clip_cov_lb": 0.1, "clip_cov_ub": 1.0}
 KL_COV = {"kl_cov_ratio": 0.2, "ppo_kl_coef": 0.0}
 DUAL = "its dual clip is off"
 SAMPLE_STD = "it divides by the sample std of the tokens, ours by the population's: compared up to a factor"
-OF_SAMPLER = "old log-probs are the sampler's; its cap on the ratio is off"
+OF_SAMPLER = "old log-probs are the engine's; its cap on the ratio is off"
 ROWS = [
     Row("reinforce", "verl", "reinforce", {"baseline": "none"}, VERL_SUM, "given our advantages"),
     Row("ppo", "verl", "vanilla", {}, GAE | CLIP, DUAL),
@@ -149,7 +149,7 @@ ROWS = [
     Row("olmo3", "verl", "vanilla", {"filter_groups": False}, PLAIN | OLMO, DUAL),
     Row("olmo3", "skyrl", "regular", {"filter_groups": False}, PLAIN | OLMO),
     Row("opd", "skyrl", "importance_sampling", {}, SKYRL_MEAN, "given our advantages"),
-    Row("dpo", "trl", "dpo", {"kl_beta": 0.5}, {"beta": 0.5}, "given all pairs of a right and a wrong response"),
+    Row("dpo", "trl", "dpo", {"kl_beta": 0.5}, {"beta": 0.5}, "given all pairs of a correct and an incorrect response"),
 ]  # fmt: skip
 
 
@@ -165,7 +165,7 @@ def make_point(seed: int, on_policy: bool) -> dict[str, Tensor]:
     old = (-normal(P * G, T).abs() - 0.05) * mask  # (B, T)
     logp, rollout, ref = ((old + scale * normal(P * G, T)).clamp(max=-1e-3) * mask for scale in (0.4, 0.2, 0.4))
     rewards = (torch.rand(P, G, generator=generator) < 0.5).double()  # (P, G)
-    rewards[:, 0], rewards[:-1, 1] = 1.0, 0.0  # each group has a right response, all but the last a wrong one
+    rewards[:, 0], rewards[:-1, 1] = 1.0, 0.0  # each group has a correct response, all but the last an incorrect one
     values, new_values = normal(P * G, T) * mask, normal(P * G, T) * mask  # (B, T), (B, T)
     point = {"mask": mask, "old_logp": old, "rollout_logp": rollout, "ref": ref, "rewards": rewards}
     point |= {"values": values, "new_values": values + 0.3 * new_values, "returns": normal(P * G, T) * mask}

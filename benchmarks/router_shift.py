@@ -59,13 +59,13 @@ def measure(model_name: str, epochs: int) -> dict[str, float]:
     return {
         "accuracy": correct.mean().item(),
         "updates": len(clipped),
-        "other experts, share of tokens and layers": moved.float().mean().item(),
+        "other experts, fraction of tokens and layers": moved.float().mean().item(),
         "RSPO's weight, mean": weight.mean().item(),
         "RSPO's weight, smallest": weight.min().item(),
         "tokens below the floor": (weight < FLOOR).float().mean().item(),
         "mean weight where the ratio is outside of 1 ± 0.2": weight[outside].mean().item(),
         "clipped": sum(clipped) / len(clipped),
-        "busiest expert's share": (top.flatten(0, 1).flatten().bincount() / top.numel()).max().item(),
+        "busiest expert's fraction": (top.flatten(0, 1).flatten().bincount() / top.numel()).max().item(),
     }
 
 

@@ -1,4 +1,4 @@
-"""Tokens per second of generation and training, as shares of the machine's matrix-product rate.
+"""Tokens per second of generation and training, as fractions of the machine's matrix-product rate.
 
     python -m benchmarks.throughput
     python -m benchmarks.throughput --model Qwen/Qwen2.5-1.5B-Instruct --dataset openai/gsm8k --dataset-config main \\
