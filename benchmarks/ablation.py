@@ -42,13 +42,12 @@ def variants(recipe: str) -> dict[str, str]:
     return {"": "the whole recipe", **without, " ".join(without): "without all of them"}
 
 
-def head(recipe: str) -> str:
-    return f"| {recipe} | flags | avg@16 | difference | avg@16 on the way | tokens per response | prompts per step |"
-
-
 def table(recipe: str, runs: list[dict[str, Any]]) -> str:
     """One line per variant: means over the seeds, with 95 % intervals if there are several."""
-    lines = [head(recipe), "|---|---|---|---|---|---|---|"]
+    lines = [
+        f"| {recipe} | flags | avg@16 | difference | avg@16 on the way | tokens per response | prompts per step |",
+        "|---|---|---|---|---|---|---|",
+    ]
     whole = {r["seed"]: r["log"][-1]["eval/avg"] for r in runs if r["flags"] == ""}
     for flags, name in variants(recipe).items():
         mine = [r for r in runs if r["flags"] == flags and r["seed"] in whole]
@@ -87,7 +86,7 @@ def main(args: Args) -> None:
                 runs.append(r)
                 write_report(report, runs)
     if runs:
-        replace_table(PAGE, head(args.recipe), table(args.recipe, runs))
+        replace_table(PAGE, f"| {args.recipe} | flags |", table(args.recipe, runs))
         print(table(args.recipe, runs))
 
 

@@ -32,10 +32,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 PAGE = REPORTS / "methods.md"
-HEAD = (
-    "| method | avg@16 before | avg@16 after | greedy | pass@16 | length correct | length incorrect | entropy "
-    "| prompts per step |"
-)
 KEPT = {  # what is compared, of all that a run logs
     "step",
     "eval/avg",
@@ -102,7 +98,11 @@ def finals(runs: list[dict]) -> dict[str, list[float]]:
 
 def table(runs: list[dict]) -> str:
     """One line per method, from the last evaluation of each run."""
-    lines = [HEAD, "|---|---|---|---|---|---|---|---|---|"]
+    lines = [
+        "| method | avg@16 before | avg@16 after | greedy | pass@16 | length correct | length incorrect | entropy "
+        "| prompts per step |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
     for method, after in finals(runs).items():
         mine = [r for r in runs if r["method"] == method]
         last = [r["log"][-1] for r in mine]
@@ -150,7 +150,7 @@ def main(args: Args) -> None:
             for r in pool.map(one, plan):
                 runs.append(r)
                 write_report("methods", runs)
-    replace_table(PAGE, HEAD, table(runs))
+    replace_table(PAGE, "| method |", table(runs))
     draw(runs).savefig(REPORTS / "methods.png", dpi=90)
     print(table(runs))
 

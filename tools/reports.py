@@ -1,6 +1,7 @@
 """What was measured lies in reports/: a JSON file for each measurement, and the tables and pictures made from it."""
 
 import json
+import re
 from collections.abc import Iterable
 from datetime import date
 from pathlib import Path
@@ -37,9 +38,7 @@ def heading(title: str, command: str, dates: Iterable[str]) -> str:
     return f"# {title}\n\nMade by `{command}` ({period}).\n"
 
 
-def replace_table(page: Path, head: str, table: str) -> None:
-    """Replace the table that starts with the line `head` in a Markdown page; nothing changes if there is none."""
-    before, found, rest = page.read_text().partition(f"{head}\n")
-    if found:
-        after = rest[rest.index("\n\n") :] if "\n\n" in rest else "\n"
-        page.write_text(before + table.strip() + after)
+def replace_table(page: Path, start: str, table: str) -> None:
+    """Replace the table of a Markdown page whose first line starts with `start`; without one, nothing changes."""
+    old = re.compile(rf"^{re.escape(start)}.*?\n(?=\n|\Z)", re.DOTALL | re.MULTILINE)
+    page.write_text(old.sub(lambda _: table, page.read_text()))

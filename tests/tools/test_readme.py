@@ -2,9 +2,8 @@
 
 import re
 
-from benchmarks import ablation, methods, peers, stress
-from tools.reports import REPORTS, read_report
-from tools.scripts import ROOT, components, parents
+from tools.reports import REPORTS
+from tools.scripts import ROOT, parents
 
 import pytest
 
@@ -60,25 +59,6 @@ def test_a_report_says_how_and_when_it_was_made(page):
 def test_all_questions_are_answered():
     page = (ROOT / "notebooks/README.md").read_text()
     assert re.findall(r"^\*\*(\d+)\.", page, re.M) == [str(i) for i in range(1, 16)]
-
-
-def test_tables_show_what_was_measured():
-    page = (REPORTS / "methods.md").read_text()
-    assert methods.table(read_report("methods")) in page, "reports/methods.md: python -m benchmarks.methods --redraw"
-    for recipe in filter(components, parents()):
-        table = ablation.table(recipe, read_report(f"ablation_{recipe}"))
-        assert table in page, f"reports/methods.md: python -m benchmarks.ablation {recipe} --redraw"
-    written = (REPORTS / "stress.md").read_text()
-    assert written == stress.page(read_report("stress")), "reports/stress.md: python -m benchmarks.stress --redraw"
-    written = (REPORTS / "peers.md").read_text()
-    assert written == peers.table(read_report("peers")), "reports/peers.md: python -m benchmarks.peers --redraw"
-
-
-def test_pictures_are_drawn_for_any_number_of_runs():
-    assert len(methods.draw(read_report("methods")).axes) == 1
-    heat, _ = stress.draw(read_report("stress")).axes
-    shown = [tick.get_text() for tick in heat.get_yticklabels()]
-    assert sorted(shown) == sorted(stress.METHODS), f"rows of the heat map: {shown}"
 
 
 def test_the_readme_is_short_and_its_diff_is_real():
