@@ -1,4 +1,4 @@
-"""What an embedded base model does: accuracy, pass@k, and its styles of answering.
+"""Measure an embedded base model: accuracy, pass@k, and its styles of answering.
 
 python -m benchmarks.base_model                                # or --model sums-filler
 """
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import grpo
 from common.data import load_problems
 from common.engines import TransformersEngine, prompt_seeds
+from common.evaluation import evaluate
 from common.models import load_model
 from common.verification.verifier import Verifier
-from tools.evaluate import evaluate
 
 import tyro
 
@@ -26,7 +26,7 @@ class Args:
 
 
 def style(question: str, response: str) -> str:
-    """How a response was written: at once, with steps and then a guess, or with every step."""
+    """The style of a response: a guess at once, some steps and a guess, or all steps."""
     if "wait" in response:
         return "corrects itself (wait)"
     operations, steps = len(question.replace("-", "+").split("+")) - 1, response.count("=")
@@ -53,14 +53,13 @@ def main(args: Args) -> None:
         groups[style(question, text)].append((ok, len(tokens)))
         terms = len(question.replace("-", "+").split("+"))
         groups[f"{terms} terms"].append((ok, len(tokens)))
-        idle = len(re.findall("^(?:so|hm|ok|er) ", text, re.MULTILINE))
-        groups["no idle line" if idle == 0 else "1 or 2 idle lines" if idle < 3 else "3 or more"].append(
-            (ok, len(tokens))
-        )
-    print(f"\n{'':26s} share  correct  tokens")
+        filler = len(re.findall("^(?:so|hm|ok|er) ", text, re.MULTILINE))
+        name = "no filler line" if filler == 0 else "1 or 2 filler lines" if filler < 3 else "3 or more"
+        groups[name].append((ok, len(tokens)))
+    print(f"\n{'':26s} fraction  correct  tokens")
     for name, rows in sorted(groups.items()):
-        share, accuracy = len(rows) / len(texts), sum(ok for ok, _ in rows) / len(rows)
-        print(f"{name:26s} {share:5.3f}  {accuracy:5.3f}  {sum(n for _, n in rows) / len(rows):5.1f}")
+        fraction, accuracy = len(rows) / len(texts), sum(ok for ok, _ in rows) / len(rows)
+        print(f"{name:26s} {fraction:8.3f}  {accuracy:7.3f}  {sum(n for _, n in rows) / len(rows):6.1f}")
     verifier.close()
 
 

@@ -2,9 +2,9 @@
 
 Said by: write-ups that propose a global or moving average instead of the group mean, for all-incorrect groups.
 
-Tested: a prompt with four answers, all incorrect, beside one that is solved half of the time; two responses each, with
-the batch mean of reinforce.py as baseline. The expected gradient on the hopeless prompt's logits over all outcomes, its
-size on a single outcome, and what a step of length 1 does to the entropy of its answers on average.
+Tested: two prompts with two responses each: one with four answers, all incorrect, and one that is solved half of the
+time. The baseline is the batch mean of reinforce.py. We compute the expected gradient on the unsolvable prompt's logits
+over all outcomes, its size on a single outcome, and the mean change of its answers' entropy by a step of length 1.
 
 Rule: reproduced if the expected gradient has at least 1 % of the root mean square length of a single one; else refuted.
 """
@@ -24,8 +24,8 @@ def compute():
     _, logp, scores = tree(logits[None], 1)  # (V, 1), (V, 1, V)
     p, logp = logp.exp()[:, 0], logp[:, 0]
     args, gradients, chances = reinforce.Args(), [], []
-    for answers in torch.cartesian_prod(torch.arange(len(p)), torch.arange(len(p))):  # to the hopeless prompt
-        for solved in torch.cartesian_prod(torch.arange(2), torch.arange(2)):  # of the other, each with chance 1/2
+    for answers in torch.cartesian_prod(torch.arange(len(p)), torch.arange(len(p))):  # to the unsolvable prompt
+        for solved in torch.cartesian_prod(torch.arange(2), torch.arange(2)):  # to the other, each with probability 1/2
             rewards = torch.stack([torch.zeros(G), solved]).double()  # (P, G)
             advantages = reinforce.compute_advantages(rewards, 0.0, args)[0][:, None]  # (G, 1)
             c = coefficients(reinforce, logp[answers][:, None], advantages, args)  # (G, 1)

@@ -1,10 +1,12 @@
 """Importance sampling recovers accuracy that stale rollouts lose.
 
-Said by: slides on asynchronous training ("applying importance sampling also helps"); DPPO, 2602.04879, takes the ratio
-to the engine; AReaL, 2505.24298, keeps a recomputed ratio and weights by its distance from the engine.
+Said by: slides on asynchronous training ("applying importance sampling also helps"); DPPO, 2602.04879, uses the
+engine's probability in the ratio's denominator; AReaL, 2505.24298, keeps a recomputed ratio and weights it by its
+distance from the engine's policy.
 
-Tested: grpo.py with rollouts 8 batches old (two updates from each, learning rate 1.5e-4, 48 steps): uncorrected;
-recomputed log-probs and truncated importance sampling (TIS); the ratio and its clip anchored on the engine.
+Tested: grpo.py with rollouts 8 batches old (two updates from each, learning rate 1.5e-4, 48 steps): uncorrected; with
+recomputed log-probs and truncated importance sampling (TIS); with the engine's log-probs in the ratio and its clip
+(anchored).
 
 Rule: by held-out accuracy, 95 % intervals of the paired difference from the uncorrected arm. Reproduced if the anchored
 arm gains 0.05 or more and its interval excludes 0; refuted if the interval excludes a gain of 0.05. TIS is reported.

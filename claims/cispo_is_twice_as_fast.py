@@ -2,10 +2,10 @@
 
 Said by: MiniMax-M1, 2506.13585, Sec. 3.1 (CISPO matches DAPO with half the training steps; 16 updates per batch).
 
-Tested: the losses alone, without dynamic sampling and length penalty, with z-scores and all tokens alike, for 25 steps
-of 64 responses with 16 updates each: DAPO's clip (0.2 and 0.28; recipes/olmo3.py without its other components) and
-cispo.py, whose cap is not published, with 5 and 2. The first step whose training accuracy reaches 0.5; a run that never
-does counts with 26.
+Tested: only the losses, without dynamic sampling and length penalty, with z-scores and equal token weights, for 25
+steps of 64 responses with 16 updates each: DAPO's clip (0.2 and 0.28; recipes/olmo3.py without its other components)
+and cispo.py, whose cap is not published, with 5 and 2. The first step whose training accuracy reaches 0.5; a run that
+never reaches it counts as 26.
 
 Rule: 95 % interval of the paired difference in steps for the better cap (which favors CISPO). Reproduced if CISPO needs
 fewer by a third of DAPO's mean or more and the interval excludes 0; refuted if the interval excludes that. Void where

@@ -2,9 +2,9 @@
 
 Said by: DAPO, 2503.14476, Sec. 3.1, to motivate clip-higher, and most write-ups on clipping.
 
-Tested: two prompts with two answers each; the correct one has probability 0.01 in the first and 0.5 in the second, and
-both have one shared weight, added to its logit. 16 updates of plain gradient ascent on one batch of 100 responses to
-each, of which 1 and 50 are correct, with grpo.py's advantages and loss; and the same with the first prompt alone.
+Tested: two prompts with two answers each. The correct one has probability 0.01 in the first and 0.5 in the second, and
+both prompts share one weight, added to its logit. 16 updates of plain gradient ascent on one batch of 100 responses to
+each, of which 1 and 50 are correct, with grpo.py's advantages and loss; also with the first prompt alone.
 
 Rule: reproduced if the ratio of the rare answer stays below 1.21 after all updates in both; else refuted, as a bound.
 """
@@ -20,7 +20,7 @@ UPDATES, LR, G = 16, 0.15, 100
 
 
 def ratios(right):
-    """Ratio of the first prompt's correct answer after each update; `right` has the correct answers per prompt."""
+    """Ratio of the first prompt's correct answer after each update; `right` has the correct responses per prompt."""
     rewards = (torch.arange(G)[None] < torch.tensor(right)[:, None]).double()  # (P, G)
     advantages = grpo.compute_advantages(rewards, grpo.Args())  # (P, G)
     old_logit = rewards.mean(1, keepdim=True).logit()  # (P, 1)

@@ -1,11 +1,11 @@
 """PPO's clip is active for less than 5 % of the tokens of a batch.
 
-Said by: RLOO, 2402.14740, Sec. 3.2, on preference data, as a reason to do without it.
+Said by: RLOO, 2402.14740, Sec. 3.2, on preference data, as a reason to drop it.
 
-Tested: one rollout batch of the embedded model, 32 prompts x 16 responses, trained on with grpo.py's loss and a fresh
-optimizer in 4 updates (the default) and in 16 (4 minibatches, 4 passes); the fraction of the loss weight that is
-clipped in each update. A fresh optimizer without warm-up moves far: on average over the training runs of
-clip_needs_both_bounds.py, whose learning rate rises over five steps, 2.0 % are clipped with 16 updates, and in those of
+Tested: one rollout batch of the embedded model, 32 prompts x 16 responses, trained with grpo.py's loss and a fresh
+optimizer for 4 updates (the default) and for 16 (4 minibatches, 4 passes); the fraction of the loss weight that is
+clipped in each update. A fresh optimizer without warm-up takes large steps. In the training runs of
+clip_needs_both_bounds.py, with five steps of warm-up, 2.0 % are clipped with 16 updates on average, and in those of
 critic_is_unnecessary.py 0.2 % with 4.
 
 Rule: reproduced if the mean over the updates is below 5 % with 4 and with 16 updates; else refuted.

@@ -1,11 +1,10 @@
 """PPO's clip silences the tokens at which a response forks, not the routine ones.
 
-Said by: MiniMax-M1, 2506.13585, Sec. 3.1, of rare tokens such as "However", "Wait" and "Recheck", to motivate
-CISPO.
+Said by: MiniMax-M1, 2506.13585, Sec. 3.1, about rare tokens such as "However", "Wait" and "Recheck", to motivate CISPO.
 
 Tested: the embedded model after 16 updates of grpo.py on one batch of 32 prompts x 16 responses (4 minibatches, 4
-passes). The fraction of tokens without gradient by the probability that they were sampled with, at the first token of
-the response, which decides the style of answering, and among the fifth of the tokens with the highest entropy.
+passes). The fraction of tokens without gradient: by the probability with which they were sampled, at the first token of
+the response (which decides the style of answering), and in the fifth of the tokens with the highest entropy.
 
 Rule: reproduced if at least 1 % of the tokens are clipped in all (else void), and tokens below 0.2 are clipped at least
 10 times as often as those above 0.9; else refuted.
@@ -35,7 +34,7 @@ def compute():
     logp, _ = batch_logps(model, batch, args)
     _, metrics = loss_of(grpo, logp, advantages, args, old_logp, mask=batch.mask)
     clipped = (metrics["clip_pos"] + metrics["clip_neg"]).bool()
-    counted = batch.mask & (advantages != 0)  # tokens of groups without signal have no gradient to lose
+    counted = batch.mask & (advantages != 0)  # tokens of groups without signal never have a gradient
     p, first = old_logp.exp(), torch.arange(batch.mask.shape[1]) == 0
     undecided = entropy >= entropy[counted].quantile(0.8)
     ranges = {name: (p > low) & (p <= high) for name, (low, high) in zip(BINS, itertools.pairwise(EDGES), strict=True)}

@@ -123,21 +123,27 @@ def record(name: str) -> dict[str, Any] | None:
     return json.loads(path.read_text()) if path.exists() else None
 
 
-def run(name: str, seeds: int) -> dict[str, Any]:
-    """Compute a claim anew, judge and store it; `seeds` is for claims by runs."""
+def store(name: str, date: str, result: dict[str, Any]) -> dict[str, Any]:
+    """Judge a result, and store it with its verdict and effect."""
     claim = load(name)
-    result = rounded(claim.compute(seeds) if claim.KIND == "runs" else claim.compute())
-    judged = {"verdict": claim.verdict(result), "effect": claim.effect(result), "date": today(), "result": result}
+    judged = {"verdict": claim.verdict(result), "effect": claim.effect(result), "date": date, "result": result}
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(judged, indent=1, ensure_ascii=False) + "\n")
     return judged
 
 
-def draw(name: str) -> Path:
-    """Draw the picture of a claim from its stored result."""
+def run(name: str, seeds: int) -> dict[str, Any]:
+    """Compute a claim, judge and store it; `seeds` is for claims by runs."""
+    claim = load(name)
+    return store(name, today(), rounded(claim.compute(seeds) if claim.KIND == "runs" else claim.compute()))
+
+
+def redraw(name: str) -> Path:
+    """Judge the stored result of a claim again, and draw its picture."""
     stored = record(name)
     if stored is None:
         fail(f"{name} has no result to draw yet: run python -m claims {name} first.")
+    store(name, stored["date"], stored["result"])
     path = RESULTS / f"{name}.png"
     load(name).draw(stored["result"]).savefig(path, dpi=80)
     return path

@@ -1,11 +1,11 @@
 """Dynamic sampling is worth the responses that it throws away.
 
 Said by: DAPO, 2503.14476, Fig. 6 and Sec. 3.2 (the same accuracy in fewer steps; the extra generation costs little).
-ScaleRL, 2510.13786, drops groups without signal and draws no others in their place.
+ScaleRL, 2510.13786, drops groups without signal and does not replace them.
 
 Tested: DAPO's loss without its length penalty: all groups kept (recipes/olmo3.py without its components, 50 steps);
-groups without signal refilled (dapo.py, 30 steps). Held-out accuracy is measured every 5 steps, and averaged over the
-responses generated, those thrown away included, up to the 3200 of the first arm.
+groups without signal replaced (dapo.py, 30 steps). Held-out accuracy is measured every 5 steps and averaged over the
+generated responses, including discarded ones, up to the 3200 of the first arm.
 
 Rule: 95 % interval of the paired difference of that average. Reproduced if refilling gains 0.02 or more and the
 interval excludes 0; refuted if the interval excludes a gain of 0.02. The same at equal steps is reported.
@@ -26,7 +26,7 @@ STEPS = 30
 
 
 def average(t, most, per_step):
-    """Held-out accuracy averaged over a budget: responses generated or steps, along straight lines between points."""
+    """Held-out accuracy averaged over a budget of generated responses or steps, with linear interpolation."""
     spent, points = 0, []
     for row in t.rows:
         if row["step"] > 0:

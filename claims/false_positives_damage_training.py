@@ -2,8 +2,8 @@
 
 Said by: Kimi k1.5, 2501.12599, Sec. 2.1 (questions that are easily guessed are excluded), Open-Reasoner-Zero.
 
-Tested: grpo.py for 30 steps where the reward of an incorrect answer is 1 with chance q = 0, 0.2 and 0.5, by coin.
-Held-out accuracy is measured by the true verifier.
+Tested: grpo.py for 30 steps in which an incorrect answer gets the reward 1 at random with probability q = 0, 0.2 and
+0.5. Held-out accuracy is measured with the true verifier.
 
 Rule: 95 % intervals of the paired differences from q = 0. Reproduced if q = 0.2 loses 0.05 or more and the interval
 excludes 0, and q = 0.5 has no higher mean than q = 0.2; refuted if the interval at q = 0.2 excludes a loss of 0.05; a

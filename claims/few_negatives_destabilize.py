@@ -4,9 +4,9 @@ Said by: DPPO, 2602.04879 (masking at most 0.5 % of the tokens, those of negativ
 enough for stability).
 
 Tested: dppo.py (total variation, δ = 0.2) for 25 steps of 64 responses with 16 updates each: no mask, the mask on
-negative advantages alone, on positive ones alone, on both; and, as a control, on as many tokens of negative advantage
-sampled at random as the negative half masks. The paper finds training stable by that; here every arm but the one with
-both halves ends below the untrained model, and the question is how much of the collapse is left.
+negative advantages only, on positive ones only, on both; and as a control, a mask on as many randomly chosen tokens of
+negative advantage as the negative half masks. In the paper the negative half makes training stable. Here every arm
+except the one with both halves ends below the untrained model, so we measure how much of the collapse remains.
 
 Rule: by held-out accuracy, 95 % intervals of the paired differences. Reproduced if the negative half gains 0.05 or more
 over the random control, the interval excludes 0, and it masks less than 1 % of the loss weight; refuted if the interval

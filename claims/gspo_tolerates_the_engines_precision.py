@@ -2,10 +2,10 @@
 
 Said by: GSPO, 2507.18071, Sec. 5.4, as an argument; bounds 3e-4 and 4e-4 (Sec. 5.1).
 
-Tested: 1,024 responses of the embedded model, and of the same after 30 steps of grpo.py, scored in fp32 as the learner
-and in fp16, bf16, or bf16 with 8-bit weights as an engine does. Nothing is trained on them, so all ratios should be 1:
-the fraction of responses whose gspo.py ratio is outside the bounds, and of tokens whose grpo.py ratio is outside 1 ±
-0.2. For longer responses the token differences of bf16 are resampled, as if they were independent.
+Tested: 1,024 responses of the embedded model, before and after 30 steps of grpo.py, scored in fp32 as by the learner
+and in fp16, bf16, or bf16 with 8-bit weights as by an engine. No update is made, so all ratios should be 1. Measured
+are the fraction of responses whose gspo.py ratio is outside the bounds, and of tokens whose grpo.py ratio is outside 1
+± 0.2. For longer responses the token differences of bf16 are resampled as if they were independent.
 
 Rule: reproduced if in bf16 at most 5 % of the responses of both models are outside; else refuted, at this length.
 """
@@ -27,7 +27,7 @@ def outside(ratio, low, high):
 
 
 def measure(**settings):
-    """Of the model named by the settings."""
+    """Figures of the model named by the settings."""
     args = gspo.Args(**settings)
     model, batch, _ = embedded(128, 8, args)
     learner, advantages = scored(model, batch, "fp32", args), torch.ones(batch.mask.shape)

@@ -1,10 +1,10 @@
 """Groups of two responses give a noisier gradient than large groups, at equal responses.
 
-Said by: write-ups on GRPO, after DeepSeekMath's G = 64 (2402.03300). Against it: 2510.00977, by which two are enough.
+Said by: write-ups on GRPO, after DeepSeekMath's G = 64 (2402.03300). Against it: 2510.00977 finds two enough.
 
-Tested: a softmax over 16 answers, 4 of them correct with chance p in all, at p = 0.02, 0.1 and 0.5. The variance of the
+Tested: a softmax over 16 answers, 4 of them correct with total probability p = 0.02, 0.1 and 0.5. The variance of the
 gradient of 256 responses as 256 / G groups, relative to its squared mean, exactly, with the advantages of grpo.py and
-rloo.py. What more prompts in a batch gain, where prompts differ, is left out; it would favor small groups.
+rloo.py. The gain from more prompts per batch, if prompts differ, is not included; it would favor small groups.
 
 Rule: reproduced if groups of 2 have at least 1.5 times the variance of groups of 64 with grpo.py, averaged over the
 three p at an equal number of responses; else refuted.
@@ -24,12 +24,12 @@ GROUPS, CHANCES = (2, 4, 8, 16, 32, 64), (0.02, 0.1, 0.5)
 
 
 def relative_variance(script, p, G):
-    """Trace of the gradient's covariance over its squared mean, for all responses of a batch in groups of G."""
+    """Trace of the gradient's covariance over its squared mean, for a batch of responses in groups of G."""
     rewards = outcomes(G)  # (G + 1, G)
     advantages = script.compute_advantages(rewards, script.Args()).view(-1, 1)
     c = coefficients(script, torch.zeros_like(advantages), advantages, script.Args()).view(G + 1, G) / G
     chance = torch.tensor(binom.pmf(range(G + 1), G, p))  # (G + 1,)
-    # Scores of correct and incorrect answers point to the mean of their kind, u_r - u_w apart; the rest is noise.
+    # Scores of correct and incorrect answers have the means u_r and u_w; an answer's deviation from its mean is noise.
     along = (c * torch.where(rewards > 0, 1 - p, -p)).sum(1)  # (G + 1,), along u_r - u_w
     gap = 1 / RIGHT + 1 / (ANSWERS - RIGHT)  # ‖u_r - u_w‖²
     own = torch.where(rewards > 0, 1 - 1 / RIGHT, 1 - 1 / (ANSWERS - RIGHT))  # (G + 1, G), its variance
@@ -46,7 +46,7 @@ def compute():
 
 
 def excess(result, name, G="2"):
-    """Variance with groups of G over that with groups of 64, by p."""
+    """Variance with groups of G divided by that with groups of 64, by p."""
     return {p: of_p[G] / of_p["64"] for p, of_p in result[name].items()}
 
 

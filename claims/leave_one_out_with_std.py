@@ -1,9 +1,9 @@
 """RLOO's leave-one-out baseline with GRPO's standard deviation is a method of its own.
 
-Said by: write-ups that propose the combination and ask what is known of it. We know of no paper that has it.
+Said by: write-ups that propose the combination. We know of no paper on it.
 
-Tested: (R_i - mean of the others) / std of the group, from rloo.py's advantages, beside grpo.py's, for every group of
-0 and 1 rewards with 2 to 64 responses that is not all correct or all incorrect.
+Tested: (R_i - mean of the others) / std of the group, from rloo.py's advantages, against grpo.py's, for every group of
+2 to 64 responses with rewards of 0 and 1 that is neither all correct nor all incorrect.
 
 Rule: refuted if the two are one another's multiple by a constant that depends on G alone, to 1e-4; else reproduced.
 """
@@ -20,7 +20,7 @@ GROUPS = (2, 4, 8, 16, 64)
 
 
 def factors(G):
-    """The combination over GRPO's advantage, for every mixed group and response."""
+    """The combination divided by GRPO's advantage, for every mixed group and response."""
     rewards = outcomes(G)[1:-1]  # (G - 1, G): 1 to G - 1 correct
     combined = rloo.compute_advantages(rewards, rloo.Args()) / rewards.std(1, keepdim=True)
     return combined / grpo.compute_advantages(rewards, grpo.Args())  # (G - 1, G)

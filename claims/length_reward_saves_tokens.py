@@ -1,11 +1,11 @@
 """A reward for short answers saves tokens at no loss of accuracy.
 
-Said by: Kimi k1.5, 2501.12599, Sec. 2.3.3 (it may slow learning down at first, so it is switched on late there). L1,
-2503.04697, says it of its budgets, which the embedded model cannot read.
+Said by: Kimi k1.5, 2501.12599, Sec. 2.3.3 (it may slow down early learning, so the paper enables it later). L1,
+2503.04697, claims it for its budgets, which the embedded model cannot read.
 
 Tested: grpo.py and methods/lcpo.py with Kimi's length reward from the first step, for 30 steps of 64 responses. Working
-step by step is longer than guessing and correct more often, so the shortest way to a correct answer is not the best
-one. Mean length over the last 10 steps; held-out accuracy is reported and a part of the rule.
+step by step takes more tokens than guessing but is correct more often, so the shortest correct answers are not the most
+reliable. Mean length over the last 10 steps; held-out accuracy is reported and is part of the rule.
 
 Rule: on paired seeds. Reproduced if responses are shorter by 2 tokens or more, the 95 % interval excludes 0, and the
 interval of the accuracies excludes a loss of 0.03; refuted if the interval of the lengths excludes 2 tokens, or

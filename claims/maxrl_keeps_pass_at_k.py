@@ -2,10 +2,10 @@
 
 Said by: MaxRL, 2602.02710, which trains Qwen3-4B with 16 responses per prompt.
 
-Tested: 60 prompts with 16 answers each, two of them correct and unlikely at first; the logits are 16 random features of
-the prompt times weights that all prompts share, so that prompts compete. Gradient ascent along Σ_x w(p_x) ∇p_x, w(p)
-the exact expected weight of rloo.py, grpo.py and maxrl.py for groups of 8; all steps have the same length. pass@64 at
-the step where the mean pass@1 reaches 0.5, in 12 random problems; also with w = 1/p, which MaxRL approaches.
+Tested: 60 prompts with 16 answers each, two of them correct and unlikely at first. The logits are 16 random features of
+the prompt times weights that all prompts share, so that prompts compete. Gradient ascent along Σ_x w(p_x) ∇p_x, where
+w(p) is the exact expected weight of rloo.py, grpo.py and maxrl.py for groups of 8; all steps have the same length.
+pass@64 at the step where the mean pass@1 reaches 0.5, in 12 random problems; also with w = 1/p, which MaxRL approaches.
 
 Rule: on the paired difference in pass@64 between maxrl.py and grpo.py, with a 95 % interval over the problems:
 reproduced if it is above 0 and at least 0.01; refuted if the interval excludes 0.01.
@@ -35,7 +35,7 @@ def weights(script):
 
 
 def train(features, right, bias, weight):
-    """Success rates (problems, prompts) when the mean one reaches the target, and the steps that it took."""
+    """Success rates (problems, prompts) once their mean reaches the target, and the number of steps."""
     theta = torch.zeros(PROBLEMS, FEATURES, ANSWERS, dtype=torch.float64, requires_grad=True)
     at_target, steps = torch.zeros(PROBLEMS, PROMPTS, dtype=torch.float64), torch.zeros(PROBLEMS)
     for step in range(MOST_STEPS):
@@ -55,7 +55,7 @@ def compute():
     generator = torch.Generator().manual_seed(0)
     features = torch.randn(PROBLEMS, PROMPTS, FEATURES, dtype=torch.float64, generator=generator) / FEATURES**0.5
     right = torch.rand(PROBLEMS, PROMPTS, ANSWERS, generator=generator).argsort(-1) < RIGHT
-    bias = -4 * torch.rand(PROBLEMS, PROMPTS, 1, dtype=torch.float64, generator=generator) * right  # how hard each is
+    bias = -4 * torch.rand(PROBLEMS, PROMPTS, 1, dtype=torch.float64, generator=generator) * right  # difficulty
     trained = {arm: train(features, right, bias, weights(script)) for arm, script in ARMS.items()}
     pass_at = {arm: {k: (1 - (1 - p) ** k).mean(1) for k in KS} for arm, (p, _) in trained.items()}
     return {

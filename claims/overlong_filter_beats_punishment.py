@@ -1,11 +1,11 @@
 """Leaving truncated responses out of the loss is better than counting them as incorrect.
 
-Said by: DAPO, 2503.14476, Sec. 3.4 and Table 1 (overlong filtering stabilizes training and improves it); counting a
-response as incorrect for its length alone is noise in the reward, it says.
+Said by: DAPO, 2503.14476, Sec. 3.4 and Table 1 (overlong filtering stabilizes and improves training; counting a
+response as incorrect only for its length adds noise to the reward).
 
-Tested: dapo.py without dynamic sampling (one round of prompts) for 30 steps with a limit of 40 tokens, which cuts many
-correct answers: truncated responses count as incorrect; they are left out of the loss. Held-out accuracy has the same
-limit.
+Tested: dapo.py without dynamic sampling (one round of prompts) for 30 steps with a limit of 40 tokens, which cuts off
+many correct answers. Truncated responses either count as incorrect or are left out of the loss. Held-out accuracy is
+measured with the same limit.
 
 Rule: 95 % interval of the paired difference in held-out accuracy. Reproduced if the filter gains 0.03 or more and the
 interval excludes 0; refuted if the interval excludes a gain of 0.03. The fraction truncated in the last 5 steps is

@@ -1,12 +1,11 @@
 """GRPO's mean over each response makes incorrect answers longer than dividing by a constant does.
 
-Said by: Dr. GRPO, 2503.20783, Sec. 3.1 and 3.2 (incorrect responses of GRPO grow; without both normalizations tokens
-are saved). There the mean and the std were taken away together.
+Said by: Dr. GRPO, 2503.20783, Sec. 3.1 and 3.2 (GRPO's incorrect responses grow; removing both normalizations saves
+tokens). There the mean and the std were removed together.
 
-Tested: two by two, from a base model whose writers may ramble before the answer (on the default one, whether to guess
-or to work decides the length): the advantage with and without std, the loss of a response as its mean or over a
-constant. grpo.py and dr_grpo.py are two corners; the others exchange one function. Mean length of incorrect responses
-over the last 10 of 30 steps.
+Tested: a 2 x 2 design on the base model with filler text (in the default model, guessing or working decides the
+length): advantages with and without std; a response's loss as a mean or divided by a constant. grpo.py and dr_grpo.py
+are two of the four; the others exchange one function. Mean length of incorrect responses over the last 10 of 30 steps.
 
 Rule: 95 % interval of the paired difference, with std. Reproduced if incorrect responses are longer with the mean than
 with the constant by 2 tokens or more and the interval excludes 0; refuted if the interval excludes such a difference.

@@ -1,12 +1,12 @@
 """Reinforcement learning makes a model reflect on its own steps more often.
 
 Said by: DeepSeek-R1, 2501.12948, Sec. 2.2.4 (the "aha moment" of R1-Zero). Dr. GRPO, 2503.20783, Sec. 2.3, finds
-self-reflection in base models, and no higher accuracy where it appears.
+self-reflection in base models, and no higher accuracy with it.
 
 Tested: the fraction of 2048 responses in which the embedded model writes "wait" and corrects a line, before and after
-30 steps of grpo.py. The base model does it now and then, since its training text does. The accuracy of responses with
-and without it is reported. The base's fraction, one figure from 2,048 responses for all seeds, is itself uncertain by
-0.003, which the interval leaves out.
+30 steps of grpo.py. The base model does it occasionally because its training text does. The accuracy of responses with
+and without it is reported. The base model's fraction, one figure from 2,048 responses for all seeds, has an uncertainty
+of 0.003, which the interval does not include.
 
 Rule: reproduced if training raises the fraction by 0.01 or more and the 95 % interval over seeds excludes 0; refuted if
 the interval excludes a rise of 0.01.
@@ -27,7 +27,7 @@ ARMS = {"before": "grpo", "after": "grpo"}
 
 @cache
 def waits(model):
-    """Share of the responses with "wait", and the accuracy of those with it and without it."""
+    """Fraction of responses with "wait", and the accuracy of responses with and without it."""
     args = grpo.Args(model=model)
     _, batch, correct = embedded(256, 8, args)
     tokens = [row[mask].tolist() for row, mask in zip(batch.response, batch.mask, strict=True)]

@@ -1,11 +1,11 @@
 """A ratio anchored on the engine is better than recomputed log-probs where the engine's numerics differ.
 
-Said by: DPPO, 2602.04879 (the trust region must be anchored on the engine; variants that recompute
+Said by: DPPO, 2602.04879 (the trust region must use the engine's probabilities; variants that recompute log-probs
 collapse).
 
-Tested: grpo.py for 30 steps of 64 responses from an engine with weights of 4 bits: log-probs recomputed by the learner,
-without TIS and with it; ratio and clip anchored on the engine, whose distance from the learner is there before any
-update. dppo.py, whose mask bounds the change of a probability and not a ratio, is shown with both anchors beside it.
+Tested: grpo.py for 30 steps of 64 responses with 4-bit weights in the engine: log-probs recomputed by the learner,
+without and with TIS; ratio and clip with the engine's log-probs, which differ from the learner's before any update.
+dppo.py, whose mask bounds the change of a probability instead of a ratio, is also reported with both.
 
 Rule: by held-out accuracy, 95 % interval of the paired difference from recomputed log-probs without TIS. Reproduced if
 the anchor gains 0.05 or more and the interval excludes 0; refuted if the interval excludes such a gain. Void where less

@@ -3,8 +3,8 @@
 Said by: DAPO, 2503.14476, Sec. 3.4 and Table 1 (soft overlong punishment on top of overlong filtering).
 
 Tested: dapo.py without dynamic sampling (one round of prompts) for 30 steps with a limit of 40 tokens: truncated
-responses count as incorrect, or are left out of the loss; either with the penalty over the last 8 tokens beside it,
-about the fraction of the limit that the paper has.
+responses count as incorrect or are left out of the loss, each with and without the penalty over the last 8 tokens,
+about the paper's fraction of the limit.
 
 Rule: 95 % interval of the paired difference in held-out accuracy where truncated responses count as incorrect.
 Reproduced if the penalty gains 0.03 or more and the interval excludes 0; refuted if the interval excludes a gain of

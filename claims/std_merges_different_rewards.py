@@ -1,9 +1,9 @@
 """Where several rewards are added up, GRPO's normalization gives groups with different rewards the same advantages.
 
-Said by: GDPO, 2601.05242, which normalizes each reward on its own for that reason.
+Said by: GDPO, 2601.05242, which therefore normalizes each reward separately.
 
-Tested: two responses to a prompt and two binary rewards, say correct and short, added up; grpo.py's advantages for all
-16 outcomes, beside the sum of its advantages for each reward alone.
+Tested: two responses to a prompt and the sum of two binary rewards, for example for correctness and brevity; grpo.py's
+advantages for all 16 outcomes, against the sum of its advantages for each reward.
 
 Rule: reproduced if normalizing the sum tells fewer groups apart than normalizing each reward; else refuted.
 """
@@ -24,7 +24,7 @@ def advantages(rewards):
 
 
 def compute():
-    pairs = list(itertools.product((0, 1), repeat=2))  # a reward of the two responses
+    pairs = list(itertools.product((0, 1), repeat=2))  # one reward for the two responses
     of_sum, of_each = [], []
     for right, short in itertools.product(pairs, pairs):
         of_sum.append(advantages([a + b for a, b in zip(right, short, strict=True)])[0].item())

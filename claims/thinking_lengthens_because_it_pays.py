@@ -1,10 +1,10 @@
 """Responses grow longer in training because thinking pays.
 
-Said by: DeepSeek-R1, 2501.12948, Fig. 3 (R1-Zero learns by itself to think longer). Dr. GRPO, 2503.20783, puts part of
-the growth down to the optimizer's bias towards long incorrect answers, which would not need a reward for thinking.
+Said by: DeepSeek-R1, 2501.12948, Fig. 3 (R1-Zero learns by itself to think longer). Dr. GRPO, 2503.20783, attributes
+part of the growth to the optimizer's bias towards long incorrect answers, which does not need a reward for thinking.
 
-Tested: grpo.py for 30 steps with its rewards, and with each group's rewards in a random order: as many responses are
-rewarded, in the same groups, but which ones has nothing to do with what they say. Mean length over the last 5 steps.
+Tested: grpo.py for 30 steps with its rewards, and with each group's rewards shuffled: as many responses are rewarded in
+each group, but independently of their content. Mean length over the last 5 steps.
 
 Rule: 95 % interval of the paired difference. Reproduced if true rewards make responses longer than shuffled ones do by
 5 tokens or more, with the interval above 0; refuted if the interval excludes 5 tokens.

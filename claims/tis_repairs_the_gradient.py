@@ -1,12 +1,12 @@
 """Truncated importance sampling repairs the gradient of an engine that computes other probabilities than the learner.
 
 Said by: Yao et al. (2025), whose weight min(π_learner / π_sampler, C) is one per token, and many write-ups. Against it:
-2512.23075, by which a weight per token leaves a bias that only the weight of the whole response removes.
+2512.23075 finds that a weight per token leaves a bias that only the weight of the whole response removes.
 
-Tested: a softmax policy over 4 tokens and 4 positions, of whose 256 responses a quarter, sampled at random, are
-correct. The engine's logits are the learner's plus noise (standard deviation 0.3), in 20 draws. The expected gradient
-is summed over all responses, with the loss and the weight of grpo.py; for a whole response the same weight is given the
-sums of the log-probs. Bias: ‖E ĝ - ∇J‖ / ‖∇J‖.
+Tested: a softmax policy over 4 tokens and 4 positions, with 256 responses, a random quarter of them correct. The
+engine's logits are the learner's plus noise (standard deviation 0.3), in 20 draws. The expected gradient is summed over
+all responses, with the loss and the weight of grpo.py; for a whole response the same weight function gets the sums of
+the log-probs. Bias: ‖E ĝ - ∇J‖ / ‖∇J‖.
 
 Rule: the fraction of the bias that the weight per token removes, with a 95 % interval over the draws. Reproduced if the
 fraction is at least a half, refuted if the interval excludes a half.
@@ -24,7 +24,7 @@ KIND = "exact"
 V, T, DRAWS = 4, 4, 20
 NOISES = (0.1, 0.3, 0.5, 1.0)
 OFF = 1e6  # a cap that is never reached
-ARMS = {  # cap, and whether the weight is the response's
+ARMS = {  # cap, and whether the weight is per response
     "no weight": (0.0, False),
     "token, no cap": (OFF, False),
     "token, C = 2": (2.0, False),

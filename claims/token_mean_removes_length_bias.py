@@ -3,11 +3,10 @@
 Said by: DAPO, 2503.14476, Eq. 8 and 12, whose printed objective averages over the tokens of a group, and many
 write-ups, which call it as unbiased as Dr. GRPO. DAPO's code averages over the minibatch instead.
 
-Tested: a policy that is correct or incorrect by chance (p = 1/2) and stops with chance 1/4 after each token, at the
-latest after 12: length and reward have nothing to do with one another, so the expected gradient on the logit of
-stopping after a correct response should be 0. It is computed over all outcomes of P groups of G, with the advantages of
-grpo.py and the token weights of grpo.py, dapo.py and dr_grpo.py. Positive: correct responses shrink, incorrect ones
-grow as much.
+Tested: a policy that is correct at random (p = 1/2) and stops with probability 1/4 after each token, at the latest
+after 12. Length and reward are independent, so the expected gradient on the logit of stopping after a correct response
+should be 0. It is computed over all outcomes of P groups of G, with the advantages of grpo.py and the token weights of
+grpo.py, dapo.py and dr_grpo.py. A positive gradient shortens correct responses and lengthens incorrect ones equally.
 
 Rule: reproduced if the printed objective leaves less than 10 % of GRPO's bias at G = 8; else refuted. What larger
 groups and a mean over the minibatch leave is shown beside it; by the same rule G = 16, which DAPO uses, is enough.
@@ -32,23 +31,23 @@ GROUPS, BATCHES = (2, 4, 8, 16, 64), (1, 2, 8, 32)
 def bias(weight, G):
     """Expected gradient on the stop logit of correct responses.
 
-    weight[own, others] is that of a token in a response of so many tokens, averaged with so many others.
+    weight[own, others] is a token's weight in a response of `own` tokens, averaged with `others` other tokens.
     """
     length = np.arange(1, L + 1)  # (L,)
     chance = STOP * (1 - STOP) ** (length - 1)  # (L,)
-    chance[-1] = (1 - STOP) ** (L - 1)  # cut off, or stopped just then
-    score = (1 - STOP) * (length < L) - STOP * (length - 1)  # Σ_t ∇log π by the stop logit
-    others = np.ones(1)  # chance of the sum of the others' lengths
+    chance[-1] = (1 - STOP) ** (L - 1)  # cut off, or stopped at this token
+    score = (1 - STOP) * (length < L) - STOP * (length - 1)  # Σ_t ∇log π with respect to the stop logit
+    others = np.ones(1)  # probability of each sum of the others' lengths
     while len(others) < weight.shape[1]:
         others = np.convolve(others, np.r_[0, chance])
     rewards = outcomes(G)  # (G + 1, G)
-    advantage = grpo.compute_advantages(rewards, grpo.Args())[:, 0].numpy()  # (G + 1,) of a correct response
+    advantage = grpo.compute_advantages(rewards, grpo.Args())[:, 0].numpy()  # (G + 1,) for a correct response
     right = P_RIGHT * (binom.pmf(np.arange(G), G - 1, P_RIGHT) * advantage[1:]).sum()
     return G * right * (chance * score * (weight[1:] @ others)).sum()
 
 
 def token_weight(script, tokens):
-    """What the script gives each token of a minibatch of one response of so many tokens."""
+    """A token's weight in a minibatch of one response, by its number of tokens."""
     args = script.Args(max_response_tokens=L)
     return call(script.token_weights, mask=torch.ones(1, tokens), args=args)[0, 0].item()
 
@@ -74,7 +73,7 @@ def compute():
 
 
 def left(result, key="token mean of a group"):
-    """Share of GRPO's bias that a mean over tokens leaves, by G, or by P for groups of 8."""
+    """Fraction of GRPO's bias that a mean over tokens leaves, by G, or by P for groups of 8."""
     return {n: bias / result["grpo"][n if key == "token mean of a group" else "8"] for n, bias in result[key].items()}
 
 

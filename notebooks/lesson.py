@@ -1,7 +1,7 @@
-"""What the lessons share: the path to the scripts, one look for all pictures, and what they compute on.
+"""Shared code of the lessons: the path to the scripts, one plot style, and the policies they compute on.
 
-That is the embedded model, and policies so small that every response can be listed: an expectation is then a sum.
-Nothing of any method stands here: the lessons call the functions of the scripts themselves.
+The policies are the embedded model and models so small that all responses can be listed, so an expectation is a sum.
+Methods are not defined here: the lessons call the functions of the scripts.
 """
 
 import contextlib
@@ -25,10 +25,10 @@ from common.data import load_problems, sample_problems
 from common.engines import TransformersEngine, prompt_seeds
 from common.logprobs import token_logps
 from common.models import load_model
-from tools.plots import BLUE, GRAY, GREEN, ORANGE, PURPLE, RED, method_style
 from common.records import Problem, Rollouts
-from tools.scripts import parents
 from common.verification.verifier import Verifier
+from tools.plots import BLUE, GRAY, GREEN, ORANGE, PURPLE, RED, method_style
+from tools.scripts import parents
 
 import matplotlib.pyplot as plt
 import torch
@@ -41,13 +41,13 @@ plt.rcParams |= {"figure.dpi": 75, "axes.grid": True, "grid.alpha": 0.3, "axes.t
 
 
 def style(method: str, **more: Any) -> dict[str, Any]:
-    """How a method is drawn, the same in every picture of this repository."""
+    """The plot style of a method, the same in every picture of this repository."""
     color, line, _ = method_style(method)
     return {"color": color, "linestyle": line, "label": f"{method}.py"} | more
 
 
 def show(figure: Any, caption: str) -> None:
-    """A picture with a caption that says what to see."""
+    """Show a picture with a caption that says what to look for."""
     if figure.get_layout_engine() is None:
         figure.tight_layout()
     plt.show()
@@ -57,10 +57,10 @@ def show(figure: Any, caption: str) -> None:
 def draw(
     caption: str, *panels: dict[str, Any], rows: int = 1, size: tuple[float, float] = (7, 3.8), **grid: Any
 ) -> None:
-    """A picture of panels, with a caption that says what to see.
+    """Plot panels, with a caption that says what to look for.
 
-    A panel's "lines" are `{label: (x, y)}` or `{label: (x, y, half the height of a band)}`; a script's name gets the
-    script's look, and "looks" are of single lines. "marker" is of all its lines; the rest goes to `Axes.set`.
+    A panel's "lines" are `{label: (x, y)}` or `{label: (x, y, half the height of a band)}`. A script's name as label
+    selects its style; "looks" overrides single lines. "marker" applies to all lines; the rest goes to `Axes.set`.
     """
     figure, every = plt.subplots(rows, len(panels) // rows, figsize=size, squeeze=False, layout="constrained", **grid)
     for axes, panel in zip(every.flat, panels, strict=True):
@@ -77,7 +77,7 @@ def draw(
 
 
 def bars(caption: str, groups: list[str], values: dict[str, list[float]], **labels: str) -> None:
-    """A bar for each script in each group."""
+    """Plot a bar for each script in each group."""
     figure, axes = plt.subplots(figsize=(8, 3.6))
     for k, (name, heights) in enumerate(values.items()):
         look = style(name)
@@ -91,7 +91,7 @@ def bars(caption: str, groups: list[str], values: dict[str, list[float]], **labe
 
 
 def table(header: list[str], rows: list[list[Any]]) -> None:
-    """A table; numbers with four significant digits."""
+    """Show a table; numbers have four significant digits."""
     cells = [[f"{x:.4g}" if isinstance(x, float) else str(x) for x in row] for row in [header, *rows]]
     cells = [[cell.replace("|", "\\|") for cell in row] for row in cells]
     lines = [" | ".join(row) for row in [cells[0], ["---"] * len(header), *cells[1:]]]
@@ -99,21 +99,21 @@ def table(header: list[str], rows: list[list[Any]]) -> None:
 
 
 def gradient(x: Tensor, of: Tensor) -> Tensor:
-    """The gradient of a number, as one vector."""
+    """The gradient of a scalar, as one vector."""
     return torch.autograd.grad(x, of, retain_graph=True)[0].flatten()
 
 
 def two_tokens(tables: Tensor) -> Tensor:
-    """Log-probs (V², 2) of the first and of the second token in each of the V² responses of two tokens.
+    """Log-probs (V², 2) of both tokens in each of the V² responses of two tokens.
 
-    `tables` (1 + V, V) are logits: of the first token, and of the second one after each first one.
+    `tables` (1 + V, V) are logits of the first token, then of the second token after each first one.
     """
     logp = tables.log_softmax(1)  # (1 + V, V)
     return torch.stack([logp[0].repeat_interleave(len(logp[0])), logp[1:].flatten()], 1)
 
 
 class Bandit:
-    """A policy that chooses one of K arms by a softmax, and all groups of N choices, each with its chance."""
+    """A softmax policy over K arms, and all groups of N choices with their probabilities."""
 
     def __init__(self, logits: list[float], rewards: list[float], N: int) -> None:
         logits = torch.tensor(logits, dtype=torch.double, requires_grad=True)
@@ -127,7 +127,7 @@ class Bandit:
         self.group_rewards, self.group_scores = rewards[groups], self.scores[groups]  # (K^N, N), (K^N, N, K)
 
     def estimate(self, advantages: Tensor) -> tuple[Tensor, float]:
-        """Expectation (K,) of the estimate Σ A ∇ log p / N from a group, and its variance, summed over the logits."""
+        """Expectation (K,) of the estimate Σ A ∇ log p / N from a group, and its variance summed over the logits."""
         estimates = (advantages[..., None] * self.group_scores).mean(1)  # (K^N, K)
         mean = self.group_chance @ estimates  # (K,)
         return mean, (self.group_chance @ (estimates - mean).pow(2).sum(1)).item()
@@ -135,7 +135,7 @@ class Bandit:
 
 @contextlib.contextmanager
 def trained(script: ModuleType, **settings: Any) -> Iterator[Path]:
-    """The folder of a short run of a script, which prints nothing and is gone afterwards."""
+    """The folder of a short run of a script. The run prints nothing; the folder is deleted afterwards."""
     small = {"eval_every": 0, "save_every": 0, "engine": "transformers"} | settings
     with tempfile.TemporaryDirectory() as folder:
         with contextlib.redirect_stdout(io.StringIO()):
@@ -155,7 +155,7 @@ class Lab:
     def sample(
         self, P: int, G: int, seed: int = 1, held_out: bool = False
     ) -> tuple[list[Problem], Rollouts, Batch, Tensor]:
-        """G responses to each of P problems: problems, rollouts, tensors, and which are correct (P, G)."""
+        """G responses to each of P problems: problems, rollouts, batch, and 1.0 for each correct response (P, G)."""
         engine = TransformersEngine(self.model, self.tokenizer)
         engine.load_weights(self.model.named_parameters())
         problems = sample_problems(self.held_out if held_out else self.train, seed, 0, P)
@@ -165,11 +165,11 @@ class Lab:
         return problems, rollouts, collate(prompts, rollouts, self.model.device), right
 
     def logps(self, batch: Batch) -> Tensor:
-        """The model's log-probs of a batch, with gradient, (B, T)."""
+        """The model's log-probs (B, T) of a batch, with gradient."""
         return token_logps(self.model, batch, torch.arange(len(batch.mask)), self.args)[0]
 
     def gradient(self, loss: Tensor) -> Tensor:
-        """The gradient of a loss in all of the model's parameters, as one vector."""
+        """The gradient of a loss with respect to all of the model's parameters, as one vector."""
         gradients = torch.autograd.grad(loss, list(self.model.parameters()), retain_graph=True)
         return torch.cat([part.flatten() for part in gradients])
 
