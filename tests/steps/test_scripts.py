@@ -12,9 +12,9 @@ import subprocess
 from typing import get_type_hints
 
 import common.batch
-from common import compare
-from tools.plots import method_style, read_metrics
+from common.metrics import read_metrics
 from common.run import SIGNALS
+from tools import compare
 from tools.scripts import ROOT, command, docstring, load, parents, script_path
 
 import pytest
@@ -139,11 +139,6 @@ def test_every_script_has_its_place():
         path = script_path(name)
         usage = re.escape(f"python {' '.join(command(path))}")
         assert re.search(rf"^    {usage}( --.*)?$", docstring(path), re.MULTILINE), f"{name} does not say how it is run"
-
-
-def test_every_script_has_a_look_of_its_own():
-    styles = [method_style(name) for name in parents()]
-    assert len(set(styles)) == len(styles)
 
 
 def test_every_number_has_a_range():
