@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 INT4_GROUP = 128  # weights with one scale
+MAX_ROWS = 1024  # that the transformers engine samples at a time, which bounds the memory of keys and values
 Weights = Iterable[tuple[str, Tensor]]  # as from named_weights(model)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from common.cli import fail, lacks_memory
 from common.data import make_prompt
 from common.distributed import world_size
-from common.engines import Engine, continue_responses, make_engine, prompt_seeds
+from common.engines import Engine, make_engine, prompt_seeds
 from common.help import parse_args
 from common.models import context_length, load_model
 from common.records import Problem, Rollouts
@@ -46,7 +46,7 @@ def respond(
     try:
         for end in range(PIECE, limit + PIECE, PIECE):
             seeds = prompt_seeds(1, *key, end)  # other random numbers in each piece
-            response = continue_responses(engine, [prompt_ids], response, min(end, limit), args.temperature, seeds)
+            response = engine.extend([prompt_ids], response, min(end, limit), args.temperature, seeds)
             text = tokenizer.decode(response.tokens[0], skip_special_tokens=True)
             # The engine sees a stop string within a piece only.
             stop = min((text.index(words) + len(words) for words in args.stop if words in text), default=None)

@@ -48,7 +48,7 @@ def family_tree(name: str = "reinforce", depth: int = 0) -> str:
     """One line per script: its place, and how many lines of code differ from its parent."""
     above, path = parents()[name], script_path(name).relative_to(ROOT)
     note = f"{count(above, name)} lines from {above}.py" if above else "the root"
-    lines = [f"{'    ' * depth}{path}".ljust(36) + note]
+    lines = [f"{'    ' * depth}{path}".ljust(44) + note]
     lines += [family_tree(child, depth + 1) for child, up in parents().items() if up == name]
     return "\n".join(lines)
 

@@ -28,7 +28,7 @@ from common.models import load_model
 from common.records import Problem
 from common.settings import GENERATED_DATA, Count, DataSettings, Positive, Seed, dataset_names
 from common.terminal import Terminal, aligned
-from common.verification.verifier import Verifier
+from common.verification import Verifier
 from tools.stats import fraction_interval
 
 MOST_CUT_OFF = 0.5  # warn if a larger fraction of the responses was cut off
@@ -112,7 +112,7 @@ def difficulty(args: Args) -> tuple[str, Callable[[Problem], Any]] | None:
 
 def readable(answer: Any) -> Any:
     """An answer in a form that JSON can store."""
-    return str(answer) if callable(answer) else answer
+    return answer if isinstance(answer, str | tuple) else str(answer)
 
 
 class Samples:
@@ -211,7 +211,7 @@ def run(args: Args, folder: Path, say: Callable[[str], None], stack: ExitStack) 
     model, tokenizer = load_model(args)
     model.requires_grad_(False)  # so no gradients take memory
     problems, graded = load_evaluation(args, model, tokenizer), difficulty(args)
-    verifier = Verifier(tokenizer, problems, args.answer_format, args.tolerance, args.reward)
+    verifier = Verifier(args, tokenizer, problems)
     stack.callback(verifier.close)
     engine = make_engine(args, model, tokenizer, problems)
     stack.callback(engine.close)
