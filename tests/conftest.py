@@ -24,7 +24,7 @@ from transformers import (
 )
 
 # vLLM comes with a second, larger installation.
-collect_ignore = [] if importlib.util.find_spec("vllm") else ["test_vllm.py"]
+collect_ignore = [] if importlib.util.find_spec("vllm") else ["common/test_vllm.py"]
 
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -34,8 +34,6 @@ CHAT_TEMPLATE = (
 SMALL = dict(
     steps=2, prompts_per_step=4, responses_per_prompt=4, eval_problems=4, eval_samples=2, max_response_tokens=32
 )
-
-
 PROBLEMS = 40  # in the tiny model's data set
 
 FOLDERS = []  # of the teachers, removed at the end

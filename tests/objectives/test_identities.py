@@ -14,10 +14,11 @@ import gspo
 import maxrl
 import reinforce
 import rloo
-from tools.evaluate import pass_at_k
+from common.evaluation import pass_at_k
 
 import pytest
 import torch
+from oracles import call
 
 B, T = 40, 6
 OFF = 1e9  # a bound that is never reached
@@ -42,15 +43,18 @@ def gradient(script, inputs, weights=None, **settings):
     logp, old, rollout, advantages, mask = inputs
     args = script.Args(**({"tis_cap": 0.0} if hasattr(script.Args, "tis_cap") else {}) | settings)
     logp = logp.detach().clone().requires_grad_()
-    loss, _ = script.policy_loss(logp, old, rollout, advantages, mask, args)
+    # DPPO's ratio is to the policy that sampled.
+    anchor = rollout if getattr(args, "ratio_anchor", "learner") == "engine" else old
+    values = {"logp": logp, "rollout_logp": rollout, "advantages": advantages, "mask": mask, "args": args}
+    loss, _ = call(script.policy_loss, old_logp=anchor, **values)
     if hasattr(script, "tis_weight"):
-        loss = loss * script.tis_weight(old, rollout, mask, args)
-    weights = script.token_weights(mask.double(), args) if weights is None else weights
+        loss = loss * call(script.tis_weight, old_logp=old, **values)
+    weights = call(script.token_weights, mask=mask.double(), args=args) if weights is None else weights
     return torch.autograd.grad((weights * loss).sum(), logp)[0]
 
 
 def close(a, b):
-    assert a.abs().sum() > 0, "a comparison of zeros says nothing"
+    assert a.abs().sum() > 0, "both sides would be 0: change the inputs"
     torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
 
 
@@ -89,7 +93,7 @@ class TestGradients:
         keep = ~(((a > 0) & (r > 1.2)) | ((a < 0) & (r < 0.8)))
         assert not keep[mask].all()
         close(gradient(grpo, inputs), -(mask / (B * mask.double().sum(1, keepdim=True))) * keep * r * a)
-        loss, _ = grpo.policy_loss(*inputs, grpo.Args())
+        loss, _ = grpo.policy_loss(logp, old, a, grpo.Args())
         assert not torch.allclose(loss, -(keep * r * a))
 
     def test_gspo_is_the_same_for_every_token(self, seed):
@@ -128,18 +132,18 @@ class TestGradients:
         inputs = rows(seed)
         logp, _, rollout, a, _ = inputs
         args = dppo.Args(delta=0.1)
-        _, metrics = dppo.policy_loss(*inputs, args)
+        _, metrics = dppo.policy_loss(logp, rollout, a, args)
         moved = logp.exp() - rollout.exp()
         assert torch.equal(metrics["clip_pos"].bool(), (a > 0) & (moved > 0.1))
         assert torch.equal(metrics["clip_neg"].bool(), (a < 0) & (moved < -0.1))
         assert metrics["clip_pos"].any() and metrics["clip_neg"].any()
 
-    def test_dppo_is_anchored_on_the_sampler(self, seed):
+    def test_dppo_is_anchored_on_the_engine(self, seed):
         logp, old, rollout, a, mask = rows(seed)
         close(gradient(dppo, (logp, old, rollout, a, mask)), gradient(dppo, (logp, old - 1.0, rollout, a, mask)))
 
     def test_dppo_with_the_ratio_as_divergence_is_ppo(self, seed, monkeypatch):
-        """D → |r - 1| turns the mask into PPO's clip, here with the sampler as the old policy."""
+        """D → |r - 1| turns the mask into PPO's clip, here with the rollout policy as the old policy."""
         inputs = rows(seed)
         logp, _, rollout, a, mask = inputs
         monkeypatch.setattr(dppo, "divergence", lambda mu, pi, kind: (pi[..., 0] / mu[..., 0] - 1).abs())
@@ -157,7 +161,7 @@ class TestGradients:
             close(gradient(script, inputs, tis_cap=1.1), capped)
 
     def test_tis_of_a_response(self, seed):
-        """Where tokens share a loss, GSPO's weights act as their arithmetic mean, GMPO's as the geometric one."""
+        """A response with one loss: GSPO averages its weights arithmetically, GMPO geometrically."""
         inputs = rows(seed, spread=1e-5)
         _, old, rollout, _, mask = inputs
         weight, length = torch.exp(old - rollout).clamp(max=1.1), mask.double().sum(1, keepdim=True)
@@ -180,10 +184,10 @@ class TestGradients:
     def test_equal_lengths(self, seed):
         """With equal lengths the token mean is the mean of the response means."""
         mask = torch.ones(B, T, dtype=torch.bool)
-        torch.testing.assert_close(dapo.token_weights(mask, dapo.Args()), grpo.token_weights(mask, grpo.Args()))
+        torch.testing.assert_close(dapo.token_weights(mask), grpo.token_weights(mask))
 
 
-# A policy over three outcomes, of which the first is right: everything can be enumerated
+# A policy over three outcomes, of which the first is correct: everything can be enumerated
 
 
 def bandit(theta, G):
@@ -212,11 +216,11 @@ GRAD_P = SUCCESS * (torch.eye(3, dtype=torch.float64)[0] - THETA.softmax(0))  # 
 @pytest.mark.parametrize("G", [2, 3, 5])
 class TestUnbiased:
     def test_rloo(self, G):
-        close(expected_gradient(THETA, G, lambda r: rloo.compute_advantages(r, rloo.Args())), GRAD_P)
+        close(expected_gradient(THETA, G, rloo.compute_advantages), GRAD_P)
 
     def test_group_mean_is_a_scale(self, G):
         expected = (G - 1) / G * GRAD_P
-        close(expected_gradient(THETA, G, lambda r: dr_grpo.compute_advantages(r, dr_grpo.Args())), expected)
+        close(expected_gradient(THETA, G, dr_grpo.compute_advantages), expected)
 
     def test_reinforce(self, G):
         for baseline in ("none", "ema"):
@@ -224,34 +228,34 @@ class TestUnbiased:
             close(expected_gradient(THETA, G, lambda r, a=args: reinforce.compute_advantages(r, 0.3, a)), GRAD_P)
 
     def test_maxrl_truncation_order(self, G):
-        """Dropping groups without a right response makes the estimate unbiased for T = G - 1, not for T = G."""
+        """Dropping groups without a correct response makes the estimate unbiased for T = G - 1, not for T = G."""
 
         def exact(order):
             return (1 - (1 - SUCCESS) ** order) / SUCCESS * GRAD_P
 
-        actual = expected_gradient(THETA, G, lambda r: maxrl.compute_advantages(r, maxrl.Args()))
+        actual = expected_gradient(THETA, G, maxrl.compute_advantages)
         close(actual, exact(G - 1))
         assert not torch.allclose(actual, exact(G), rtol=1e-3)
 
 
 def test_rloo_is_a_multiple_of_the_mean_baseline():
     rewards = torch.rand(4, 6, dtype=torch.float64)
-    centered = dr_grpo.compute_advantages(rewards, dr_grpo.Args())
-    close(rloo.compute_advantages(rewards, rloo.Args()), centered * 6 / 5)
+    centered = dr_grpo.compute_advantages(rewards)
+    close(rloo.compute_advantages(rewards), centered * 6 / 5)
 
 
 def test_maxrl_largest_advantage():
-    """One right response in N has the advantage N - 1."""
+    """One correct response in N has the advantage N - 1."""
     rewards = torch.zeros(1, 16, dtype=torch.float64)
     rewards[0, 3] = 1
-    assert maxrl.compute_advantages(rewards, maxrl.Args())[0, 3].item() == pytest.approx(15)
+    assert maxrl.compute_advantages(rewards)[0, 3].item() == pytest.approx(15)
 
 
 def test_std_weighs_easy_and_hard_prompts_alike():
     """With the population's std, a group with success rate p has A = √((1-p)/p) and -√(p/(1-p))."""
-    for right in range(1, 8):
-        rewards = torch.tensor([[1.0] * right + [0.0] * (8 - right)], dtype=torch.float64)
-        p = right / 8
+    for correct in range(1, 8):
+        rewards = torch.tensor([[1.0] * correct + [0.0] * (8 - correct)], dtype=torch.float64)
+        p = correct / 8
         advantages = grpo.compute_advantages(rewards, grpo.Args(ddof=0))
         assert advantages[0, 0].item() == pytest.approx(math.sqrt((1 - p) / p), rel=1e-4)
         assert advantages[0, -1].item() == pytest.approx(-math.sqrt(p / (1 - p)), rel=1e-4)
@@ -294,12 +298,12 @@ def test_k1_belongs_in_the_reward():
 
 @pytest.mark.parametrize("n", [1, 4, 7])
 def test_pass_at_k_by_enumeration(n):
-    """The share of all k-subsets of the n samples that hold a right one."""
-    for right in range(n + 1):
+    """The fraction of all k-subsets of the n samples that hold a correct one."""
+    for correct in range(n + 1):
         for k in range(1, n + 1):
-            samples = [1] * right + [0] * (n - right)
+            samples = [1] * correct + [0] * (n - correct)
             hits = sum(any(subset) for subset in itertools.combinations(samples, k))
-            assert pass_at_k(n, right, k) == pytest.approx(hits / comb(n, k), abs=1e-12)
+            assert pass_at_k(n, correct, k) == pytest.approx(hits / comb(n, k), abs=1e-12)
 
 
 def test_pass_at_k_is_unbiased():

@@ -1,9 +1,10 @@
 """Every discovered script's advantages, weights, loss and gradient against its oracle, in float64.
 
 Inputs are fresh for each seed: rows of different lengths, both signs of the advantage, ratios on both sides of every
-bound, and three different sets of log-probs. A script without an oracle fails here.
+bound, and three different sets of log-probs. A script without an oracle fails here, and one that outgrows its page.
 """
 
+import ast
 import math
 import random
 from dataclasses import fields
@@ -12,12 +13,12 @@ from pathlib import Path
 import dppo
 import maxrl
 import ppo
-from tools.scripts import load, parents
 from common.settings import Settings
+from tools.scripts import load, parents, script_path
 
 import pytest
 import torch
-from oracles import Row, oracle
+from oracles import Row, call, oracle
 
 SCRIPTS = list(parents())
 SEEDS = range(5)
@@ -72,19 +73,24 @@ def to_tensors(rows, width):
     return logp, pad([row.old for row in rows], -1.7), pad([row.rollout for row in rows], -2.9), advantages, mask
 
 
-def total_loss(name, rows, args, width=T):
-    """The scalar loss of a whole minibatch and its gradient (B, T), as the loop of the script forms them."""
+def weighted_loss(name, logp, old, rollout, advantages, mask, args):
+    """The scalar loss of a whole minibatch, as the loop of the script forms it, and the metrics of `policy_loss`."""
     script = load(name)
-    logp, old, rollout, advantages, mask = to_tensors(rows, width)
-    anchor = rollout if getattr(args, "ratio_anchor", "learner") == "sampler" else old
-    # DPPO takes its anchor in the place of the engine's log-probs, the others in that of the learner's.
-    pair = (old, anchor) if name == "dppo" else (anchor, rollout)
-    loss, _ = script.policy_loss(logp, *pair, advantages, mask, args)
+    anchor = rollout if getattr(args, "ratio_anchor", "learner") == "engine" else old
+    values = {"logp": logp, "rollout_logp": rollout, "advantages": advantages, "mask": mask, "args": args}
+    loss, metrics = call(script.policy_loss, old_logp=anchor, **values)
     if hasattr(script, "tis_weight"):
-        loss = script.tis_weight(old, rollout, mask, args) * loss
-    total = (script.token_weights(mask.double(), args) * loss).sum()
+        loss = call(script.tis_weight, old_logp=old, **values) * loss
+    return (call(script.token_weights, mask=mask.to(logp.dtype), args=args) * loss).sum(), metrics
+
+
+def total_loss(name, rows, args, width=T):
+    """The loss of a whole minibatch and its gradient (B, T)."""
+    logp, old, rollout, advantages, mask = to_tensors(rows, width)
+    total, _ = weighted_loss(name, logp, old, rollout, advantages, mask, args)
     (gradient,) = torch.autograd.grad(total, logp)
-    assert (gradient[~mask] == 0).all(), "padding has a gradient"
+    leaked = (gradient * ~mask).nonzero().tolist()
+    assert not leaked, f"{name}: padding has a gradient at (row, token) {leaked}"
     return total.item(), gradient
 
 
@@ -108,7 +114,7 @@ def test_loss_and_gradient(name, case, spread):
         rows = make_rows(seed, spread)
         value, gradient = total_loss(name, rows, args)
         expected_value, expected_gradient = expected_loss(name, rows, args)
-        assert value == pytest.approx(expected_value, rel=1e-10, abs=1e-12)
+        assert value == pytest.approx(expected_value, rel=1e-10, abs=1e-12), f"loss, seed {seed}"
         torch.testing.assert_close(gradient, expected_gradient, rtol=1e-9, atol=1e-12)
 
 
@@ -122,8 +128,11 @@ def own_settings(name):
 def test_defaults_are_those_written_down(name):
     """The paper's, where it gives any."""
     written = load_oracle_class(name).DEFAULTS
-    assert set(own_settings(name)) <= set(written)
-    assert written == {key: getattr(load(name).Args(), key) for key in written}
+    missing = set(own_settings(name)) - set(written)
+    assert not missing, f"DEFAULTS in tests/oracles/{name}.py lacks {sorted(missing)}"
+    for key, value in written.items():
+        actual = getattr(load(name).Args(), key)
+        assert actual == value, f"{name}.py: default of {key} is {actual}, in its oracle {value}"
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -134,52 +143,83 @@ def test_every_setting_of_the_method_is_varied(name):
     varied = {
         key for case in load_oracle_class(name).CASES for key, value in case.items() if value != defaults.get(key)
     }
-    assert own <= varied, f"no case varies {own - varied}"
+    assert own <= varied, f"no case in tests/oracles/{name}.py gives these another value: {sorted(own - varied)}"
 
 
 def test_a_script_without_an_oracle_is_noticed():
     """The files of `oracles/` are the discovered scripts, no more and no less."""
-    found = {path.stem for path in (Path(__file__).parent / "oracles").glob("*.py")} - {"__init__"}
-    assert found == set(SCRIPTS)
+    found = {path.stem for path in (Path(__file__).parents[1] / "oracles").glob("*.py")} - {"__init__"}
+    assert not set(SCRIPTS) - found, f"scripts without an oracle: {sorted(set(SCRIPTS) - found)}"
+    assert not found - set(SCRIPTS), f"oracles without a script: {sorted(found - set(SCRIPTS))}"
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+def top_level_functions(name):
+    """Those of a script, except `main`."""
+    nodes = ast.parse(script_path(name).read_text()).body
+    return [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name != "main"]
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_padding_width_changes_nothing(name, seed):
-    rows, args = make_rows(seed, 0.5), arguments(name)
-    value, gradient = total_loss(name, rows, args)
-    wider_value, wider_gradient = total_loss(name, rows, args, width=T + 5)
-    assert value == pytest.approx(wider_value, rel=1e-12)
-    torch.testing.assert_close(gradient, wider_gradient[:, :T], rtol=1e-12, atol=0.0)
+def test_functions_use_what_they_take(name):
+    for function in top_level_functions(name):
+        used = {node.id for part in function.body for node in ast.walk(part) if isinstance(node, ast.Name)}
+        for parameter in ast.walk(function.args):
+            if isinstance(parameter, ast.arg):
+                assert parameter.arg in used, f"{name}.py: {function.name} does not use its parameter {parameter.arg}"
+
+
+LONGEST = 230  # lines of a script
+MAY_BE_LONGER = {"vapo", "vineppo", "scalerl", "r1"}  # a critic, a tree of values, a recipe's many parts, its stages
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_is_a_page(name):
+    most = {"grpo": 170} | dict.fromkeys(MAY_BE_LONGER, math.inf)
+    lines = len(script_path(name).read_text().splitlines())
+    assert lines <= most.get(name, LONGEST), f"{name}.py has {lines} lines, at most {most.get(name, LONGEST)}"
+
+
+def test_the_loop_of_grpo_is_short():
+    text = script_path("grpo").read_text()
+    lines = [line for line in text[text.index("def main(") : text.index("if __name__")].splitlines() if line.strip()]
+    assert len(lines) <= 45, f"main of grpo.py has {len(lines)} lines that are not blank, at most 45"
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_padding_width_changes_nothing(name):
+    for seed in SEEDS:
+        rows, args = make_rows(seed, 0.5), arguments(name)
+        value, gradient = total_loss(name, rows, args)
+        wider_value, wider_gradient = total_loss(name, rows, args, width=T + 5)
+        assert value == pytest.approx(wider_value, rel=1e-12), f"loss, seed {seed}"
+        torch.testing.assert_close(gradient, wider_gradient[:, :T], rtol=1e-12, atol=0.0)
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_extreme_ratios_stay_finite(name, sign):
-    """Log-ratios of ±80 to the old policy and to the sampler, in float32: value and gradient stay finite."""
-    script, args = load(name), arguments(name)
+    """Log-ratios of ±80 to the old policy and to the engine, in float32: value and gradient stay finite."""
+    args = arguments(name)
     shift = torch.tensor([[80.0, -80.0, 0.0, 80.0], [-80.0, -80.0, -80.0, -80.0], [80.0, 80.0, 80.0, 80.0]])
     shift = shift.repeat(8, 1)  # rows of whole groups
     base = torch.full_like(shift, -81.0)
     for old, rollout in ((base, base), (base, base - 0.5), (base, base + shift / 2)):
         logp = (base + shift).requires_grad_()
         mask = torch.ones(shift.shape, dtype=torch.bool)
-        loss, metrics = script.policy_loss(logp, old, rollout, torch.full_like(base, sign), mask, args)
-        if hasattr(script, "tis_weight"):
-            loss = loss * script.tis_weight(old, rollout, mask, args)
-        total = (script.token_weights(mask, args) * loss).sum()
+        total, metrics = weighted_loss(name, logp, old, rollout, torch.full_like(base, sign), mask, args)
         (slope,) = torch.autograd.grad(total, logp)
-        assert total.isfinite() and slope.isfinite().all(), (total, slope)
-        assert all(value.isfinite().all() for value in metrics.values())
+        assert total.isfinite() and slope.isfinite().all(), f"loss {total}, gradient {slope}"
+        broken = [key for key, value in metrics.items() if not value.isfinite().all()]
+        assert not broken, f"these metrics are not finite: {broken}"
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_no_rows_are_no_loss(name):
     """A process without a row of a micro-batch keeps step with the others: its loss is 0 and has a gradient."""
-    script, args = load(name), arguments(name)
     empty = torch.zeros(0, T, dtype=torch.float64)
     logp = empty.clone().requires_grad_()
-    loss, _ = script.policy_loss(logp, empty, empty, empty, empty.bool(), args)
+    values = {"logp": logp, "old_logp": empty, "rollout_logp": empty, "advantages": empty, "mask": empty.bool()}
+    loss, _ = call(load(name).policy_loss, **values, args=arguments(name))
     loss.sum().backward()
     assert loss.shape == logp.grad.shape == (0, T)
 
@@ -193,20 +233,24 @@ def random_rewards(seed, P=6, G=5):
     return [*rewards, [0.0] * G, [1.0] * G]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("name,case", objective_cases())
-def test_advantages(name, case, seed):
-    reference, rewards = oracle(name, arguments(name, **case)), random_rewards(seed)
-    if hasattr(reference, "token_advantages"):  # below
-        return
-    actual = reference.of_script(load(name), torch.tensor(rewards, dtype=torch.float64))
-    expected = torch.tensor(reference.advantages(rewards), dtype=torch.float64)
-    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
+def advantage_cases():
+    """Of the scripts whose advantages come from rewards alone; the others have tests of their own."""
+    of_tokens = {name for name in SCRIPTS if hasattr(load_oracle_class(name), "token_advantages")}
+    return [param for param in objective_cases() if param.values[0] not in of_tokens]
+
+
+@pytest.mark.parametrize("name,case", advantage_cases())
+def test_advantages(name, case):
+    for seed in SEEDS:
+        reference = oracle(name, arguments(name, **case))
+        actual, expected = reference.both_advantages(load(name), random_rewards(seed))
+        expected = torch.tensor(expected, dtype=torch.float64)
+        torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_maxrl_refuses_shaped_rewards():
     with pytest.raises(ValueError, match="rewards of 0 and 1"):
-        maxrl.compute_advantages(torch.tensor([[1.0, -1.0]]), maxrl.Args())
+        maxrl.compute_advantages(torch.tensor([[1.0, -1.0]]))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -277,11 +321,10 @@ def test_dppo_top_k(kind, seed):
     top_logp, top_ids = mu.topk(K)
     is_top = (top_ids == token).any(-1)
     advantages = torch.randn(B, T, generator=generator, dtype=torch.float64)
-    mask = torch.ones(B, T, dtype=torch.bool)
     new, rollout = pi.gather(-1, token).squeeze(-1), mu.gather(-1, token).squeeze(-1)
     args = dppo.Args(divergence=kind, delta=0.05)
     top = (pi.gather(-1, top_ids), top_logp, is_top)
-    _, metrics = dppo.policy_loss(new, new, rollout, advantages, mask, args, top)
+    _, metrics = dppo.policy_loss(new, rollout, advantages, args, top)
     for i in range(B):
         row = Row(
             new[i].tolist(),
@@ -304,19 +347,17 @@ def test_dr_grpo_has_no_length_bias():
     dr_grpo, grpo = load("dr_grpo"), load("grpo")
     short = torch.tensor([[1, 1, 0, 0], [1, 1, 1, 0]]).bool()
     long = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]]).bool()
-    args = dr_grpo.Args()
-    assert dr_grpo.token_weights(short, args)[0, 0] == dr_grpo.token_weights(long, args)[0, 0]
-    assert (dr_grpo.token_weights(short, args)[1] == dr_grpo.token_weights(long, args)[1]).all()
-    assert grpo.token_weights(short, grpo.Args())[0, 0] == 2 * grpo.token_weights(long, grpo.Args())[0, 0]
+    of_short, of_long = (dr_grpo.token_weights(mask, dr_grpo.Args()) for mask in (short, long))
+    assert of_short[0, 0] == of_long[0, 0] and torch.equal(of_short[1], of_long[1])
+    assert grpo.token_weights(short)[0, 0] == 2 * grpo.token_weights(long)[0, 0]
 
 
-def test_tis_is_off_at_zero():
-    for name in SCRIPTS:
-        if hasattr(load(name), "tis_weight"):
-            old, rollout = torch.randn(3, 4), torch.randn(3, 4)
-            mask = torch.ones(3, 4, dtype=torch.bool)
-            weight = load(name).tis_weight(old, rollout, mask, arguments(name, tis_cap=0.0))
-            assert (weight == 1).all() and math.isfinite(weight.sum())
+@pytest.mark.parametrize("name", [name for name in SCRIPTS if hasattr(load(name), "tis_weight")])
+def test_tis_is_off_at_zero(name):
+    old, rollout, mask = torch.randn(3, 4), torch.randn(3, 4), torch.ones(3, 4, dtype=torch.bool)
+    args = arguments(name, tis_cap=0.0)
+    weight = call(load(name).tis_weight, old_logp=old, rollout_logp=rollout, mask=mask, args=args)
+    assert torch.equal(weight, torch.ones(3, 4)), f"weights with --tis-cap 0: {weight}"
 
 
 # GRPO's clip, point by point: ratios of 0.5, 1 and 1.5 for both signs of the advantage
@@ -337,8 +378,7 @@ def test_clip_is_one_sided(ratio, advantage, value, slope):
     grpo = load("grpo")
     logp = torch.tensor([[math.log(ratio) - 2]], dtype=torch.float64, requires_grad=True)
     old = torch.full_like(logp, -2.0)
-    mask = torch.ones(1, 1, dtype=torch.bool)
-    loss, metrics = grpo.policy_loss(logp, old, old, torch.full_like(logp, advantage).detach(), mask, grpo.Args())
+    loss, metrics = grpo.policy_loss(logp, old, torch.full_like(logp, advantage).detach(), grpo.Args())
     loss.sum().backward()
     assert loss.item() == pytest.approx(value)
     assert logp.grad.item() == pytest.approx(slope, abs=1e-12)

@@ -5,9 +5,18 @@ paper, what the method changes. `test_objectives.py` compares functions with it,
 """
 
 import importlib
+import inspect
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+
+import torch
+
+# Parts of many CASES. The ratio's denominator is what the engine reported;
+ENGINE_ANCHOR = {"ratio_anchor": "engine", "tis_cap": 0.0}
+# a single update per rollout batch, with groups of another size.
+ONE_UPDATE = {"tis_cap": 1.1, "num_minibatches": 1, "update_epochs": 1, "responses_per_prompt": 3}
 
 
 @dataclass
@@ -24,7 +33,7 @@ class Row:
     top_rollout: list[dict[int, float]] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     entropies: list[float] = field(default_factory=list)  # under the learner at the rollout weights
-    chosen: list[bool] = field(default_factory=list)  # what a script has chosen to act on, perhaps by chance
+    chosen: list[bool] = field(default_factory=list)  # what the function named by `Reference.CHOOSES` has returned
     teacher: list[Any] = field(default_factory=list)  # log-probs (V,) at each position, of the method's second model
 
 
@@ -37,9 +46,9 @@ class Response:
     logps: list[float]
     truncated: bool
     correct: bool
-    sampled: list[bool]  # the other tokens were put there: they have no loss
+    sampled: list[bool]  # the other tokens were inserted: they have no loss
     top: list[dict[int, float]] = field(default_factory=list)  # {token id: log-prob} at each position
-    step: int = 0  # in which it was sampled; 0 if nobody has
+    step: int = 0  # in which it was sampled; 0 if the engine has not sampled it
 
 
 def finite(value: float) -> bool:
@@ -54,23 +63,40 @@ def not_negative(value: float) -> bool:
     return 0 <= value <= 1e6
 
 
+def fraction(value: float) -> bool:
+    return 0 <= value <= 1
+
+
 def at_least(bound: int) -> Any:
     return lambda value: value >= bound
+
+
+def without(settings: dict[str, Any], *names: str) -> dict[str, Any]:
+    """RANGES or DEFAULTS of a parent, except settings that the method lacks."""
+    return {name: value for name, value in settings.items() if name not in names}
+
+
+def call(function: Callable[..., Any], **values: Any) -> Any:
+    """Call a function of a script with those of the values that it takes, by the names of its parameters."""
+    return function(**{name: values[name] for name in inspect.signature(function).parameters if name in values})
 
 
 class Reference:
     """REINFORCE's step; the methods override what they change."""
 
-    # Settings of the whole runs that are checked; between them every setting of the method takes another value.
+    # Settings of the whole runs that are compared. Together they give every setting of the method a value other than
+    # its default. The first is the one in the quick layer: it should use as much of the method as possible.
     CASES: list[dict[str, Any]] = [{}]
-    # What each setting may be, written down a second time.
+    # For each number among the method's settings, whether a value is allowed: the types in `Args`, a second time.
     RANGES: dict[str, Any] = {}
     # Defaults of the method's settings: the paper's, where it gives any.
     DEFAULTS: dict[str, Any] = {}
-    # Settings that do not act in the loop of `main`, with tests of their own.
+    # Settings that no case varies, because they do not act in the loop of `main`; they need tests of their own.
     ELSEWHERE: set[str] = set()
-    # Whether a batch of nothing but right answers, or of nothing but wrong ones, still moves the weights.
-    LEARNS_WHEN_ALL_IS_RIGHT = LEARNS_WITHOUT_REWARDS = False
+    # Whether the weights still move when all answers are correct, and when all are incorrect and of the same length.
+    LEARNS_WHEN_ALL_IS_CORRECT = LEARNS_WITHOUT_REWARDS = False
+    # The script's function that returns a mask (B, T) of chosen tokens, if it has one; `Row.chosen` is its result.
+    CHOOSES = ""
 
     def __init__(self, args: Any) -> None:
         self.args = args
@@ -79,7 +105,7 @@ class Reference:
         """Whether the method's settings, each within its range, go together."""
         return True
 
-    # The sampler
+    # The engine
 
     def version(self, t: int) -> int:
         """Which weights sample token t of a response: 0 for those that it began with, 1 for the next, and so on."""
@@ -111,9 +137,10 @@ class Reference:
     def advantages(self, rewards: list[list[float]]) -> list[list[float]]:
         raise NotImplementedError("each method has its own")
 
-    def of_script(self, module: Any, rewards: Any) -> Any:
-        """The script's own advantages (P, G), for the comparison."""
-        return module.compute_advantages(rewards, self.args)
+    def both_advantages(self, module: Any, rewards: list[list[float]]) -> tuple[Any, Any]:
+        """Advantages of rewards (P, G): a tensor that the script's functions return, and this oracle's as lists."""
+        of_script = call(module.compute_advantages, rewards=torch.tensor(rewards, dtype=torch.float64), args=self.args)
+        return of_script, self.advantages(rewards)
 
     def prepare(self, rows: list[Row]) -> None:
         """All rows of a rollout batch, at the rollout weights; here advantages become different from token to token."""
@@ -140,14 +167,14 @@ class Reference:
         raise NotImplementedError("each method has its own")
 
     def tis(self, row: Row) -> list[float]:
-        """Weights for the sampler's numerics, one per token."""
+        """Weights for numerical differences between engine and learner, one per token."""
         if not self.args.tis_cap:
             return [1.0] * len(row.new)
         return [min(math.exp(o - r), self.args.tis_cap) for o, r in zip(row.old, row.rollout, strict=True)]
 
     def anchor(self, row: Row) -> list[float]:
         """The log-probs in the ratio's denominator."""
-        return row.rollout if getattr(self.args, "ratio_anchor", "learner") == "sampler" else row.old
+        return row.rollout if getattr(self.args, "ratio_anchor", "learner") == "engine" else row.old
 
     def row(self, row: Row) -> tuple[list[float], list[float]]:
         """A response's losses, one per token and weighted by TIS, and the slope of their sum in each `new` log-prob."""

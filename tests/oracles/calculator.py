@@ -1,7 +1,7 @@
 import re
 from fractions import Fraction
 
-from oracles import Response, at_least, grpo
+from oracles import ENGINE_ANCHOR, ONE_UPDATE, Response, at_least, grpo
 
 from transformers import AutoTokenizer
 
@@ -10,11 +10,11 @@ class Oracle(grpo.Oracle):
     # Calls that a random model makes: of a number or letter between two others.
     CALL = "[a-m]([0-9a-zA-Z])"
     CASES = [
-        {"call": CALL},
-        {"call": CALL, "max_calls": 1, "clip_eps": 0.05, "ddof": 0},
+        {"call": CALL, "clip_eps": 0.05, "kl_beta": 0.3, "tis_cap": 1.1},
+        {"call": CALL, "max_calls": 1, "ddof": 0},
         {"call": CALL, "kl_beta": 0.3, "tis_cap": 0.0, "max_response_tokens": 20},
-        {"call": CALL, "ratio_anchor": "sampler", "tis_cap": 0.0},
-        {"call": CALL, "tis_cap": 1.1, "num_minibatches": 1, "update_epochs": 1, "responses_per_prompt": 3},
+        {"call": CALL} | ENGINE_ANCHOR,
+        {"call": CALL} | ONE_UPDATE,
     ]
     RANGES = {**grpo.Oracle.RANGES, "max_calls": at_least(1)}
     DEFAULTS = {

@@ -1,21 +1,21 @@
 import math
 
-from oracles import Row, grpo
+from oracles import ENGINE_ANCHOR, ONE_UPDATE, Row, grpo, without
 
 
 class Oracle(grpo.Oracle):
     CASES = [
-        {"ratio_cap": 1.05},
+        {"ratio_cap": 1.05, "ddof": 0, "kl_beta": 0.3, "tis_cap": 1.1},
         {"ddof": 0, "kl_beta": 0.3, "tis_cap": 0.0},
-        {"ratio_anchor": "sampler", "tis_cap": 0.0, "ratio_cap": math.inf},
-        {"tis_cap": 1.1, "num_minibatches": 1, "update_epochs": 1, "responses_per_prompt": 3},
+        {"ratio_cap": math.inf} | ENGINE_ANCHOR,
+        ONE_UPDATE,
     ]
     RANGES = {
-        **{name: ok for name, ok in grpo.Oracle.RANGES.items() if name != "clip_eps"},
+        **without(grpo.Oracle.RANGES, "clip_eps"),
         "ratio_cap": lambda v: v > 0,
     }
     DEFAULTS = {
-        **{name: value for name, value in grpo.Oracle.DEFAULTS.items() if name != "clip_eps"},
+        **without(grpo.Oracle.DEFAULTS, "clip_eps"),
         "ratio_cap": 5.0,
     }
 

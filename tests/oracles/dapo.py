@@ -1,23 +1,23 @@
-from oracles import grpo, positive
+from oracles import grpo, positive, without
 
 
 class Oracle(grpo.Oracle):
     CASES = [
-        {"overlong_cache": 4},
+        {"clip_eps_low": 0.05, "clip_eps_high": 0.08, "overlong_cache": 4, "kl_beta": 0.3, "tis_cap": 1.1},
         {"clip_eps_low": 0.05, "clip_eps_high": 0.08, "ddof": 0, "overlong_cache": 0},
         {"kl_beta": 0.3, "tis_cap": 0.0, "overlong_filter": True, "overlong_cache": 3},
-        {"ratio_anchor": "sampler", "tis_cap": 0.0, "overlong_cache": 4, "max_rounds": 1},
+        {"ratio_anchor": "engine", "tis_cap": 0.0, "overlong_cache": 4, "max_rounds": 1},
         {"tis_cap": 1.1, "num_minibatches": 1, "responses_per_prompt": 3, "overlong_cache": 3, "max_rounds": 2},
     ]
     RANGES = {
-        **{name: ok for name, ok in grpo.Oracle.RANGES.items() if name != "clip_eps"},
+        **without(grpo.Oracle.RANGES, "clip_eps"),
         "clip_eps_low": positive,
         "clip_eps_high": positive,
         "max_rounds": lambda v: v >= 1,
         "overlong_cache": lambda v: v >= 0,
     }
     DEFAULTS = {
-        **{name: value for name, value in grpo.Oracle.DEFAULTS.items() if name != "clip_eps"},
+        **without(grpo.Oracle.DEFAULTS, "clip_eps"),
         "clip_eps_low": 0.2,
         "clip_eps_high": 0.28,
         "max_rounds": 10,

@@ -1,27 +1,28 @@
 import math
 from statistics import fmean, pstdev, pvariance, stdev
 
-from oracles import Row, grpo, positive
+from oracles import ENGINE_ANCHOR, Row, grpo, positive, without
+
+import torch
 
 
 class Oracle(grpo.Oracle):
     CASES = [
-        {},
-        {"clip_eps_low": 0.002, "clip_eps_high": 0.003, "ddof": 0},
+        {"clip_eps_low": 0.002, "clip_eps_high": 0.003, "ddof": 0, "kl_beta": 0.3, "tis_cap": 1.1},
         {"ratio_cap": 1.02, "kl_beta": 0.3, "tis_cap": 0.0},
-        {"ratio_anchor": "sampler", "tis_cap": 0.0},
+        ENGINE_ANCHOR,
         # Four passes over 32 problems: prompts come back, some of them in the same batch.
         {"tis_cap": 1.1, "num_minibatches": 1, "update_epochs": 1, "responses_per_prompt": 2, "steps": 4}
         | {"prompts_per_step": 30, "eval_problems": 8},
     ]
     RANGES = {
-        **{name: ok for name, ok in grpo.Oracle.RANGES.items() if name != "clip_eps"},
+        **without(grpo.Oracle.RANGES, "clip_eps"),
         "clip_eps_low": positive,
         "clip_eps_high": positive,
         "ratio_cap": lambda v: 1 <= v <= 1e6,
     }
     DEFAULTS = {
-        **{name: value for name, value in grpo.Oracle.DEFAULTS.items() if name != "clip_eps"},
+        **without(grpo.Oracle.DEFAULTS, "clip_eps"),
         "clip_eps_low": 0.16,
         "clip_eps_high": 0.2,
         "ratio_cap": 10.0,
@@ -50,9 +51,10 @@ class Oracle(grpo.Oracle):
             advantages.append([min(pair, key=abs) for pair in pairs])
         return advantages
 
-    def of_script(self, module, rewards):
-        prompts = [[i] for i in range(len(rewards))]
-        return module.compute_advantages(rewards, module.remember({}, prompts, rewards, self.args), self.args)
+    def both_advantages(self, module, rewards):
+        tensor, prompts = torch.tensor(rewards, dtype=torch.float64), [[i] for i in range(len(rewards))]
+        so_far = module.remember({}, prompts, tensor, self.args)
+        return module.compute_advantages(tensor, so_far, self.args), self.advantages(rewards)
 
     def weight(self, lengths, i):
         prompts = len(lengths) / self.args.responses_per_prompt

@@ -5,9 +5,9 @@ from oracles import Row, dr_grpo, positive
 
 class Oracle(dr_grpo.Oracle):
     CASES = [
+        {"divergence": "topk-tv", "delta": 0.02, "top_k": 3, "kl_beta": 0.3, "ratio_cap": 1.1},
         {"delta": 0.02},
         {"divergence": "binary-kl", "delta": 0.005, "ratio_cap": 1.1},
-        {"divergence": "topk-tv", "delta": 0.02, "top_k": 3, "kl_beta": 0.3},
         {"divergence": "topk-kl", "delta": 0.005, "top_k": 5, "responses_per_prompt": 3},
         {"ratio_anchor": "learner", "delta": 0.01, "num_minibatches": 1, "update_epochs": 2},
     ]
@@ -24,7 +24,7 @@ class Oracle(dr_grpo.Oracle):
         "top_k": 20,
         "ratio_cap": math.inf,
         "kl_beta": 0.0,
-        "ratio_anchor": "sampler",
+        "ratio_anchor": "engine",
         "num_minibatches": 4,
     }
 

@@ -1,10 +1,10 @@
-from oracles import grpo
+from oracles import grpo, without
 
 
 class Oracle(grpo.Oracle):
-    CASES = [{name: v for name, v in case.items() if name != "ddof"} for case in grpo.Oracle.CASES]
-    RANGES = {name: ok for name, ok in grpo.Oracle.RANGES.items() if name != "ddof"}
-    DEFAULTS = {name: value for name, value in grpo.Oracle.DEFAULTS.items() if name != "ddof"}
+    CASES = [without(case, "ddof") for case in grpo.Oracle.CASES]
+    RANGES = without(grpo.Oracle.RANGES, "ddof")
+    DEFAULTS = without(grpo.Oracle.DEFAULTS, "ddof")
 
     def advantages(self, rewards):
         return [[r - sum(row) / len(row) for r in row] for row in rewards]

@@ -1,21 +1,21 @@
 import math
 
-from oracles import Row, grpo, positive
+from oracles import ENGINE_ANCHOR, ONE_UPDATE, Row, grpo, positive, without
 
 
 class Oracle(grpo.Oracle):
     CASES = [
-        {"clip_log_eps": 0.05},
+        {"clip_log_eps": 0.05, "kl_beta": 0.3, "tis_cap": 1.1},
         {"ddof": 0, "kl_beta": 0.3, "tis_cap": 0.0},
-        {"ratio_anchor": "sampler", "tis_cap": 0.0},
-        {"tis_cap": 1.1, "num_minibatches": 1, "update_epochs": 1, "responses_per_prompt": 3},
+        ENGINE_ANCHOR,
+        ONE_UPDATE,
     ]
     RANGES = {
-        **{name: ok for name, ok in grpo.Oracle.RANGES.items() if name != "clip_eps"},
+        **without(grpo.Oracle.RANGES, "clip_eps"),
         "clip_log_eps": positive,
     }
     DEFAULTS = {
-        **{name: value for name, value in grpo.Oracle.DEFAULTS.items() if name != "clip_eps"},
+        **without(grpo.Oracle.DEFAULTS, "clip_eps"),
         "clip_log_eps": 0.4,
     }
 

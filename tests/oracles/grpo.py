@@ -1,16 +1,15 @@
 import math
 from statistics import pstdev, stdev
 
-from oracles import Reference, Row, at_least, not_negative, positive
+from oracles import ENGINE_ANCHOR, ONE_UPDATE, Reference, Row, at_least, not_negative, positive
 
 
 class Oracle(Reference):
     CASES = [
-        {},
-        {"clip_eps": 0.05, "ddof": 0},
+        {"clip_eps": 0.05, "ddof": 0, "kl_beta": 0.3, "tis_cap": 1.1},
         {"kl_beta": 0.3, "tis_cap": 0.0},
-        {"ratio_anchor": "sampler", "tis_cap": 0.0},
-        {"tis_cap": 1.1, "num_minibatches": 1, "update_epochs": 1, "responses_per_prompt": 3},
+        ENGINE_ANCHOR,
+        ONE_UPDATE,
     ]
     RANGES = {
         "clip_eps": positive,

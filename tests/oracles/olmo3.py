@@ -1,18 +1,18 @@
-from oracles import dapo, grpo
+from oracles import ENGINE_ANCHOR, dapo, grpo, without
 
 
 class Oracle(dapo.Oracle):
     CASES = [
-        {"steps": 3},
+        {"steps": 3, "clip_eps_low": 0.05, "clip_eps_high": 0.08, "kl_beta": 0.3, "tis_cap": 1.1},
         {"clip_eps_low": 0.05, "clip_eps_high": 0.08, "std": "group", "ddof": 0},
         {"kl_beta": 0.3, "tis_cap": 0.0, "max_rounds": 1},
-        {"ratio_anchor": "sampler", "tis_cap": 0.0, "average": "response", "max_rounds": 2},
+        {"average": "response", "max_rounds": 2} | ENGINE_ANCHOR,
         {"tis_cap": 1.1, "num_minibatches": 1, "average": "response", "max_rounds": 1, "responses_per_prompt": 3},
         {"filter_groups": False, "average": "response", "std": "group"},
     ]
-    RANGES = {name: ok for name, ok in dapo.Oracle.RANGES.items() if name != "overlong_cache"}
+    RANGES = without(dapo.Oracle.RANGES, "overlong_cache")
     DEFAULTS = {
-        **{name: value for name, value in dapo.Oracle.DEFAULTS.items() if not name.startswith("overlong")},
+        **without(dapo.Oracle.DEFAULTS, "overlong_cache", "overlong_filter"),
         "clip_eps_high": 0.272,
         "filter_groups": True,
         "average": "token",

@@ -1,21 +1,20 @@
-from oracles import at_least, grpo
+from oracles import ENGINE_ANCHOR, at_least, grpo, without
 
 
 class Oracle(grpo.Oracle):
-    LEARNS_WITHOUT_REWARDS = LEARNS_WHEN_ALL_IS_RIGHT = True
+    LEARNS_WITHOUT_REWARDS = LEARNS_WHEN_ALL_IS_CORRECT = True
     CASES = [
-        {},
-        {"teacher": "the one of the tests", "tis_cap": 0.0, "kl_beta": 0.3},
         {"kl": "full", "kl_beta": 0.3},
-        {"ratio_anchor": "sampler", "tis_cap": 0.0},
+        {"teacher": "the one of the tests", "tis_cap": 0.0, "kl_beta": 0.3},
+        ENGINE_ANCHOR,
         {"tis_cap": 1.1, "num_minibatches": 1, "update_epochs": 1, "responses_per_prompt": 1},
     ]
     RANGES = {
-        **{name: ok for name, ok in grpo.Oracle.RANGES.items() if name not in ("clip_eps", "ddof")},
+        **without(grpo.Oracle.RANGES, "clip_eps", "ddof"),
         "responses_per_prompt": at_least(1),
     }
     DEFAULTS = {
-        **{name: value for name, value in grpo.Oracle.DEFAULTS.items() if name not in ("clip_eps", "ddof")},
+        **without(grpo.Oracle.DEFAULTS, "clip_eps", "ddof"),
         "teacher": None,
         "kl": "sampled",
     }

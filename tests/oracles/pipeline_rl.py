@@ -1,21 +1,21 @@
 import math
 import os
 
-from oracles import Row, at_least, grpo, not_negative
+from oracles import ENGINE_ANCHOR, Row, at_least, grpo, not_negative
 
 
 class Oracle(grpo.Oracle):
     # Of ten tokens at most; the first eight tokens of a response have weights that are two, one and no batches old.
     IN_FLIGHT = {"staleness": 2, "in_flight_every": 3, "steps": 4}
     CASES = [
-        IN_FLIGHT | {"tis_cap": 1.3},
+        IN_FLIGHT | {"tis_cap": 1.3, "clip_eps": 0.05, "kl_beta": 0.3},
         IN_FLIGHT | {"kv": "recompute", "correction": "sequence-tis", "tis_cap": 1.5, "ddof": 0},
         IN_FLIGHT | {"correction": "icepop", "icepop_low": 0.8, "tis_cap": 1.2, "clip_eps": 0.05},
         IN_FLIGHT | {"overlap": True, "correction": "sequence-mask", "tis_cap": 1.5},
         {"staleness": 3, "in_flight_every": 4, "steps": 5, "overlap": True, "kv": "recompute", "kl_beta": 0.3}
         | {"correction": "geometric-mask", "geometric_low": 0.95, "geometric_high": 1.04},
         {"staleness": 1, "in_flight_every": 1, "steps": 3, "correction": "deepseek", "deepseek_delta": 0.02}
-        | {"ratio_anchor": "sampler", "tis_cap": 0.0, "responses_per_prompt": 3},
+        | {"responses_per_prompt": 3, **ENGINE_ANCHOR},
         {"staleness": 2, "in_flight_every": 0, "steps": 4, "overlap": True, "correction": "none"},
         {"staleness": 0, "in_flight_every": 0, "num_minibatches": 1, "update_epochs": 1},
     ]

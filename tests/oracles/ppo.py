@@ -1,6 +1,6 @@
 import math
 
-from oracles import Row, grpo, not_negative, positive
+from oracles import ENGINE_ANCHOR, Row, grpo, not_negative, positive, without
 
 import torch
 from transformers import AutoModelForCausalLM
@@ -33,16 +33,16 @@ class Critic:
 
 
 class Oracle(grpo.Oracle):
-    LEARNS_WHEN_ALL_IS_RIGHT = True  # the critic starts at 0
+    LEARNS_WHEN_ALL_IS_CORRECT = True  # the critic starts at 0
     CASES = [
-        {},
-        {"clip_eps": 0.05, "gamma": 0.9, "gae_lambda": 0.7, "value_clip": 0.01, "critic_lr": 0.3},
+        {"clip_eps": 0.05, "gamma": 0.9, "gae_lambda": 0.7, "value_clip": 0.01, "critic_lr": 0.3}
+        | {"kl_beta": 0.3, "tis_cap": 1.1},
         {"kl_beta": 0.3, "tis_cap": 0.0, "critic_lr": 3e-3},
-        {"ratio_anchor": "sampler", "tis_cap": 0.0, "gae_lambda": 1.0},
+        {"gae_lambda": 1.0} | ENGINE_ANCHOR,
         {"tis_cap": 1.1, "num_minibatches": 1, "update_epochs": 1, "responses_per_prompt": 1},
     ]
     RANGES = {
-        **{name: ok for name, ok in grpo.Oracle.RANGES.items() if name != "ddof"},
+        **without(grpo.Oracle.RANGES, "ddof"),
         "responses_per_prompt": lambda v: v >= 1,
         "gamma": lambda v: 0 < v <= 1,
         "critic_lr": lambda v: 0 < v <= 1,
@@ -51,7 +51,7 @@ class Oracle(grpo.Oracle):
         "kl_beta": not_negative,
     }
     DEFAULTS = {
-        **{name: value for name, value in grpo.Oracle.DEFAULTS.items() if name != "ddof"},
+        **without(grpo.Oracle.DEFAULTS, "ddof"),
         "gamma": 1.0,
         "gae_lambda": 0.95,
         "critic_lr": 3e-4,

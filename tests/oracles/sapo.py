@@ -1,23 +1,23 @@
 import math
 
-from oracles import Row, grpo, positive
+from oracles import ENGINE_ANCHOR, ONE_UPDATE, Row, grpo, positive, without
 
 
 class Oracle(grpo.Oracle):
     CASES = [
-        {"tau_pos": 2.0, "tau_neg": 5.0},
+        {"tau_pos": 2.0, "tau_neg": 5.0, "kl_beta": 0.3, "tis_cap": 1.1},
         {"tau_pos": 30.0, "tau_neg": 8.0, "ddof": 0},
         {"kl_beta": 0.3, "tis_cap": 0.0},
-        {"ratio_anchor": "sampler", "tis_cap": 0.0},
-        {"tis_cap": 1.1, "num_minibatches": 1, "update_epochs": 1, "responses_per_prompt": 3},
+        ENGINE_ANCHOR,
+        ONE_UPDATE,
     ]
     RANGES = {
-        **{name: ok for name, ok in grpo.Oracle.RANGES.items() if name != "clip_eps"},
+        **without(grpo.Oracle.RANGES, "clip_eps"),
         "tau_pos": positive,
         "tau_neg": positive,
     }
     DEFAULTS = {
-        **{name: value for name, value in grpo.Oracle.DEFAULTS.items() if name != "clip_eps"},
+        **without(grpo.Oracle.DEFAULTS, "clip_eps"),
         "tau_pos": 1.0,
         "tau_neg": 1.05,
     }

@@ -1,19 +1,16 @@
 import math
 from dataclasses import replace
 
-from oracles import cispo, positive
+from oracles import cispo, fraction, positive
 
 from transformers import AutoTokenizer
-
-
-def share(value):
-    return 0 <= value <= 1
 
 
 class Oracle(cispo.Oracle):
     INTERRUPTED = {"interrupt_from": 0.3, "interrupt_to": 0.6, "interrupt_text": "=?", "thinking_end": "T"}
     CASES = [
-        {"steps": 3, "staleness": 1, "max_grad_norm": 1e6, **INTERRUPTED},  # not clipped: the mean's scale shows
+        # The gradient is not clipped, so that the scale of the mean shows.
+        {"steps": 3, "staleness": 1, "max_grad_norm": 1e6, "kl_beta": 0.3, **INTERRUPTED},
         {"ratio_cap": 1.05, "average": "token", "num_minibatches": 2, "update_epochs": 2, "interrupt_from": 1.0},
         {"std": "group", "ddof": 0, "average": "response", "ratio_anchor": "learner", "tis_cap": 1.1, **INTERRUPTED},
         {"filter_groups": False, "kl_beta": 0.3, "num_minibatches": 2, "interrupt_from": 1.0, "fp32_lm_head": False},
@@ -24,8 +21,8 @@ class Oracle(cispo.Oracle):
     ]
     RANGES = {
         **cispo.Oracle.RANGES,
-        "interrupt_from": share,
-        "interrupt_to": share,
+        "interrupt_from": fraction,
+        "interrupt_to": fraction,
         "no_resampling_pass_rate": positive,
     }
     DEFAULTS = {
@@ -40,7 +37,7 @@ class Oracle(cispo.Oracle):
         "std": "batch",
         "filter_groups": True,
         "no_resampling_pass_rate": 0.9,
-        "ratio_anchor": "sampler",
+        "ratio_anchor": "engine",
         "tis_cap": 0.0,
         "num_minibatches": 1,
     }
@@ -53,10 +50,10 @@ class Oracle(cispo.Oracle):
         return self.args.interrupt_from == 1 or self.args.interrupt_from <= self.args.interrupt_to
 
     def batch(self, rounds):
-        """What a second round of generation brought are the ends of those that were told to answer."""
+        """What a second round of generation brought are the ends of those that were interrupted."""
         groups, *more = rounds
         ends = [end for (end,) in more[0]] if more else []
-        groups = [[self.told(response, ends) for response in group] for group in groups]
+        groups = [[self.interrupted(response, ends) for response in group] for group in groups]
         assert not ends, "something that nobody asked for was generated"
         assert len(groups) == self.args.prompts_per_step
         for group in groups:
@@ -68,7 +65,7 @@ class Oracle(cispo.Oracle):
         self.silent = {id(r) for group in groups for r in group if group not in mixed}
         return groups
 
-    def told(self, response, ends):
+    def interrupted(self, response, ends):
         """A response with its end, where that is the first of `ends`, which it takes away."""
         if self.args.interrupt_from == 1:
             return response
@@ -81,7 +78,7 @@ class Oracle(cispo.Oracle):
         ]
         for t in range(first, last + 1):
             if ends and ends[0].prompt == response.prompt + response.tokens[:t] + text:
-                assert thinks[t], "it did not think any more"
+                assert thinks[t], "it had stopped thinking"
                 end = ends.pop(0)
                 assert t + len(text) + len(end.tokens) <= T
                 return replace(
@@ -91,7 +88,7 @@ class Oracle(cispo.Oracle):
                     sampled=response.sampled[:t] + [False] * len(text) + end.sampled,
                     truncated=end.truncated,
                 )
-        assert not thinks[last], "it should have been told"
+        assert not thinks[last], "it should have been interrupted"
         return response
 
     def counts(self, response):

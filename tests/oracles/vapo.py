@@ -1,16 +1,17 @@
-from oracles import not_negative, positive, ppo
+from oracles import ENGINE_ANCHOR, not_negative, positive, ppo, without
 
 
 class Oracle(ppo.Oracle):
     CASES = [
+        {"value_pretraining": 0.5, "gae_alpha": 1.5, "gamma": 0.9, "value_clip": 0.01, "critic_lr": 0.3}
+        | {"clip_eps_low": 0.05, "clip_eps_high": 0.08, "nll_weight": 3.0, "kl_beta": 0.3, "tis_cap": 1.1},
         {"value_pretraining": 0.0, "gae_alpha": 0.3},
-        {"value_pretraining": 0.5, "gae_alpha": 1.5, "gamma": 0.9, "value_clip": 0.01, "critic_lr": 0.3},
         {"clip_eps_low": 0.05, "clip_eps_high": 0.08, "nll_weight": 3.0, "kl_beta": 0.3, "tis_cap": 0.0},
-        {"ratio_anchor": "sampler", "tis_cap": 0.0, "nll_weight": 0.0},
+        {"nll_weight": 0.0} | ENGINE_ANCHOR,
         {"tis_cap": 1.1, "num_minibatches": 1, "update_epochs": 1, "responses_per_prompt": 1},
     ]
     RANGES = {
-        **{name: ok for name, ok in ppo.Oracle.RANGES.items() if name not in ("clip_eps", "gae_lambda")},
+        **without(ppo.Oracle.RANGES, "clip_eps", "gae_lambda"),
         "clip_eps_low": positive,
         "clip_eps_high": positive,
         "value_pretraining": lambda v: 0 <= v <= 1,
@@ -18,7 +19,7 @@ class Oracle(ppo.Oracle):
         "gae_alpha": positive,
     }
     DEFAULTS = {
-        **{name: value for name, value in ppo.Oracle.DEFAULTS.items() if name not in ("clip_eps", "gae_lambda")},
+        **without(ppo.Oracle.DEFAULTS, "clip_eps", "gae_lambda"),
         "clip_eps_low": 0.2,
         "clip_eps_high": 0.28,
         "value_pretraining": 0.1,

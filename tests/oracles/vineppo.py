@@ -1,27 +1,27 @@
 from collections import defaultdict
 from statistics import fmean
 
-from oracles import at_least, grpo, ppo
+from oracles import ENGINE_ANCHOR, at_least, grpo, ppo, without
 
 from transformers import AutoTokenizer
 
 
 class Oracle(grpo.Oracle):
     CASES = [
-        {"step_ends": "abcdefghijklm<>.+"},
+        {"step_ends": "abcdefghijklm<>.+", "clip_eps": 0.05, "kl_beta": 0.3, "tis_cap": 1.1},
         {"step_ends": "0123456789ABCDEFGHIJKLM", "value_samples": 5, "max_steps": 2, "clip_eps": 0.05},
         {"step_ends": "abcdefghijklmABCDEFGHIJKLM", "aggregate": "min", "kl_beta": 0.3, "tis_cap": 0.0},
-        {"step_ends": "abcdefghijklmABCDEFGHIJKLM", "aggregate": "mean", "ratio_anchor": "sampler", "tis_cap": 0.0},
+        {"step_ends": "abcdefghijklmABCDEFGHIJKLM", "aggregate": "mean"} | ENGINE_ANCHOR,
         {"step_ends": "", "tis_cap": 1.1, "num_minibatches": 1, "update_epochs": 1, "responses_per_prompt": 1},
     ]
     RANGES = {
-        **{name: ok for name, ok in grpo.Oracle.RANGES.items() if name != "ddof"},
+        **without(grpo.Oracle.RANGES, "ddof"),
         "responses_per_prompt": at_least(1),
         "value_samples": at_least(1),
         "max_steps": at_least(1),
     }
     DEFAULTS = {
-        **{name: value for name, value in grpo.Oracle.DEFAULTS.items() if name != "ddof"},
+        **without(grpo.Oracle.DEFAULTS, "ddof"),
         "value_samples": 3,
         "step_ends": "\n",
         "max_steps": 20,
@@ -34,7 +34,7 @@ class Oracle(grpo.Oracle):
         self.values = defaultdict(list)
         for (response,) in continuations:
             self.values[tuple(response.prompt)].append(float(response.correct))
-        assert {len(right) for right in self.values.values()} == {self.args.value_samples}
+        assert {len(correct) for correct in self.values.values()} == {self.args.value_samples}
         self.used = set()
         return groups
 

@@ -2,15 +2,15 @@
 
 The reference (see `oracles/`) takes the responses that were sampled, their verdicts, the minibatches and the weights
 before each update. Row by row and in float64 it finds advantages, losses and gradients, clips them, and applies AdamW
-by hand. The sampler's weights are shifted, the temperature is not 1, the learning rate warms up, gradients are clipped.
+by hand. The engine's weights are shifted, the temperature is not 1, the learning rate warms up, gradients are clipped.
 """
 
 import math
 from collections import defaultdict
 from itertools import product
 
-from common.run import Run
-from tools.scripts import ROOT, load, parents, script_path
+from common import run
+from tools.scripts import load, parents
 
 import pytest
 import torch
@@ -23,53 +23,35 @@ SETTINGS = dict(
     temperature=0.8, lr=1e-2, warmup_steps=3, weight_decay=0.1, max_grad_norm=0.3, micro_batch_tokens=60,
     engine="transformers", eval_problems=2, seed=3,
 )  # fmt: skip
-# Settings that all scripts have in common; each changes every step.
-SHARED_CASES = [
-    {"staleness": 1, "steps": 3},
-    {"lr_schedule": "cosine", "steps": 3, "warmup_steps": 0, "max_grad_norm": 1e6, "fp32_lm_head": True},
-    {"put_in": True},  # not a setting: some tokens of the responses count as not sampled
-]
+# Settings that all scripts have in common; `insert` is none: some tokens of the responses count as not sampled.
+SHARED_CASE = {
+    "staleness": 1, "steps": 3, "lr_schedule": "cosine", "warmup_steps": 0, "max_grad_norm": 1e6, "fp32_lm_head": True,
+    "insert": True,
+}  # fmt: skip
 
 
 class Recorder:
     """Watches a run: what was generated and judged in each step, the minibatches, and every optimizer update."""
 
-    def __init__(self, monkeypatch, script, put_in):
+    def __init__(self, monkeypatch, script, choosing, insert):
         self.rounds, self.minibatches, self.updates, self.chosen = defaultdict(list), defaultdict(list), [], {}
         self.step, self.loads = 0, []  # weights that the engine got, as they were and shifted
-        recorder, make_engine, verifier = self, script.make_engine, script.Verifier
-        adam_step, minibatches, seed_step = torch.optim.AdamW.step, script.minibatches, script.seed_step
-        monkeypatch.setattr(Run, "evaluate", lambda *args: None)
-        monkeypatch.setattr(Run, "summarize", lambda *args: None)
+        self.insert = insert
+        monkeypatch.setattr(run.Run, "evaluate", lambda *args: None)
+        monkeypatch.setattr(run.Run, "summarize", lambda *args: None)
+        self.watch_learner(monkeypatch, script, choosing)
+        self.watch_engine(monkeypatch, script)
+        if hasattr(script, "Generator"):
+            self.watch_generator(monkeypatch, script)
+
+    def watch_learner(self, monkeypatch, script, choosing):
+        """The number of the step, verdicts, chosen tokens, minibatches, and updates."""
+        recorder, verifier, minibatches = self, script.Verifier, script.minibatches
+        adam_step, seed_step, choose = torch.optim.AdamW.step, run.seed_step, getattr(script, choosing, None)
 
         def next_step(seed, step):
             recorder.step = step
             return seed_step(seed, step)
-
-        def shifted(args, *rest):
-            """An engine whose weights are a little off the learner's."""
-            engine = make_engine(args, *rest)
-            load_weights, generate = engine.load_weights, engine.generate
-
-            def load_shifted(weights):
-                weights = list(weights)
-                noise = torch.Generator().manual_seed(0)
-                moved = [(name, w.detach() + 0.05 * torch.randn(w.shape, generator=noise)) for name, w in weights]
-                recorder.loads.append(([w.detach().clone() for _, w in weights], [weight for _, weight in moved]))
-                load_weights(moved)
-
-            def recorded(prompts, n, *rest, **more):
-                recorder.loads = [] if more.get("in_flight") else recorder.loads[-1:]  # an engine loads those itself
-                rollouts = generate(prompts, n, *rest, **more)
-                if put_in:
-                    for sampled, logps in zip(rollouts.sampled, rollouts.logps, strict=True):
-                        for t in range(1, len(sampled) - 1, 3):
-                            sampled[t], logps[t] = False, 0.0
-                recorder.rounds[recorder.step].append([prompts, n, rollouts, *zip(*recorder.loads, strict=True)])
-                return rollouts
-
-            engine.load_weights, engine.generate = load_shifted, recorded
-            return engine
 
         class Judge(verifier):
             """Verdicts by chance, but the same for the same response."""
@@ -98,29 +80,60 @@ class Recorder:
             recorder.chosen[recorder.step] = choose(*args)
             return recorder.chosen[recorder.step]
 
+        monkeypatch.setattr(run, "seed_step", next_step)
+        monkeypatch.setattr(script, "Verifier", Judge)
+        monkeypatch.setattr(script, "minibatches", recorded_minibatches)
+        monkeypatch.setattr(torch.optim.AdamW, "step", recorded_step)
+        if choose:
+            monkeypatch.setattr(script, choosing, recorded_choice)
+
+    def watch_engine(self, monkeypatch, script):
+        """The weights of the engine, which are a little off the learner's, and what it sampled."""
+        recorder, make_engine = self, script.make_engine
+
+        def shifted(args, *rest):
+            engine = make_engine(args, *rest)
+            update, sample_shards = engine.update, engine.sample_shards
+
+            def update_shifted(weights):
+                weights = list(weights)
+                noise = torch.Generator().manual_seed(0)
+                moved = [(name, w.detach() + 0.05 * torch.randn(w.shape, generator=noise)) for name, w in weights]
+                recorder.loads.append(([w.detach().clone() for _, w in weights], [weight for _, weight in moved]))
+                update(moved)
+
+            def recorded(prompts, n, limits, temperature, seeds, top_k=0, in_flight=None):
+                recorder.loads = [] if in_flight else recorder.loads[-1:]  # an engine loads those itself
+                rollouts = sample_shards(prompts, n, limits, temperature, seeds, top_k, in_flight)
+                if recorder.insert:
+                    for sampled, logps in zip(rollouts.sampled, rollouts.logps, strict=True):
+                        for t in range(1, len(sampled) - 1, 3):
+                            sampled[t], logps[t] = False, 0.0
+                recorder.rounds[recorder.step].append([prompts, n, rollouts, *zip(*recorder.loads, strict=True)])
+                return rollouts
+
+            engine.update, engine.sample_shards = update_shifted, recorded
+            return engine
+
+        monkeypatch.setattr(script, "make_engine", shifted)
+
+    def watch_generator(self, monkeypatch, script):
+        """What a process of its own generates, whose weights are the learner's own."""
+        recorder, publish, receive = self, script.Generator.publish, script.Generator.receive
+
         def published(generator, step, versions):
             recorder.loads.append([w.detach().clone() for _, w in versions[-1]])
             publish(generator, step, versions)
 
         def received(generator, step):
-            """From a process whose weights nobody shifts."""
             problems, rollouts = receive(generator, step)
             k, n = generator.run.args.staleness, generator.run.args.responses_per_prompt
             versions = recorder.loads[max(0, step - 1 - k) : step]
             recorder.rounds[step].append([[p.prompt_ids for p in problems], n, rollouts, versions, versions])
             return problems, rollouts
 
-        if hasattr(script, "Generator"):
-            publish, receive = script.Generator.publish, script.Generator.receive
-            monkeypatch.setattr(script.Generator, "publish", published)
-            monkeypatch.setattr(script.Generator, "receive", received)
-        if choose := getattr(script, "choose", None):
-            monkeypatch.setattr(script, "choose", recorded_choice)
-        monkeypatch.setattr(script, "seed_step", next_step)
-        monkeypatch.setattr(script, "make_engine", shifted)
-        monkeypatch.setattr(script, "Verifier", Judge)
-        monkeypatch.setattr(script, "minibatches", recorded_minibatches)
-        monkeypatch.setattr(torch.optim.AdamW, "step", recorded_step)
+        monkeypatch.setattr(script.Generator, "publish", published)
+        monkeypatch.setattr(script.Generator, "receive", received)
 
     def groups(self, step):
         """The responses of a step: rounds of groups."""
@@ -174,9 +187,6 @@ class Model:
             unread = [token]
         return logps
 
-    def entropies(self, response, temperature):
-        return [entropy(d) for d in self.distributions(response, temperature)]
-
 
 def entropy(logps):
     return -(logps.exp() * logps).sum()
@@ -221,12 +231,12 @@ class AdamW:
         return new
 
 
-def check_adam(adam, before, gradients, after, lr, decay):
+def check_adam(adam, before, gradients, after, lr, decay, what):
     """The weights moved as AdamW moves them with these gradients."""
     moved = adam.step([b.double() for b in before], [g.double() for g in gradients], lr, decay)
     actual = [a - b for a, b in zip(after, before, strict=True)]
     rounding = 1e-7 * math.sqrt(sum((b**2).sum().item() for b in before))  # weights are kept in float32
-    close(actual, [m - b for m, b in zip(moved, before, strict=True)], "update of the weights", rounding)
+    close(actual, [m - b for m, b in zip(moved, before, strict=True)], f"AdamW, {what}", rounding)
 
 
 def rate(args, step):
@@ -237,151 +247,183 @@ def rate(args, step):
     return args.lr * (math.cos(math.pi * x) + 1) / 2 if args.lr_schedule == "cosine" else args.lr
 
 
-def replay(recorder, args, folder, reference):
-    """Compare every update of a recorded run with the reference."""
-    learner, frozen, T = Model(folder), Model(folder), args.temperature
-    current = [p.detach().float() for p in frozen.parameters]  # the policy's weights after the updates so far
-    shapes = [p.shape for p in current]
-    teacher = Model(args.teacher) if hasattr(args, "teacher") else None
-    adams, at_start, prompts = defaultdict(AdamW), {}, set()
-    pending, left_out = list(recorder.updates), 0
-    while pending:
-        step = pending[0][0]
-        of_step = [update for update in pending if update[0] == step]
-        pending = [update for update in pending if update[0] != step]
-        # The critic has a head, and no output layer.
-        policy_updates = [update for update in of_step if [p.shape for p in update[2]] == shapes]
-        critic_updates = [update for update in of_step if [p.shape for p in update[2]] != shapes]
-        groups = reference.batch(recorder.groups(step))
+class Replay:
+    """Compares every update of a recorded run with the reference."""
+
+    def __init__(self, recorder, args, folder, reference):
+        self.recorder, self.args, self.folder, self.reference = recorder, args, folder, reference
+        self.learner, self.frozen, self.engine = Model(folder), Model(folder), Model(folder)
+        self.teacher = Model(args.teacher) if hasattr(args, "teacher") else None
+        self.critic = reference.critic(folder) if hasattr(reference, "critic") else None
+        self.current = [p.detach().float() for p in self.frozen.parameters]  # the policy's weights after all updates
+        self.adams, self.at_start, self.prompts, self.left_out = defaultdict(AdamW), {}, set(), 0
+
+    def compare(self):
+        shapes = [p.shape for p in self.current]
+        for step in sorted({update[0] for update in self.recorder.updates}):
+            updates = [update for update in self.recorder.updates if update[0] == step]
+            # The critic has a head, and no output layer.
+            of_policy = [update for update in updates if [p.shape for p in update[2]] == shapes]
+            of_critic = [update for update in updates if [p.shape for p in update[2]] != shapes]
+            self.compare_step(step, of_policy, of_critic)
+        assert (self.left_out > 0) == self.reference.leaves_out(), f"{self.left_out} responses have no part in the loss"
+
+    def compare_step(self, step, of_policy, of_critic):
+        args, reference = self.args, self.reference
+        groups = reference.batch(self.recorder.groups(step))
         responses = [response for group in groups for response in group]
-
-        # Problems are new, as long as there are new ones.
-        prompts |= {tuple(response.prompt) for response in responses}
-        different = min(step * args.prompts_per_step, PROBLEMS - args.eval_problems)
-        assert hasattr(args, "max_rounds") or len(prompts) == different, "problems of an earlier step"
-
-        # The sampler has the learner's weights of k steps ago, here shifted, at the same temperature.
-        at_start[step] = current
-        for number, weights in enumerate(recorder.rounds[step][-1][3], max(1, step - args.staleness)):
-            assert all(map(torch.equal, weights, at_start[number])), "the sampler's weights"
-        sampler = Model(folder)
-        for response in [r for r in responses if r.step][::5]:  # some of an earlier step perhaps, some of none
-            versions = recorder.rounds[response.step][-1][4]
+        self.check_problems(step, responses)
+        self.check_engine(step, responses)
+        rows, kl = self.make_rows(step, responses)
+        old_values = returns = None
+        if self.critic:
+            self.critic.set(of_critic[0][2])
             with torch.no_grad():
-                expected = of_sampled(response, numbers(sampler.sampled_logps(response, T, versions, reference)))
-                assert expected == pytest.approx(of_sampled(response, response.logps), abs=1e-4)
+                old_values = [numbers(self.critic.values(response)) for response in responses]
+            advantages, returns = reference.token_advantages(responses, kl, old_values)
+        else:
+            advantages = self.advantages(groups, kl)
+        for row, response, values in zip(rows, responses, advantages, strict=True):
+            row.advantages = of_sampled(response, values)
+        reference.prepare(rows)
 
-        # Log-probs at the rollout weights.
-        learner.set(current)
-        rows, kl = [], []
+        passes, minibatches = reference.passes(rows), self.recorder.minibatches[step]
+        count = len(minibatches)
+        assert count == args.num_minibatches * args.update_epochs, f"step {step}: {count} minibatches"
+        expected = len(passes) * count if reference.learns(step) else 0
+        assert len(of_policy) == expected, f"step {step}: {len(of_policy)} updates of the policy, expected {expected}"
+        assert len(of_critic) == (count if self.critic else 0), f"step {step}: {len(of_critic)} updates of the critic"
+        for number, (part, minibatch) in enumerate(product(passes, minibatches)):
+            counted = [i for i in minibatch if reference.counts(responses[i])]
+            self.left_out += len(minibatch) - len(counted)
+            some = [(rows[i], responses[i], part[i]) for i in counted]
+            if of_policy:
+                self.compare_update(of_policy[number], some, f"step {step}, update {number}")
+            if self.critic:
+                targets = [(responses[i], old_values[i], returns[i]) for i in counted]
+                lengths = [reference.length(rows[i]) for i in counted]
+                self.compare_critic(of_critic[number], targets, lengths, f"step {step}, update {number} of the critic")
+
+    def check_problems(self, step, responses):
+        """They are new, as long as there are new ones."""
+        self.prompts |= {tuple(response.prompt) for response in responses}
+        different = min(step * self.args.prompts_per_step, PROBLEMS - self.args.eval_problems)
+        if not hasattr(self.args, "max_rounds"):
+            assert len(self.prompts) == different, f"step {step}: {len(self.prompts)} problems so far, not {different}"
+
+    def check_engine(self, step, responses):
+        """It has the learner's weights of k steps ago, here shifted, at the same temperature."""
+        self.at_start[step] = self.current
+        for number, weights in enumerate(self.recorder.rounds[step][-1][3], max(1, step - self.args.staleness)):
+            same = all(map(torch.equal, weights, self.at_start[number]))
+            assert same, f"step {step}: the engine did not get the weights before step {number}"
+        for response in [r for r in responses if r.step][::5]:  # some of an earlier step perhaps, some of none
+            versions = self.recorder.rounds[response.step][-1][4]
+            with torch.no_grad():
+                logps = numbers(self.engine.sampled_logps(response, self.args.temperature, versions, self.reference))
+            actual, expected = of_sampled(response, response.logps), of_sampled(response, logps)
+            assert actual == pytest.approx(expected, abs=1e-4), f"step {step}: log-probs of the engine"
+
+    def make_rows(self, step, responses):
+        """The responses as the loss sees them at the rollout weights, and log π_old - log π_ref of every token."""
+        self.learner.set(self.current)
+        rows, kl, T = [], [], self.args.temperature
         with torch.no_grad():
-            for response in responses:
-                old, ref = numbers(learner.logps(response, T)), numbers(frozen.logps(response, T))
-                known = old, response.logps, ref, response.top, response.tokens, numbers(learner.entropies(response, T))
+            for i, response in enumerate(responses):
+                every = self.learner.distributions(response, T)
+                old = [d[token].item() for d, token in zip(every, response.tokens, strict=True)]
+                ref = numbers(self.frozen.logps(response, T))
+                known = old, response.logps, ref, response.top, response.tokens, numbers(map(entropy, every))
                 own = [of_sampled(response, values) for values in known]
                 rows.append(Row([], own[0], own[1], [], own[2], [], *own[3:]))
                 differences = [o - r if was else 0.0 for o, r, was in zip(old, ref, response.sampled, strict=True)]
-                kl.append(differences if args.kl_beta else [0.0] * len(old))
+                kl.append(differences if self.args.kl_beta else [0.0] * len(old))
+                if step in self.recorder.chosen:
+                    chosen = self.recorder.chosen[step][i, : len(response.tokens)].tolist()
+                    rows[-1].chosen = of_sampled(response, chosen)
+                if self.teacher:
+                    rows[-1].teacher = of_sampled(response, self.teacher.distributions(response, T))
+        return rows, kl
 
-        critic = reference.critic(folder) if hasattr(reference, "critic") else None
-        if critic:
-            critic.set(critic_updates[0][2])
-            with torch.no_grad():
-                old_values = [numbers(critic.values(response)) for response in responses]
-            advantages, returns = reference.token_advantages(responses, kl, old_values)
-        elif hasattr(reference, "token_advantages"):
-            advantages = reference.token_advantages(responses)
-        else:
-            sums, G = [sum(row) for row in kl], len(groups[0])
-            rewards = reference.rewards(groups, [sums[i : i + G] for i in range(0, len(sums), G)])
-            flat = [a for row in reference.advantages(rewards) for a in row]
-            advantages = [[a] * len(response.tokens) for a, response in zip(flat, responses, strict=True)]
-        for row, response, values in zip(rows, responses, advantages, strict=True):
-            row.advantages = of_sampled(response, values)
-        for row, response, chosen in zip(rows, responses, recorder.chosen.get(step, ()), strict=False):
-            row.chosen = of_sampled(response, chosen[: len(response.tokens)].tolist())
-        if teacher:
-            for row, response in zip(rows, responses, strict=True):
-                row.teacher = of_sampled(response, teacher.distributions(response, T).detach())
-        reference.prepare(rows)
+    def advantages(self, groups, kl):
+        """Of every token of every response, where the method has no critic."""
+        responses = [response for group in groups for response in group]
+        if hasattr(self.reference, "token_advantages"):
+            return self.reference.token_advantages(responses)
+        sums, G = [sum(row) for row in kl], len(groups[0])
+        rewards = self.reference.rewards(groups, [sums[i : i + G] for i in range(0, len(sums), G)])
+        flat = [a for row in self.reference.advantages(rewards) for a in row]
+        return [[a] * len(response.tokens) for a, response in zip(flat, responses, strict=True)]
 
-        passes, minibatches = reference.passes(rows), recorder.minibatches[step]
-        assert len(minibatches) == args.num_minibatches * args.update_epochs
-        assert len(policy_updates) == (len(passes) * len(minibatches) if reference.learns(step) else 0)
-        assert len(critic_updates) == (len(minibatches) if critic else 0)
-        for number, (part, minibatch) in enumerate(product(passes, minibatches)):
-            counted = [i for i in minibatch if reference.counts(responses[i])]
-            left_out += len(minibatch) - len(counted)
-            lengths = [reference.length(rows[i]) for i in counted]
-            if policy_updates:
-                _, optimizer, before, gradients, after = policy_updates[number]
-                assert all(map(torch.equal, before, current)), "the weights moved between two updates"
-                current = after
-                learner.set(before)
-                learner.model.zero_grad()
-                of_rows = []
-                for i in counted:
-                    every = of_sampled(responses[i], learner.distributions(responses[i], T))
-                    logps = [d[token] for d, token in zip(every, rows[i].tokens, strict=True)]
-                    of_rows.append((logps, every))
-                    rows[i].new = numbers(logps)
-                    rows[i].top_new = [
-                        {v: d[v].item() for v in top} for d, top in zip(every, rows[i].top_rollout, strict=False)
-                    ]
-                reference.prepare_update([rows[i] for i in counted], [responses[i] for i in counted])
-                for position, (i, (logps, every)) in enumerate(zip(counted, of_rows, strict=True)):
-                    _, slopes = reference.with_kl(rows[i])
-                    weight = reference.weight(lengths, position)
-                    more = reference.slope_beside([responses[j] for j in counted], position)
-                    terms = zip(slopes, reference.entropy_slopes(rows[i]), logps, every, part[i], strict=True)
-                    loss = sum(
-                        has * ((weight * a + more) * logp + weight * b * entropy(d)) for a, b, logp, d, has in terms
-                    )
-                    (loss + weight * reference.distribution_loss(rows[i], every)).backward()
-                expected = [torch.zeros_like(p) if p.grad is None else p.grad for p in learner.parameters]
-                close(gradients, clipped(expected, args.max_grad_norm), f"gradient, step {step}, update {number}")
-                check_adam(adams[optimizer], before, gradients, after, rate(args, step), args.weight_decay)
+    def compare_update(self, update, some, what):
+        """An update of the policy by a minibatch: its rows, responses, and which of their tokens have a loss."""
+        step, optimizer, before, gradients, after = update
+        assert all(map(torch.equal, before, self.current)), f"{what}: the weights moved since the last one"
+        self.current = after
+        self.learner.set(before)
+        self.learner.model.zero_grad()
+        reference, of_rows = self.reference, []
+        for row, response, _ in some:
+            every = of_sampled(response, self.learner.distributions(response, self.args.temperature))
+            logps = [d[token] for d, token in zip(every, row.tokens, strict=True)]
+            of_rows.append((logps, every))
+            row.new = numbers(logps)
+            row.top_new = [{v: d[v].item() for v in top} for d, top in zip(every, row.top_rollout, strict=False)]
+        rows, responses, parts = zip(*some, strict=True) if some else ((), (), ())
+        reference.prepare_update(list(rows), list(responses))
+        lengths = [reference.length(row) for row in rows]
+        for i, (row, part, (logps, every)) in enumerate(zip(rows, parts, of_rows, strict=True)):
+            _, slopes = reference.with_kl(row)
+            weight, more = reference.weight(lengths, i), reference.slope_beside(list(responses), i)
+            terms = zip(slopes, reference.entropy_slopes(row), logps, every, part, strict=True)
+            loss = sum(has * ((weight * a + more) * logp + weight * b * entropy(d)) for a, b, logp, d, has in terms)
+            (loss + weight * reference.distribution_loss(row, every)).backward()
+        expected = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.learner.parameters]
+        close(gradients, clipped(expected, self.args.max_grad_norm), f"gradient, {what}")
+        lr = rate(self.args, step)
+        check_adam(self.adams[optimizer], before, gradients, after, lr, self.args.weight_decay, what)
 
-            if critic:
-                _, optimizer, before, gradients, after = critic_updates[number]
-                critic.set(before)
-                critic.zero_grad()
-                for position, i in enumerate(counted):
-                    everything = critic.values(responses[i]), old_values[i], returns[i]
-                    values, old, targets = (of_sampled(responses[i], x) for x in everything)
-                    slopes = reference.value_slopes(numbers(values), old, targets)
-                    weight = reference.weight(lengths, position)
-                    sum(weight * slope * v for slope, v in zip(slopes, values, strict=True)).backward()
-                expected = [torch.zeros_like(p) if p.grad is None else p.grad for p in critic.parameters]
-                close(gradients, clipped(expected, args.max_grad_norm), f"critic's gradient, step {step}")
-                lr = rate(args, step) * args.critic_lr / args.lr
-                check_adam(adams[optimizer], before, gradients, after, lr, args.weight_decay)
-    assert (left_out > 0) == reference.leaves_out(), "responses without a part in the loss"
+    def compare_critic(self, update, targets, lengths, what):
+        """An update of the critic by responses with their old values and returns."""
+        step, optimizer, before, gradients, after = update
+        self.critic.set(before)
+        self.critic.zero_grad()
+        for i, (response, old_values, returns) in enumerate(targets):
+            everything = self.critic.values(response), old_values, returns
+            values, old, wanted = (of_sampled(response, x) for x in everything)
+            slopes = self.reference.value_slopes(numbers(values), old, wanted)
+            weight = self.reference.weight(lengths, i)
+            sum(weight * slope * v for slope, v in zip(slopes, values, strict=True)).backward()
+        expected = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.critic.parameters]
+        close(gradients, clipped(expected, self.args.max_grad_norm), f"gradient, {what}")
+        lr = rate(self.args, step) * self.args.critic_lr / self.args.lr
+        check_adam(self.adams[optimizer], before, gradients, after, lr, self.args.weight_decay, what)
 
 
 def whole_runs():
+    """Every script with every case of its oracle; the quick layer has the first, and of GRPO the shared one."""
     for name in parents():
         own = type(oracle(name, load(name).Args())).CASES
-        # Further methods share these parts of the loop with a parent, to the byte.
-        marks = () if script_path(name).parent == ROOT else (pytest.mark.slow,)
-        for case in [*own, *(own[0] | shared for shared in SHARED_CASES)]:
+        for number, case in enumerate([*own, own[0] | SHARED_CASE]):
+            marks = () if number == 0 or (name == "grpo" and number == len(own)) else (pytest.mark.slow,)
             identity = "-".join([name, *(f"{k}:{v}" for k, v in case.items())])
-            yield pytest.param(name, case, id=identity, marks=() if case in own else marks)
+            yield pytest.param(name, case, id=identity, marks=marks)
 
 
 @pytest.mark.parametrize("name,case", list(whole_runs()))
 def test_every_update(name, case, tiny_model, tmp_path, monkeypatch, capsys):
     script, case = load(name), dict(case)
-    recorder = Recorder(monkeypatch, script, put_in=case.pop("put_in", False))
+    choosing = type(oracle(name, None)).CHOOSES
+    recorder = Recorder(monkeypatch, script, choosing, insert=case.pop("insert", False))
     own = SETTINGS | ({"num_minibatches": 1, "update_epochs": 1} if script.Args.num_minibatches == 1 else {})
     if "num_minibatches" in case and script.Args.num_minibatches == 1:
         own |= {"num_minibatches": 2}
     data = {"model": str(tiny_model), "dataset": str(tiny_model / "problems.jsonl"), "run_dir": tmp_path / "run"}
     args = script.Args(**own | case | data | needed(script, tiny_model))
     script.main(args)
-    assert [update[0] for update in recorder.updates][-1] == args.steps
-    replay(recorder, args, tiny_model, oracle(name, args))
+    assert recorder.updates[-1][0] == args.steps, f"the last update belongs to step {recorder.updates[-1][0]}"
+    Replay(recorder, args, tiny_model, oracle(name, args)).compare()
     moved = [
         (a - b).abs().max() for _, _, before, _, after in recorder.updates for a, b in zip(after, before, strict=True)
     ]
-    assert max(moved) > 0, "nothing was learned"
+    assert max(moved) > 0, "no update changed a weight"

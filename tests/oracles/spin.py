@@ -1,0 +1,37 @@
+from oracles import Response, dpo
+
+import torch
+
+
+class Oracle(dpo.Oracle):
+    LEARNS_WITHOUT_REWARDS = LEARNS_WHEN_ALL_IS_CORRECT = True  # from the data set's solutions
+    CASES = [
+        {"kl_beta": 1.5},
+        {"kl_beta": 1.5, "responses_per_prompt": 2, "update_epochs": 3},
+        {"num_minibatches": 1, "update_epochs": 1, "responses_per_prompt": 3},
+    ]
+
+    def both_advantages(self, module, rewards):
+        zeros = [[0.0] * len(row) for row in rewards]
+        actual, _ = module.compute_advantages(torch.tensor(zeros, dtype=torch.float64), self.args)
+        return actual, self.of_pairs(zeros, [self.preferred(row) for row in rewards])
+
+    def batch(self, rounds):
+        """Before the others a solution nobody sampled: here the sum of a question such as 17+17=?."""
+        digit = {20 + d: str(d) for d in range(10)}  # of the embedded tokenizer
+        with_solution = []
+        for group in super().batch(rounds):
+            prompt = group[0].prompt
+            first = "".join(digit[token] for token in prompt[: next(i for i, t in enumerate(prompt) if t not in digit)])
+            tokens = [20 + int(d) for d in str(2 * int(first))] + [1]
+            n = len(tokens)
+            with_solution.append([Response(prompt, tokens, [0.0] * n, False, True, [True] * n), *group])
+        return with_solution
+
+    def prepare(self, rows):
+        """The reference is the opponent, the policy that sampled."""
+        for row in rows:
+            row.ref = row.old
+
+    def preferred(self, responses):
+        return [1.0] + [0.0] * (len(responses) - 1)

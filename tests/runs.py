@@ -1,0 +1,102 @@
+"""Runs for tests, in this process or in others, and comparisons that name what differs."""
+
+import os
+import re
+import subprocess
+import sys
+
+from common.metrics import read_metrics
+from tools.scripts import ROOT, load
+
+import pytest
+import torch
+from conftest import SMALL, needed
+from safetensors.torch import load_file
+
+TINY = SMALL | {"max_response_tokens": 8, "eval_problems": 2}  # for the tiny model, whose context is short
+
+
+def on_tiny(folder):
+    """Settings of a run of the tiny model on its own problems."""
+    return TINY | {"model": str(folder), "dataset": str(folder / "problems.jsonl")}
+
+
+def run(name, folder, **settings):
+    """Run a script's main in this process; the weights of its last checkpoint and the rows of its log."""
+    script = load(name)
+    script.main(script.Args(run_dir=folder, **SMALL | needed(script) | settings))
+    return results(folder)
+
+
+def results(folder, name="checkpoint-*"):
+    """Weights of the last checkpoint and rows of the log; every logged name must be explained in docs/runs.md."""
+    last, rows = sorted(folder.glob(name))[-1], read_metrics(folder)
+    explained = set(re.findall(r"`([\w/]+)`", (ROOT / "docs/runs.md").read_text())) | {"eval/pass@k"}
+    logged = {re.sub(r"pass@\d+", "pass@k", key) for row in rows for key in row}
+    assert not logged - explained, f"docs/runs.md does not explain these metrics: {sorted(logged - explained)}"
+    # Copies: what is loaded is mapped from the file, which a test may damage.
+    return {name: weight.clone() for name, weight in load_file(last / "model.safetensors").items()}, rows
+
+
+def base_weights():
+    """Those of the embedded model."""
+    return load_file(ROOT / "worlds/sums/model/model.safetensors")
+
+
+def without_times(rows):
+    return [{k: v for k, v in row.items() if "second" not in k} for row in rows]
+
+
+def differing(weights, others):
+    """Names of the tensors that are not equal to the bit."""
+    assert weights.keys() == others.keys(), f"tensors of only one model: {sorted(weights.keys() ^ others.keys())}"
+    return [name for name in weights if not torch.equal(weights[name], others[name])]
+
+
+def assert_same_weights(weights, others):
+    assert not (names := differing(weights, others)), f"these tensors differ: {names}"
+
+
+def assert_same_rows(rows, others, more=()):
+    """Equal logs but for times; the first may have the metrics in `more` besides."""
+    steps, other_steps = ([row["step"] for row in some] for some in (rows, others))
+    assert steps == other_steps, f"logged steps: {steps} and {other_steps}"
+    for row, other in zip(without_times(rows), without_times(others), strict=True):
+        names = sorted(name for name in row.keys() | other.keys() if row.get(name) != other.get(name))
+        names = [name for name in names if name not in more]
+        values = [(name, row.get(name), other.get(name)) for name in names]
+        assert not values, f"step {row['step']}: these metrics differ: {values}"
+
+
+def refused(capsys, tmp_path, script, **settings):
+    """The sentence that a run with these settings ends with."""
+    with pytest.raises(SystemExit) as stop:
+        script.main(script.Args(**SMALL | {"run_dir": tmp_path / "run"} | settings))
+    error = capsys.readouterr().err.strip()
+    assert stop.value.code == 2, f"exit code {stop.value.code}: {error}"
+    assert error.startswith("error: ") and "\n" not in error and "Traceback" not in error, f"not one sentence: {error}"
+    assert not (tmp_path / "run").exists(), "a refused run left its folder behind"
+    return error
+
+
+def flags(settings):
+    """Settings as flags of the command line."""
+    return [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
+
+
+def start(processes, script, folder, given="", resume=False):
+    """A run of a script in `folder`, in one process without torchrun, or in several."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    command = [sys.executable, *(launcher if processes > 1 else []), script]
+    command += ["--resume", str(folder)] if resume else [*given.split(), "--run-dir", str(folder)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def finish(process):
+    """Wait for a run to end; what it printed."""
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, output
+    return output
