@@ -102,7 +102,7 @@ def write_config(folder: Path, method: str, args: Any) -> None:
 
 
 def change_config(folder: Path, args: Any) -> None:
-    """Put changed settings into `config.json`, and beside the run's first command the one that changed them."""
+    """Put changed settings into `config.json`, and add the command that changed them."""
     config = json.loads((folder / "config.json").read_text())
     config |= {"args": plain(args), "changed_by": [*config.get("changed_by", []), " ".join(sys.argv)]}
     write_whole(folder / "config.json", json.dumps(config, indent=2) + "\n")
@@ -119,11 +119,11 @@ def read_config(folder: Path, given: str) -> dict[str, Any]:
         config = json.loads((folder / "config.json").read_text())
         return {**config, "method": str(config["method"]), "args": dict(config["args"])}
     except (OSError, ValueError, KeyError, TypeError):
-        fail(f"{given} is no run folder: its config.json is missing or damaged.")
+        fail(f"{given} is not a run folder: its config.json is missing or damaged.")
 
 
 def saved_settings(args: A, method: str, may_change: tuple[str, ...] = ()) -> tuple[A, list[str]]:
-    """The settings of the run that `args.resume` names, and those of them that flags beside --resume change.
+    """The settings of the run that `args.resume` names, and the names of those that flags beside --resume change.
 
     A flag that contradicts another setting is refused. Without a command line, a value that is the setting's default
     counts as not given.
@@ -141,7 +141,7 @@ def saved_settings(args: A, method: str, may_change: tuple[str, ...] = ()) -> tu
         if name == "resume" or not given or value == getattr(saved, name):
             continue
         if name not in may_change:
-            fail(f"--resume goes on with the settings of the run folder: leave out {flag(name)}.")
+            fail(f"--resume uses the settings of the run folder: leave out {flag(name)}.")
         setattr(saved, name, value)
         changed.append(name)
     return saved, changed
