@@ -1,41 +1,35 @@
-"""A recipe without one of its tricks at a time, on the embedded default: which of them matter here?
+"""A recipe without one of its components at a time, on the embedded default: which of them matter here?
 
-    python -m benchmarks.ablation scalerl            # runs what is not yet in ablation_scalerl.json, two at a time
-    python -m benchmarks.ablation scalerl --redraw   # only the table, from ablation_scalerl.json
+    python -m benchmarks.ablation scalerl            # makes the runs that reports/ lacks, two at a time
+    python -m benchmarks.ablation scalerl --redraw   # only the table
 
-The tricks, and the flags that take them away, are those of the table in the recipe's docstring. Each run is compared
-with that of the whole recipe with the same seed. The figures land in benchmarks/ablation_RECIPE.json, and in
-reports/methods.md where that has a table of the recipe.
+The components, and the flags that remove them, are those of the table in the recipe's docstring. Each run is compared
+with the run of the whole recipe with the same seed. The results go to reports/ablation_RECIPE.json and to the table of
+the recipe in reports/methods.md, if there is one.
 """
 
-import json
-import re
 import statistics
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from benchmarks.methods import run
+from benchmarks.methods import PAGE, require_steps, run
 from common.cli import fail
-from tools.scripts import ROOT, parents, tricks
-from tools.stats import interval
+from tools.reports import read_report, replace_table, write_report
+from tools.scripts import components, parents
+from tools.stats import written
 
 import tyro
-
-HERE = Path(__file__).parent
-PAGE = ROOT / "docs" / "methods.md"
-WHOLE, NONE = "the whole recipe", "without all of them"
 
 
 @dataclass
 class Args:
     recipe: tyro.conf.Positional[str]
-    """A script whose docstring has a table of tricks, such as olmo3."""
+    """A script whose docstring has a table of components, such as olmo3."""
     steps: int = 40
     """Rollout batches of each run."""
     seeds: int = 3
-    """Seeds 1 to so many."""
+    """Number of seeds, from 1 on."""
     jobs: int = 2
     """Runs at a time, with one thread each."""
     redraw: bool = False
@@ -43,36 +37,29 @@ class Args:
 
 
 def variants(recipe: str) -> dict[str, str]:
-    """The flags of each variant."""
-    without = {f"without: {trick}": flags for trick, flags in tricks(recipe).items()}
-    return {WHOLE: "", **without, NONE: " ".join(without.values())}
-
-
-def mean_and_half(values: list[float], sign: str = "") -> str:
-    if len(values) < 2:
-        return f"{values[0]:{sign}.3f}"
-    mean, half = interval(values)
-    return f"{mean:{sign}.3f} ± {half:.3f}"
+    """The name of each variant by its flags."""
+    without = {flags: f"without: {component}" for component, flags in components(recipe).items()}
+    return {"": "the whole recipe", **without, " ".join(without): "without all of them"}
 
 
 def table(recipe: str, runs: list[dict[str, Any]]) -> str:
-    """One line per variant: means over the seeds, with 95 % intervals where there are several."""
+    """One line per variant: means over the seeds, with 95 % intervals if there are several."""
     lines = [
         f"| {recipe} | flags | avg@16 | difference | avg@16 on the way | tokens per response | prompts per step |",
         "|---|---|---|---|---|---|---|",
     ]
-    whole = {r["seed"]: r["log"][-1]["eval/avg"] for r in runs if r["variant"] == WHOLE}
-    for variant, flags in variants(recipe).items():
-        mine = [r for r in runs if r["variant"] == variant and r["seed"] in whole]
+    whole = {r["seed"]: r["log"][-1]["eval/avg"] for r in runs if r["flags"] == ""}
+    for flags, name in variants(recipe).items():
+        mine = [r for r in runs if r["flags"] == flags and r["seed"] in whole]
         if mine:
             last = [r["log"][-1] for r in mine]
             differences = [r["log"][-1]["eval/avg"] - whole[r["seed"]] for r in mine]
             sampled = statistics.mean(row.get("sampled_prompts", 32) for r in mine for row in r["log"][1:])
             way = [statistics.mean(row["eval/avg"] for row in r["log"][1:] if "eval/avg" in row) for r in mine]
+            shown = f"`{flags}`" if name.startswith("without: ") else ""
             lines.append(
-                f"| {variant} | {f'`{flags}`' if variant not in (WHOLE, NONE) else ''} "
-                f"| {mean_and_half([row['eval/avg'] for row in last])} "
-                f"| {'' if variant == WHOLE else mean_and_half(differences, '+')} "
+                f"| {name} | {shown} | {written([row['eval/avg'] for row in last])} "
+                f"| {written(differences, '+.3f') if flags else ''} "
                 f"| {statistics.mean(way):.3f} | {statistics.mean(row['length'] for row in last):.1f} "
                 f"| {sampled:.0f} |"
             )
@@ -80,31 +67,27 @@ def table(recipe: str, runs: list[dict[str, Any]]) -> str:
 
 
 def main(args: Args) -> None:
-    if args.recipe not in parents() or not tricks(args.recipe):
-        having = [name for name in parents() if tricks(name)]
-        fail(f"{args.recipe} is no recipe with a table of tricks: {', '.join(having)}.")
-    results = HERE / f"ablation_{args.recipe}.json"
-    runs = json.loads(results.read_text()) if results.exists() else []
-    if other := {r["log"][-1]["step"] for r in runs} - {args.steps}:
-        fail(f"{results} holds runs of {other.pop()} steps: go on with as many, or move it away.")
+    having = [name for name in parents() if components(name)]
+    if args.recipe not in having:
+        fail(f"{args.recipe} has no table of components: name one of {', '.join(having)}.")
+    report = f"ablation_{args.recipe}"
+    runs = read_report(report, [])
+    require_steps(report, runs, args.steps)
     if not args.redraw:
-        done = {(r["seed"], r["variant"]) for r in runs}
-        plan = [(seed, variant) for seed in range(1, args.seeds + 1) for variant in variants(args.recipe)]
+        known = {(r["seed"], r["flags"]) for r in runs}
+        plan = [(seed, flags) for seed in range(1, args.seeds + 1) for flags in variants(args.recipe)]
 
         def one(job: tuple[int, str]) -> dict[str, Any]:
-            seed, variant = job
-            flags = tuple(variants(args.recipe)[variant].split())
-            return {"variant": variant, **run(args.recipe, seed, args.steps, flags)}
+            seed, flags = job
+            return {"flags": flags, **run(args.recipe, seed, args.steps, tuple(flags.split()))}
 
         with ThreadPoolExecutor(args.jobs) as pool:
-            for r in pool.map(one, [job for job in plan if job not in done]):
+            for r in pool.map(one, [job for job in plan if job not in known]):
                 runs.append(r)
-                results.write_text("[\n" + ",\n".join(json.dumps(r) for r in runs) + "\n]\n")
+                write_report(report, runs)
     if runs:
-        measured = table(args.recipe, runs)
-        old = re.compile(rf"\| {args.recipe} \| flags \|.*?\n(?=\n)", re.DOTALL)
-        PAGE.write_text(old.sub(lambda _: measured, PAGE.read_text()))
-        print(measured)
+        replace_table(PAGE, f"| {args.recipe} | flags |", table(args.recipe, runs))
+        print(table(args.recipe, runs))
 
 
 if __name__ == "__main__":

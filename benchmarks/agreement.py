@@ -7,7 +7,6 @@ checkpointing, the FP32 head, stale weights and small micro-batches. Differences
 metrics relative to the larger of 1 and their value.
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -16,12 +15,12 @@ from pathlib import Path
 
 from common import scripts
 from common.cli import flag
-from tools.plots import read_metrics
+from common.metrics import read_metrics
+from tools.reports import read_report, today, write_report
+from tools.scripts import ROOT
 
 from safetensors.torch import load_file
 
-ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "benchmarks" / "agreement.json"
 SHORT = dict(
     steps=3,
     num_minibatches=2,
@@ -78,7 +77,7 @@ def differences(one: Path, other: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    results = read_report("agreement", {})
     for script in scripts.parents():
         if script == "r1":
             continue
@@ -94,9 +93,9 @@ def main() -> None:
                 for n, path in enumerate(paths, 1):
                     run(n, script, settings, path)
                 found = [differences(paths[0], path) for path in paths[1:]]
-            results[key] = {name: max(f[name] for f in found) for name in ("weights", "metrics")}
+            results[key] = {name: max(f[name] for f in found) for name in ("weights", "metrics")} | {"date": today()}
             print(f"| {key} | {results[key]['weights']:.1e} | {results[key]['metrics']:.1e} |", flush=True)
-            RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+            write_report("agreement", results)
 
 
 if __name__ == "__main__":

@@ -8,11 +8,9 @@ the functions of the scripts. Batches and groups use the embedded model; the lar
 random weights, so that their responses run to the length limit. Medians of interleaved repetitions.
 """
 
-import json
 import statistics
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpo
@@ -21,14 +19,13 @@ from common.data import load_problems
 from common.engines import TransformersEngine, prompt_seeds
 from common.logprobs import batch_logps, token_logps
 from common.models import load_model
+from tools.plots import BLUE, GREEN, ORANGE, panel
+from tools.reports import REPORTS, read_report, write_report
 
 import tyro
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, NullFormatter
 from transformers import LlamaConfig, LlamaForCausalLM
-
-HERE = Path(__file__).parent
-BLUE, ORANGE, GREEN = "#0072B2", "#E69F00", "#009E73"
 
 
 @dataclass
@@ -104,9 +101,9 @@ def table(results: list[dict]) -> str:
 def draw(results: list[dict]) -> None:
     figure = Figure(figsize=(14, 4), layout="constrained")
     panels = (
-        ("tokens", "tokens", "tokens of the batch", "In proportion to the tokens, once there are enough"),
-        ("model", "parameters", "parameters of the model", "In proportion to the parameters, nearly"),
-        ("group", "G", "responses per prompt, at 256 in all", "Whatever the size of the groups"),
+        ("tokens", "tokens", "tokens of the batch", "Proportional to the tokens of large batches"),
+        ("model", "parameters", "parameters of the model", "Nearly proportional to the parameters"),
+        ("group", "G", "responses per prompt, at 256 in all", "Independent of the group size"),
     )
     for axes, (kind, x, label, title) in zip(figure.subplots(1, 3), panels, strict=True):
         rows = [r for r in results if r["kind"] == kind]
@@ -114,20 +111,18 @@ def draw(results: list[dict]) -> None:
             axes.loglog([r[x] for r in rows], [r[stage] for r in rows], marker="o", color=color, label=stage)
         if kind == "group":
             axes.set_ylim(0.01, 1)
-        axes.set(title=title, xlabel=label, ylabel="seconds per step")
+        panel(axes, title, label, "seconds per step")
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(EngFormatter(sep=""))
             axis.set_minor_formatter(NullFormatter())
-        axes.grid(alpha=0.3)
     axes.legend()
-    figure.savefig(HERE / "cost.png", dpi=100)
+    figure.savefig(REPORTS / "cost.png", dpi=100)
 
 
 def main(args: Args) -> None:
-    file = HERE / "cost.json"
     if not args.redraw:
-        file.write_text(json.dumps(measure(args), indent=1) + "\n")
-    results = json.loads(file.read_text())
+        write_report("cost", measure(args))
+    results = read_report("cost")
     draw(results)
     print(table(results))
 

@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.cli import fail
-from tools.plots import BLUE, GREEN, ORANGE, RED, read_metrics
+from common.metrics import read_metrics
+from tools.plots import BLUE, GREEN, ORANGE, RED, panel
+from tools.reports import REPORTS, read_report, write_report
+from tools.scripts import ROOT
 from tools.stats import interval
 
 import tyro
 from matplotlib.figure import Figure
-
-HERE = Path(__file__).parent
 
 
 @dataclass
@@ -39,7 +40,7 @@ def run(seed: int) -> dict:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "grpo.py", "--seed", str(seed), "--run-dir", f"{folder}/run"]
         start = time.perf_counter()
-        subprocess.run(command, cwd=HERE.parent, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
         seconds = time.perf_counter() - start
         config = json.loads((Path(folder) / "run" / "config.json").read_text())
         log = read_metrics(Path(folder) / "run")
@@ -65,30 +66,28 @@ def draw(runs: list[dict]) -> None:
         held_out = [(row["step"], row["eval/avg"]) for row in rows if "eval/avg" in row]
         first = r is runs[0]
         left.plot([r["step"] for r in rows[1:]], [r["accuracy"] for r in rows[1:]], color=BLUE, alpha=0.5)
-        # Points: evaluations are few and far between.
+        # Evaluations are rare, so they are points.
         left.plot(*zip(*held_out, strict=True), color=ORANGE, marker="o", linestyle="none")
-        for key, color, name in (("length_correct", GREEN, "correct"), ("length_wrong", RED, "wrong")):
+        for key, color, name in (("length_correct", GREEN, "correct"), ("length_incorrect", RED, "incorrect")):
             points = [(row["step"], row[key]) for row in rows if row.get(key) is not None]
             right.plot(*zip(*points, strict=True), color=color, alpha=0.6, label=f"{name} answers" if first else None)
     left.plot([], [], color=BLUE, label="training batches")
     left.plot([], [], color=ORANGE, marker="o", linestyle="none", label="held out, avg@n")
-    left.set(title="Accuracy", xlabel="step", ylabel="share of correct responses", ylim=(0, 1))
-    right.set(title="Response length", xlabel="step", ylabel="tokens")
+    panel(left, "Accuracy", "step", "fraction of correct responses", ylim=(0, 1))
+    panel(right, "Response length", "step", "tokens")
     for axes in (left, right):
-        axes.grid(alpha=0.3)
         axes.legend()
     figure.suptitle(f"python grpo.py, {len(runs)} seeds")
-    figure.savefig(HERE / "default_run.png", dpi=100)
+    figure.savefig(REPORTS / "default_run.png", dpi=100)
 
 
 def main(args: Args) -> None:
     if args.seeds < 2:
         fail("--seeds: an interval takes at least 2.")
-    results = HERE / "default_run.json"
     if not args.redraw:
         runs = [run(seed) for seed in range(1, args.seeds + 1)]
-        results.write_text("[\n" + ",\n".join(json.dumps(r) for r in runs) + "\n]\n")
-    runs = json.loads(results.read_text())
+        write_report("default_run", runs)
+    runs = read_report("default_run")
     draw(runs)
     after, half = interval([r["log"][-1]["eval/avg"] for r in runs])
     greedy = statistics.mean(r["log"][-1]["eval/greedy"] for r in runs)

@@ -4,11 +4,11 @@
     python -m benchmarks.gpu --out gpu --only vllm oom # some stages
     python -m benchmarks.gpu --out gpu --tiny          # with tiny sizes, on any machine: tries the commands themselves
 
-Stages: "learns" (the default run, and every script at the top level), "vllm" (sampler against learner by precision,
+Stages: "learns" (the default run, and every script at the top level), "vllm" (engine against learner by precision,
 memory over sleep and wake, tokens/s), "real" (a pretrained model on sums and GSM8K; needs --model and --gsm8k),
-"speed" (random weights: share of the matmul rate, memory of log-probs by vocabulary, a step against TRL where that is
-installed) and "oom" (memory runs out, and the run goes on from its checkpoint). A result is written as soon as it is
-there, with command, versions, device and date; one that failed is written with its error, and tried again.
+"speed" (random weights: fraction of the matmul rate, memory of log-probs by vocabulary, a step against TRL if it is
+installed) and "oom" (memory runs out, and the run resumes from its checkpoint). Each result is written at once, with
+command, versions, device and date; a failed one is written with its error, and tried again.
 """
 
 import importlib.util
@@ -30,7 +30,7 @@ from typing import Any, Literal
 from benchmarks import smollm
 from common.cli import fail
 from common.folders import package_versions
-from tools.plots import read_metrics
+from common.metrics import read_metrics
 from tools.scripts import ROOT, command, parents, script_path
 
 import torch

@@ -7,7 +7,6 @@ memory above what the process held before counts: `token_logps` with its backwar
 logits held as a whole, which is measured at 1,024 tokens and grows in proportion.
 """
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -17,11 +16,12 @@ from common.batch import collate
 from common.distributed import device
 from common.logprobs import LOGITS_AT_ONCE, token_logps
 from common.records import Rollouts
+from tools.reports import write_report
+from tools.scripts import ROOT
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-HERE = Path(__file__).parent
 VOCABULARY, WIDTH = 151_936, 896
 CASES = [("chunks", 8192), ("chunks", 1024), ("whole", 1024)]
 
@@ -79,12 +79,12 @@ def main() -> None:
     results = []
     for kind, tokens in CASES:
         command = [sys.executable, "-m", "benchmarks.memory", kind, str(tokens)]
-        output = subprocess.run(command, cwd=HERE.parent, check=True, capture_output=True, text=True).stdout
+        output = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
         results.append({"kind": kind, "tokens": tokens, "peak_mib": float(output.split()[-1])})
         print(results[-1], flush=True)
     logits = 8192 * VOCABULARY * 4 / 2**20
     print(f"the logits alone, whole, at 8,192 tokens: {logits:,.0f} MiB; a chunk: {LOGITS_AT_ONCE * 4 / 2**20:.0f} MiB")
-    (HERE / "memory.json").write_text(json.dumps(results, indent=2) + "\n")
+    write_report("memory", results)
 
 
 if __name__ == "__main__":

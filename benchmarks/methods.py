@@ -1,18 +1,15 @@
 """Every method and recipe on the embedded default: same settings, same steps, three seeds each.
 
-    python -m benchmarks.methods            # runs what methods.json does not have, two runs at a time, then draws
-    python -m benchmarks.methods --redraw   # only the table and the picture, from methods.json
+    python -m benchmarks.methods            # makes the runs that reports/ lacks, two at a time, then draws
+    python -m benchmarks.methods --redraw   # only the table and the picture
 
-A method keeps its paper's own defaults (clip bounds, aggregation, reward), nothing is tuned. Where one needs a teacher,
-it is the model after as many steps of grpo.py with seed 1, in runs/. The figures land in reports/methods.json,
-reports/methods.png and the table of reports/methods.md.
+A method keeps its paper's own defaults (clip bounds, aggregation, reward); nothing is tuned. A method that needs a
+teacher gets the model after as many steps of grpo.py with seed 1, kept in runs/. The results go to
+reports/methods.json, reports/methods.png and the table of reports/methods.md.
 """
 
-import itertools
 import json
-import math
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -24,22 +21,24 @@ from pathlib import Path
 
 from common.checkpoints import checkpoints
 from common.cli import fail
-from tools.plots import BLUE, GRAY, draw_seeds, read_metrics
-from tools.scripts import ROOT, command, load, parents, script_path
-from tools.stats import interval
+from common.metrics import read_metrics
+from tools.plots import BLUE, GREEN, ORANGE, draw_intervals, panel
+from tools.reports import REPORTS, read_report, replace_table, today, write_report
+from tools.scripts import FOLDERS, ROOT, command, load, parents, script_path
+from tools.stats import written
 
 import tyro
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
-HERE = Path(__file__).parent
-SCRIPTS = list(parents())
+PAGE = REPORTS / "methods.md"
 KEPT = {  # what is compared, of all that a run logs
     "step",
     "eval/avg",
     "eval/greedy",
     "eval/pass@16",
     "eval/length_correct",
-    "eval/length_wrong",
+    "eval/length_incorrect",
     "length",
     "entropy",
     "sampled_prompts",
@@ -51,7 +50,7 @@ class Args:
     steps: int = 40
     """Rollout batches of each run."""
     seeds: int = 3
-    """Seeds 1 to so many."""
+    """Number of seeds, from 1 on."""
     jobs: int = 2
     """Runs at a time, with one thread each."""
     redraw: bool = False
@@ -71,11 +70,11 @@ def run(method: str, seed: int, steps: int, flags: tuple[str, ...] = (), kept: s
         versions = json.loads((Path(folder) / "run" / "config.json").read_text())["versions"]
     print(f"{method} seed {seed}: {rows[0]['eval/avg']:.3f} -> {rows[-1]['eval/avg']:.3f}, {seconds:.0f} s", flush=True)
     log = [{key: value for key, value in row.items() if key in kept and value is not None} for row in rows]
-    return {"method": method, "seed": seed, "seconds": seconds, "versions": versions, "log": log}
+    return {"method": method, "seed": seed, "seconds": seconds, "versions": versions, "date": today(), "log": log}
 
 
 def needed(method: str, steps: int) -> tuple[str, ...]:
-    """Flags without which a script does not run."""
+    """Flags that a script cannot run without."""
     if not hasattr(load(method).Args, "teacher"):
         return ()
     folder = ROOT / "runs" / f"teacher-{steps}"
@@ -85,67 +84,63 @@ def needed(method: str, steps: int) -> tuple[str, ...]:
     return "--teacher", str(checkpoints(folder)[-1])
 
 
-def compared(runs: list[dict]) -> list[str]:
-    """The methods that there are several runs of."""
-    return [method for method in SCRIPTS if sum(r["method"] == method for r in runs) > 1]
+def require_steps(report: str, runs: list[dict], steps: int) -> None:
+    """End the program if a report holds runs of another length."""
+    if other := {r["log"][-1]["step"] for r in runs} - {steps}:
+        fail(f"reports/{report}.json holds runs of {other.pop()} steps: pass --steps with that number, or remove it.")
+
+
+def finals(runs: list[dict]) -> dict[str, list[float]]:
+    """The final held-out accuracy of each run, by method; methods with one run are left out."""
+    by_method = {name: [r["log"][-1]["eval/avg"] for r in runs if r["method"] == name] for name in parents()}
+    return {name: values for name, values in by_method.items() if len(values) > 1}
 
 
 def table(runs: list[dict]) -> str:
-    """One line per method, the last evaluation of each run."""
+    """One line per method, from the last evaluation of each run."""
     lines = [
-        "| method | avg@16 before | avg@16 after | greedy | pass@16 | length correct | length wrong | entropy "
+        "| method | avg@16 before | avg@16 after | greedy | pass@16 | length correct | length incorrect | entropy "
         "| prompts per step |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for method in compared(runs):
+    for method, after in finals(runs).items():
         mine = [r for r in runs if r["method"] == method]
         last = [r["log"][-1] for r in mine]
 
         def mean(key: str, rows: list[dict] = last) -> float:
             return statistics.mean(row[key] for row in rows)
 
-        after, half = interval([row["eval/avg"] for row in last])
-        before = mine[0]["log"][0]["eval/avg"]
         sampled = statistics.mean(row.get("sampled_prompts", 32) for r in mine for row in r["log"][1:])
         lines.append(
-            f"| {method} | {before:.3f} | {after:.3f} ± {half:.3f} | {mean('eval/greedy'):.3f} "
-            f"| {mean('eval/pass@16'):.3f} | {mean('eval/length_correct'):.1f} | {mean('eval/length_wrong'):.1f} "
+            f"| {method} | {mine[0]['log'][0]['eval/avg']:.3f} | {written(after)} | {mean('eval/greedy'):.3f} "
+            f"| {mean('eval/pass@16'):.3f} | {mean('eval/length_correct'):.1f} | {mean('eval/length_incorrect'):.1f} "
             f"| {mean('entropy'):.3f} | {sampled:.0f} |"
         )
     return "\n".join(lines) + "\n"
 
 
-def draw(runs: list[dict]) -> None:
-    """A panel for each method, beside GRPO in gray: mean and range of the seeds."""
-    others = [method for method in compared(runs) if method != "grpo"]
-    columns = 5
-    rows = math.ceil(len(others) / columns)
-    figure = Figure(figsize=(2.2 * columns, 1.8 * rows), layout="constrained")
-    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat
-    for i, (axes, method) in enumerate(itertools.zip_longest(panels, others)):
-        if method is None:
-            axes.axis("off")
-            continue
-        axes.tick_params(labelbottom=i + columns >= len(others))  # where no panel is below
-        for name, color in (("grpo", GRAY), (method, BLUE)):
-            draw_seeds(axes, [r["log"] for r in runs if r["method"] == name], "eval/avg", color)
-        axes.set_title(method, color=BLUE, fontsize="medium")
-        axes.grid(alpha=0.3)
-    figure.supxlabel("step (a rollout batch of 256 responses)")
-    figure.supylabel("held-out accuracy")
-    figure.suptitle("Each method beside GRPO (gray) at the default settings: mean and range of the seeds")
-    figure.savefig(HERE / "methods.png", dpi=80)
+def draw(runs: list[dict]) -> Figure:
+    """A row for each method, sorted by mean: the accuracy of each seed, and the mean with its interval."""
+    values = dict(sorted(finals(runs).items(), key=lambda item: -statistics.mean(item[1])))
+    folders = dict(zip(FOLDERS, (("top level", BLUE), ("methods/", ORANGE), ("recipes/", GREEN)), strict=True))
+    figure = Figure(figsize=(7, 0.8 + 0.24 * len(values)), layout="constrained")
+    axes = figure.subplots()
+    draw_intervals(axes, values, [folders[script_path(name).parent][1] for name in values])
+    steps, seeds = runs[0]["log"][-1]["step"], max(map(len, values.values()))
+    title = f"Held-out accuracy after {steps} steps: {seeds} seeds, their mean and its 95 % interval"
+    panel(axes, title, "avg@16 on 256 problems", "")
+    handles = [Line2D([], [], marker="o", linestyle="", color=color, label=name) for name, color in folders.values()]
+    axes.legend(handles=handles, loc="lower right")
+    return figure
 
 
 def main(args: Args) -> None:
-    results = HERE / "methods.json"
-    runs = json.loads(results.read_text()) if results.exists() else []
-    if other := {r["log"][-1]["step"] for r in runs} - {args.steps}:
-        fail(f"{results} holds runs of {other.pop()} steps: go on with as many, or move it away.")
+    runs = read_report("methods", [])
+    require_steps("methods", runs, args.steps)
     if not args.redraw:
-        done = {(r["method"], r["seed"]) for r in runs}
-        jobs = [(method, seed) for seed in range(1, args.seeds + 1) for method in SCRIPTS]
-        plan = [job for job in jobs if job not in done]
+        known = {(r["method"], r["seed"]) for r in runs}
+        plan = [(method, seed) for seed in range(1, args.seeds + 1) for method in parents()]
+        plan = [job for job in plan if job not in known]
         flags = {method: needed(method, args.steps) for method, _ in plan}
 
         def one(job: tuple[str, int]) -> dict:
@@ -154,12 +149,11 @@ def main(args: Args) -> None:
         with ThreadPoolExecutor(args.jobs) as pool:
             for r in pool.map(one, plan):
                 runs.append(r)
-                results.write_text("[\n" + ",\n".join(json.dumps(r) for r in runs) + "\n]\n")
-    page = ROOT / "docs" / "methods.md"
-    page.write_text(re.sub(r"\| method \|.*?\n(?=\n)", table(runs), page.read_text(), flags=re.DOTALL))
-    draw(runs)
+                write_report("methods", runs)
+    replace_table(PAGE, "| method |", table(runs))
+    draw(runs).savefig(REPORTS / "methods.png", dpi=90)
     print(table(runs))
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args))
+    main(tyro.cli(Args, description=__doc__))

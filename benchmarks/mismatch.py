@@ -1,4 +1,4 @@
-"""The sampler's precision against training: mismatch, and what TIS does to it.
+"""The engine's precision and training: mismatch, and the effect of TIS.
 
     python -m benchmarks.mismatch             # 30 runs of 20 steps, two at a time: about 17 minutes on two cores
     python -m benchmarks.mismatch --redraw    # only the table again, from mismatch.json
@@ -8,21 +8,19 @@ computes in fp32, or in bf16 too, without and with the output layer in fp32 on b
 """
 
 import itertools
-import json
 import statistics
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 from benchmarks import methods
 from benchmarks.methods import run
 from common.cli import fail
+from tools.reports import read_report, write_report
 from tools.stats import interval
 
 import tyro
 
-HERE = Path(__file__).parent
-# precision of the sampler, of the learner, and whether the output layer computes in fp32 on both sides
+# precision of the engine, of the learner, and whether the output layer computes in fp32 on both sides
 SETTINGS = [
     ("fp32", "fp32", False),
     ("bf16", "fp32", False),
@@ -42,7 +40,7 @@ class Args(methods.Args):
 
 def table(runs: list[dict]) -> str:
     lines = [
-        "| sampler | learner | fp32 output layer | TIS | mean \\|Δp\\| | largest \\|Δp\\| | avg@16 after |",
+        "| engine | learner | fp32 output layer | TIS | mean \\|Δp\\| | largest \\|Δp\\| | avg@16 after |",
         "|" + "---|" * 7,
     ]
     for setting in SETTINGS:
@@ -53,8 +51,8 @@ def table(runs: list[dict]) -> str:
             mismatch = statistics.mean(row["mismatch_mean"] for row in steps)
             largest = max(row["mismatch_max"] for row in steps)
             tis = "off" if cap == "0" else f"C = {cap}"
-            sampler, learner, head = setting
-            names = f"{sampler} | {learner} | {'yes' if head else 'no'} | {tis}"
+            engine, learner, head = setting
+            names = f"{engine} | {learner} | {'yes' if head else 'no'} | {tis}"
             lines.append(f"| {names} | {mismatch:.1e} | {largest:.1e} | {mean:.3f} ± {half:.3f} |")
     return "\n".join(lines)
 
@@ -62,20 +60,19 @@ def table(runs: list[dict]) -> str:
 def main(args: Args) -> None:
     if args.seeds < 2:
         fail("--seeds: an interval takes at least 2.")
-    file = HERE / "mismatch.json"
     if not args.redraw:
 
         def one(job: tuple) -> dict:
-            seed, (sampler, learner, head), cap = job
-            flags = ("--rollout-precision", sampler, "--learner-precision", learner, "--tis-cap", cap)
+            seed, (engine, learner, head), cap = job
+            flags = ("--rollout-precision", engine, "--learner-precision", learner, "--tis-cap", cap)
             flags += ("--fp32-lm-head",) if head else ()
-            return {"setting": [sampler, learner, head], "cap": cap, **run("grpo", seed, args.steps, flags, KEPT)}
+            return {"setting": [engine, learner, head], "cap": cap, **run("grpo", seed, args.steps, flags, KEPT)}
 
         plan = [(seed, *rest) for seed in range(1, args.seeds + 1) for rest in itertools.product(SETTINGS, CAPS)]
         with ThreadPoolExecutor(args.jobs) as pool:
             runs = list(pool.map(one, plan))
-        file.write_text("[\n" + ",\n".join(json.dumps(r) for r in runs) + "\n]\n")
-    print(table(json.loads(file.read_text())))
+        write_report("mismatch", runs)
+    print(table(read_report("mismatch")))
 
 
 if __name__ == "__main__":

@@ -14,10 +14,9 @@ which their losses need none, so they come without what they ask for:
 A point is a batch of responses of different lengths, their rewards, and log-probs under the learner, the policy that
 it is anchored on, and a reference. Both sides begin from the rewards where the peer has the advantage as a function;
 TRL computes advantages inside its trainer, so it is given ours. What is compared is the gradient of the minibatch's
-loss in every log-prob: the largest difference, as a share of the largest entry. Rows that peers.json has are kept.
+loss in every log-prob: the largest difference, as a fraction of the largest entry. Rows that peers.json has are kept.
 """
 
-import json
 import subprocess
 import sys
 import tempfile
@@ -27,14 +26,13 @@ from pathlib import Path
 from typing import Any
 
 from common.cli import fail
+from tools.reports import REPORTS, heading, read_report, write_report
 from tools.scripts import ROOT, load
 
 import torch
 import tyro
 from torch import Tensor
 
-HERE = Path(__file__).parent
-RESULTS, TABLE = HERE / "peers.json", ROOT / "docs" / "peers.md"
 PACKAGES = {"trl": "trl", "verl": "verl", "skyrl": "skyrl"}
 NAMES = {"trl": "TRL", "verl": "verl", "skyrl": "SkyRL"}
 SEEDS, P, G, T, L = range(3), 6, 5, 9, 50  # seeds, prompts, responses to each, longest response, constant of Dr. GRPO
@@ -94,7 +92,7 @@ CLIP_COV = {"clip_cov_ratio": 1.0, "clip_cov_lb": 0.1, "clip_cov_ub": 1.0}
 KL_COV = {"kl_cov_ratio": 0.2, "ppo_kl_coef": 0.0}
 DUAL = "its dual clip is off"
 SAMPLE_STD = "it divides by the sample std of the tokens, ours by the population's: compared up to a factor"
-OF_SAMPLER = "old log-probs are the sampler's; its cap on the ratio is off"
+OF_SAMPLER = "old log-probs are the engine's; its cap on the ratio is off"
 ROWS = [
     Row("reinforce", "verl", "reinforce", {"baseline": "none"}, VERL_SUM, "given our advantages"),
     Row("ppo", "verl", "vanilla", {}, GAE | CLIP, DUAL),
@@ -151,7 +149,7 @@ ROWS = [
     Row("olmo3", "verl", "vanilla", {"filter_groups": False}, PLAIN | OLMO, DUAL),
     Row("olmo3", "skyrl", "regular", {"filter_groups": False}, PLAIN | OLMO),
     Row("opd", "skyrl", "importance_sampling", {}, SKYRL_MEAN, "given our advantages"),
-    Row("dpo", "trl", "dpo", {"kl_beta": 0.5}, {"beta": 0.5}, "given all pairs of a right and a wrong response"),
+    Row("dpo", "trl", "dpo", {"kl_beta": 0.5}, {"beta": 0.5}, "given all pairs of a correct and an incorrect response"),
 ]  # fmt: skip
 
 
@@ -167,7 +165,7 @@ def make_point(seed: int, on_policy: bool) -> dict[str, Tensor]:
     old = (-normal(P * G, T).abs() - 0.05) * mask  # (B, T)
     logp, rollout, ref = ((old + scale * normal(P * G, T)).clamp(max=-1e-3) * mask for scale in (0.4, 0.2, 0.4))
     rewards = (torch.rand(P, G, generator=generator) < 0.5).double()  # (P, G)
-    rewards[:, 0], rewards[:-1, 1] = 1.0, 0.0  # each group has a right response, all but the last a wrong one
+    rewards[:, 0], rewards[:-1, 1] = 1.0, 0.0  # each group has a correct response, all but the last an incorrect one
     values, new_values = normal(P * G, T) * mask, normal(P * G, T) * mask  # (B, T), (B, T)
     point = {"mask": mask, "old_logp": old, "rollout_logp": rollout, "ref": ref, "rewards": rewards}
     point |= {"values": values, "new_values": values + 0.3 * new_values, "returns": normal(P * G, T) * mask}
@@ -221,7 +219,12 @@ class Peer:
                 f"--{name} {python} has no {NAMES[name]}: make the environment as the top of benchmarks/peers.py says."
             )
         self.version, self.torch = found.stdout.split()
-        command = [str(python.absolute()), "-P", str(HERE / "peers_worker.py"), name]  # not benchmarks/trl.py
+        command = [
+            str(python.absolute()),
+            "-P",
+            str(ROOT / "benchmarks" / "peers_worker.py"),
+            name,
+        ]  # not benchmarks/trl.py
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
@@ -249,7 +252,7 @@ class Peer:
 
 
 def compare(row: Row, peer: Peer, folder: Path) -> dict[str, Any]:
-    """The largest difference of the two gradients over all points, as a share of the largest entry."""
+    """The largest difference of the two gradients over all points, as a fraction of the largest entry."""
     worst, factors = 0.0, []
     for seed in SEEDS:
         point = make_point(seed, row.on_policy)
@@ -268,19 +271,18 @@ def compare(row: Row, peer: Peer, folder: Path) -> dict[str, Any]:
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    """The page of the docs."""
+    """reports/peers.md."""
     versions = sorted({f"{NAMES[r['peer']]} {r['version']}" for r in results})
-    dates = sorted(r["date"] for r in results)
     worst = max(r["difference"] for r in results)
-    page = f"""# The same losses in other code
-
+    page = heading("The same losses in other code", "python -m benchmarks.peers", (r["date"] for r in results))
+    page += f"""
 Gradients of our losses against those of {", ".join(versions)}, at {len(SEEDS)} random points off-policy each: {P * G}
 responses of 1 to {T} tokens, in float64 (SkyRL computes ratios in float32). The figure is the largest difference in the
-gradient of any log-prob, as a share of the largest gradient; over all rows it is at most {worst:.0e}. Measured on
-{dates[-1]} with `python -m benchmarks.peers`, whose docstring says how to make the environments; the figures are in
-`reports/peers.json`. Where the other code does something else, the remark says what it is and how it was taken out.
+gradient of any log-prob, as a fraction of the largest gradient; over all rows it is at most {worst:.0e}. The docstring
+of the benchmark says how to make the environments; the figures are in `reports/peers.json`. If the other code does
+something else, the last column says what it is and how it was removed.
 
-| method | settings that are not the default | other code | difference | remark |
+| method | settings that are not the default | other code | difference | note |
 |---|---|---|---|---|
 """
     order = {row.name: i for i, row in enumerate(ROWS)}
@@ -296,7 +298,7 @@ gradient of any log-prob, as a share of the largest gradient; over all rows it i
 
 
 def main(args: Args) -> None:
-    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    results = read_report("peers", [])
     for name in () if args.redraw else PACKAGES:
         todo = [row for row in ROWS if row.peer == name and row.name not in {r["name"] for r in results}]
         if not todo:
@@ -308,11 +310,11 @@ def main(args: Args) -> None:
         with tempfile.TemporaryDirectory() as folder:
             for row in todo:
                 results.append(compare(row, peer, Path(folder)))
-                RESULTS.write_text("[\n" + ",\n".join(json.dumps(r) for r in results) + "\n]\n")
+                write_report("peers", results)
                 print(f"{row.name}: {results[-1]['difference']:.1e}", flush=True)
         peer.close()
     if results:
-        TABLE.write_text(table(results))
+        (REPORTS / "peers.md").write_text(table(results))
     if far := [r["name"] for r in results if r["difference"] > WITHIN]:
         print(f"not within {WITHIN}: {'; '.join(far)}", file=sys.stderr)
         raise SystemExit(1)

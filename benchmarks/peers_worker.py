@@ -27,7 +27,7 @@ def groups(point: dict[str, Any]) -> tuple[Tensor, np.ndarray]:
 
 
 def pairs(point: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Rows of every right response with every wrong one to the same prompt."""
+    """Rows of every correct response with every incorrect one to the same prompt."""
     right = point["rewards"] > 0.5
     g, w, x = (right[:, :, None] & ~right[:, None, :]).nonzero(as_tuple=True)
     return g * right.shape[1] + w, g * right.shape[1] + x

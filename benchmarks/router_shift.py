@@ -9,14 +9,13 @@ its old experts and the layers, and not below a floor of 0.8. What it has to cor
 The figures land in reports/router_shift.json.
 """
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpo
 from claims.court import embedded, scored, updates
 from common.batch import Batch
+from tools.reports import write_report
 
 import torch
 import tyro
@@ -60,19 +59,19 @@ def measure(model_name: str, epochs: int) -> dict[str, float]:
     return {
         "accuracy": correct.mean().item(),
         "updates": len(clipped),
-        "other experts, share of tokens and layers": moved.float().mean().item(),
+        "other experts, fraction of tokens and layers": moved.float().mean().item(),
         "RSPO's weight, mean": weight.mean().item(),
         "RSPO's weight, smallest": weight.min().item(),
         "tokens below the floor": (weight < FLOOR).float().mean().item(),
         "mean weight where the ratio is outside of 1 ± 0.2": weight[outside].mean().item(),
         "clipped": sum(clipped) / len(clipped),
-        "busiest expert's share": (top.flatten(0, 1).flatten().bincount() / top.numel()).max().item(),
+        "busiest expert's fraction": (top.flatten(0, 1).flatten().bincount() / top.numel()).max().item(),
     }
 
 
 def main(args: Args) -> None:
     results = [measure(args.model, epochs) for epochs in args.epochs]
-    (Path(__file__).parent / "router_shift.json").write_text(json.dumps(results, indent=1) + "\n")
+    write_report("router_shift", results)
     for key in results[0]:
         print(f"{key:60}" + "".join(f"{result[key]:12.4g}" for result in results))
 

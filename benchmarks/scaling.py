@@ -8,7 +8,6 @@ Runs are interleaved; of each stage the median over the steps of all runs counts
 Writes reports/scaling.json.
 """
 
-import json
 import os
 import statistics
 import subprocess
@@ -18,12 +17,13 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from tools.plots import read_metrics
+from common.metrics import read_metrics
+from tools.reports import write_report
+from tools.scripts import ROOT
 
 import torch
 import tyro
 
-ROOT = Path(__file__).parent.parent
 STAGES = ("sync", "generate", "verify", "logps", "train")
 
 
@@ -79,7 +79,7 @@ def main(args: Args, flags: list[str]) -> None:
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu, one thread for each process"
     record = {"date": date.today().isoformat(), "device": device, "flags": flags, "seconds": seconds}
     record["times_faster"] = {n: seconds[first]["step"] / seconds[n]["step"] for n in args.processes[1:]}
-    (ROOT / "benchmarks" / "scaling.json").write_text(json.dumps(record, indent=2) + "\n")
+    write_report("scaling", record)
 
 
 if __name__ == "__main__":

@@ -24,13 +24,14 @@ from common.batch import collate
 from common.logprobs import batch_logps, token_logps
 from common.lora import whole_weights
 from common.records import Rollouts
+from tools.reports import write_report
+from tools.scripts import ROOT
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-HERE = Path(__file__).parent
 PROCESSES = (1, 2, 4)
 PRECISIONS = {"fp32": {}, "bf16": {"learner_precision": "bf16", "gradient_checkpointing": True}}
 
@@ -138,7 +139,7 @@ def measure(processes: int) -> dict[str, int]:
     # What is freed goes back to the system at once.
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "65536"}
     run = [*command, "-m", "benchmarks.sharding", "--worker"]
-    done = subprocess.run(run, cwd=HERE.parent, env=environment, check=True, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(run, cwd=ROOT, env=environment, check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -151,7 +152,7 @@ def main() -> None:
     print("| processes | " + " | ".join(columns) + " |\n|" + "---|" * (len(columns) + 1))
     for n in PROCESSES:
         print(f"| {n} | " + " | ".join(form(results[str(n)][name]) for name, form in columns.items()) + " |")
-    (HERE / "sharding.json").write_text(json.dumps(results, indent=2) + "\n")
+    write_report("sharding", results)
 
 
 if __name__ == "__main__":

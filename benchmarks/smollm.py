@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from tools.plots import read_metrics
+from common.metrics import read_metrics
+from tools.reports import read_report, write_report
+from tools.scripts import ROOT
 from tools.stats import interval
 
 import tyro
 
-HERE = Path(__file__).parent
 SCRIPTS = ["grpo", "rloo", "cispo"]
 FLAGS = [
     *("--prompt", "Compute {question}. Answer with the number only.", "--answer-format", "last-number"),
@@ -53,7 +54,7 @@ def run(script: str, seed: int, args: Args) -> dict:
         flags = [*FLAGS, *updates, "--steps", str(args.steps), "--seed", str(seed)]
         command = [sys.executable, f"{script}.py", *map(str, data), *flags, "--run-dir", f"{folder}/run"]
         start = time.perf_counter()
-        subprocess.run(command, cwd=HERE.parent, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
         seconds = time.perf_counter() - start
         rows = read_metrics(Path(folder) / "run")
         versions = json.loads((Path(folder) / "run" / "config.json").read_text())["versions"]
@@ -105,10 +106,9 @@ def table(runs: list[dict]) -> str:
 
 if __name__ == "__main__":
     args = tyro.cli(Args, description=__doc__)
-    file = HERE / "smollm.json"
-    runs = json.loads(file.read_text()) if args.redraw else []
+    runs = read_report("smollm") if args.redraw else []
     for seed in range(1, 1 + args.seeds if not args.redraw else 1):
         for script in SCRIPTS:
             runs.append(run(script, seed, args))
-            file.write_text(json.dumps(runs) + "\n")
+            write_report("smollm", runs)
     print(table(runs))

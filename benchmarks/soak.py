@@ -16,11 +16,12 @@ from datetime import date
 from pathlib import Path
 
 from common.folders import package_versions
-from tools.plots import read_metrics
+from common.metrics import read_metrics
+from tools.reports import write_report
+from tools.scripts import ROOT
 
 import numpy as np
 
-ROOT = Path(__file__).parent.parent
 STEPS = 1000
 
 
@@ -72,7 +73,7 @@ def main() -> None:
             "files_at_the_end": sorted(p.name for p in folder.iterdir()),
             "held_out": [rows[0]["eval/avg"], rows[-1]["eval/avg"]],
         }
-    (ROOT / "benchmarks" / "soak.json").write_text(json.dumps(result, indent=2) + "\n")
+    write_report("soak", result)
     print(json.dumps(result, indent=2))
 
 

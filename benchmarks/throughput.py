@@ -1,4 +1,4 @@
-"""Tokens per second of generation and training, as shares of the machine's matrix-product rate.
+"""Tokens per second of generation and training, as fractions of the machine's matrix-product rate.
 
     python -m benchmarks.throughput
     python -m benchmarks.throughput --model Qwen/Qwen2.5-1.5B-Instruct --dataset openai/gsm8k --dataset-config main \\
@@ -8,7 +8,6 @@ The rate is measured in the same process and in the learner's precision, on the 
 first product over all tokens of a batch) and on large square matrices, interleaved with the rest; medians.
 """
 
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from common.engines import make_engine, prompt_seeds
 from common.logprobs import autocast, batch_logps, token_logps
 from common.models import load_model
 from common.records import Rollouts
+from tools.reports import read_report, write_report
 
 import torch
 import tyro
@@ -117,8 +117,7 @@ def main(args: Args) -> None:
         )
     if torch.cuda.is_available():
         print(f"peak of this process's memory on the GPU: {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")
-    file = Path(__file__).parent / "throughput.json"
-    known = json.loads(file.read_text()) if file.exists() else {}
+    known = read_report("throughput", {})
     known[f"{Path(args.model).name}, {type(engine).__name__}, learner {dtype}, {model.device.type}"] = {
         "date": str(date.today()),
         "torch": torch.__version__,
@@ -132,7 +131,7 @@ def main(args: Args) -> None:
         "tokens_per_second": {name: tokens for name, (tokens, _) in rates.items()},
         "products_per_second": {"square": large_rate, "model": small_rate},
     }
-    file.write_text(json.dumps(known, indent=2) + "\n")
+    write_report("throughput", known)
     engine.close()
 
 

@@ -19,11 +19,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.plots import read_metrics
+from common.metrics import read_metrics
+from tools.reports import write_report
+from tools.scripts import ROOT
 
 import tyro
 
-HERE = Path(__file__).parent
 WORKER = """
 import json, os, sys, time
 os.environ.update(OMP_WAIT_POLICY="PASSIVE", GOMP_SPINCOUNT="1000")  # as in common/__init__.py
@@ -81,7 +82,7 @@ def ours(args: Args, folder: str) -> tuple[list[float], float]:
     command += ["--eval-every", "0", "--eval-problems", "8", "--eval-samples", "1", "--save-every", "0"]
     command += ["--micro-batch-tokens", "4096", "--run-dir", f"{folder}/run"]
     log, ends = Path(folder) / "run" / "metrics.jsonl", []
-    process = subprocess.Popen(command, cwd=HERE.parent, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
     while process.poll() is None:  # a line for the base model, one for each step
         time.sleep(0.005)
         if log.exists() and log.read_bytes().count(b"\n") > len(ends):
@@ -98,7 +99,7 @@ def theirs(args: Args, folder: str) -> tuple[list[float], float]:
     problems = [[question + "\n", answer] for question, answer in generated_problems("sums", "train")[:2000]]
     (Path(folder) / "problems.json").write_text(json.dumps(problems))
     (Path(folder) / "worker.py").write_text(WORKER)
-    command = [str(args.trl_python.absolute()), "worker.py", str(HERE.parent / "worlds/sums/model"), "problems.json"]
+    command = [str(args.trl_python.absolute()), "worker.py", str(ROOT / "worlds/sums/model"), "problems.json"]
     command += ["out.json", str(args.steps), "trl"]
     subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     result = json.loads((Path(folder) / "out.json").read_text())
@@ -118,7 +119,7 @@ def main(args: Args) -> None:
     for name, median in medians.items():
         print(f"{name}: {median:.3f} s, {256 / median:.0f} responses/s")
     print(f"ratio: {medians['trl'] / medians['ours']:.2f}")
-    (HERE / "trl.json").write_text(json.dumps(results | {"ratio": medians["trl"] / medians["ours"]}) + "\n")
+    write_report("trl", results | {"ratio": medians["trl"] / medians["ours"]})
 
 
 if __name__ == "__main__":

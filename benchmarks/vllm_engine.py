@@ -7,7 +7,6 @@
 tokens: with a seed for each prompt, as the engine has it, and without seeds. Medians of interleaved repetitions.
 """
 
-import json
 import statistics
 import time
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from common.data import make_prompt
 from common.engines import prompt_seeds
 from common.models import load_model
 from common.vllm_engine import VLLMEngine
+from tools.reports import read_report, write_report
 
 import torch
 import tyro
@@ -73,10 +73,9 @@ def main(args: Args) -> None:
         f"vLLM alone {median['alone']:.0f} tokens/s, through our engine {median['ours']:.0f}: "
         f"{median['ours'] / median['alone']:.1%} ({median['ours'] / median['without seeds']:.1%} of vLLM without seeds)"
     )
-    file = Path(__file__).parent / "vllm_engine.json"
-    known = json.loads(file.read_text()) if file.exists() else {}
+    known = read_report("vllm_engine", {})
     known[f"{Path(args.model).name}, {args.precision}"] = median
-    file.write_text(json.dumps(known, indent=2) + "\n")
+    write_report("vllm_engine", known)
     engine.close()
 
 

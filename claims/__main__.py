@@ -1,9 +1,9 @@
-"""Claims of the literature, tested one by one: each is a file of this folder, with its rule and its verdict.
+"""Claims of the literature, tested one by one: each is a file of this folder with its decision rule.
 
 python -m claims                               # all claims with their verdicts
-python -m claims std_favors_extremes           # compute one anew, judge it, draw its picture
-python -m claims std_favors_extremes --redraw  # only the picture, from the stored result
-python -m claims --page                        # the tables of verdicts, reports/claims.md and the README's
+python -m claims std_favors_extremes           # compute one, judge it, draw its picture
+python -m claims std_favors_extremes --redraw  # only judge and draw the stored result
+python -m claims --page                        # reports/claims.md, and the README's count of verdicts
 python -m claims --kind runs --seeds 5         # all claims of a kind; those by runs take up to 45 minutes each
 """
 
@@ -22,15 +22,15 @@ from annotated_types import Ge
 @dataclass
 class Args:
     claims: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Names of claims to compute; without any, all are listed."""
+    """Names of claims to compute; without any, all claims are listed."""
     kind: Literal["exact", "model", "runs"] | None = None
     """Compute all claims of a kind."""
     seeds: Annotated[int, Ge(2)] = 8
-    """Seeds of a claim by runs, 1 to so many; the verdicts that are kept have at least 5."""
+    """Number of seeds of a claim by runs, from 1 on; the stored verdicts have at least 5."""
     redraw: bool = False
-    """Only draw the pictures again."""
+    """Only judge and draw the stored results again."""
     page: bool = False
-    """Only write the tables of verdicts, reports/claims.md and the README's, from the stored results."""
+    """Only write reports/claims.md and the README's count of verdicts, from the stored results."""
 
 
 def main(args: Args) -> None:
@@ -49,7 +49,7 @@ def main(args: Args) -> None:
     for name in claims:
         if not args.redraw:
             court.run(name, args.seeds)
-        court.draw(name)
+        court.redraw(name)
         stored = court.record(name)
         print(f"{court.statement(name)}\n{stored['verdict']}: {stored['effect']}")
 

@@ -1,4 +1,4 @@
-"""A baseline across prompts makes groups without a right response useful: they get a gradient direction.
+"""A baseline across prompts makes groups without a correct response useful: they get a gradient direction.
 
 Said by: write-ups that propose a global or moving average instead of the group mean, for all-incorrect groups.
 
@@ -57,8 +57,8 @@ def effect(result):
 
 def draw(result):
     panel = axes(
-        "All-wrong group: every sample pushes, the pushes cancel",
-        "answer, all of them wrong",
+        "All-incorrect group: every sample pushes, the pushes cancel",
+        "answer, all of them incorrect",
         "gradient on its logit",
     )
     x = torch.arange(len(LOGITS))

@@ -12,7 +12,7 @@ Rule: by held-out accuracy, 95 % intervals of the paired difference from the unc
 arm gains 0.05 or more and its interval excludes 0; refuted if the interval excludes a gain of 0.05. TIS is reported.
 """
 
-from claims.runs import STALE, compare, drawn, judged, told
+from claims.runs import STALE, compare, draw_arms, judged, summarize
 
 KIND = "runs"
 ARMS = {
@@ -30,8 +30,8 @@ def verdict(result):
     return judged(result, "uncorrected → anchored", smallest=0.05)
 
 
-effect = told
+effect = summarize
 
 
 def draw(result):
-    return drawn(result, "Rollouts 8 batches old: what to divide by")
+    return draw_arms(result, "Rollouts 8 batches old: what to divide by")

@@ -13,8 +13,8 @@ import itertools
 
 import grpo
 from claims.court import axes, decide, outcomes
-from tools.plots import BLUE, GREEN
 from methods import reinforce_pp
+from tools.plots import BLUE, GREEN
 
 import torch
 from scipy.stats import binom
@@ -55,7 +55,7 @@ def effect(result):
 def draw(result):
     panel = axes(
         "Weight of a prompt by its difficulty, in a batch of three prompts",
-        "chance p that a response is right",
+        "chance p that a response is correct",
         "weight of ∇p, relative to p = 1/2",
     )
     for shift, (name, color) in zip((-0.2, 0.2), zip(result, (BLUE, GREEN), strict=True), strict=True):

@@ -16,7 +16,7 @@ not come out as reproduced, and came out within noise, since some runs of CISPO 
 from statistics import mean
 
 from claims.court import VOID
-from claims.runs import CLIPPED, REUSE, compare, drawn, judged, told
+from claims.runs import CLIPPED, REUSE, compare, draw_arms, judged, summarize
 
 KIND = "runs"
 ARMS = {
@@ -45,8 +45,8 @@ def verdict(result):
 
 def effect(result):
     final = ", ".join(f"{arm['final']:.3f}" for arm in result["arms"].values())
-    return f"{told(result, 'steps to a training accuracy of 0.5', '.1f')}; held-out accuracy at the end {final}"
+    return f"{summarize(result, 'steps to a training accuracy of 0.5', '.1f')}; held-out accuracy at the end {final}"
 
 
 def draw(result):
-    return drawn(result, "16 updates from each batch: CISPO and DAPO's clip", metric="steps to 0.5")
+    return draw_arms(result, "16 updates from each batch: CISPO and DAPO's clip", metric="steps to 0.5")

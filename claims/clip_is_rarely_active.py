@@ -37,12 +37,12 @@ def verdict(result):
 
 def effect(result):
     parts = [f"{mean(shares):.1%} in {n} updates (the last one {shares[-1]:.1%})" for n, shares in result.items()]
-    return "share of the loss weight clipped, fresh optimizer without warm-up: " + ", ".join(parts)
+    return "fraction of the loss weight clipped, fresh optimizer without warm-up: " + ", ".join(parts)
 
 
 def draw(result):
     panel = axes(
-        "The more updates a rollout batch serves, the more is clipped", "update", "share of the loss weight clipped"
+        "The more updates a rollout batch serves, the more is clipped", "update", "fraction of the loss weight clipped"
     )
     for (n, shares), color, size in zip(result.items(), (ORANGE, BLUE), (10, 5), strict=True):
         panel.plot(range(1, len(shares) + 1), shares, "o-", color=color, markersize=size, label=f"{n} updates")

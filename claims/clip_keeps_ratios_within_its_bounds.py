@@ -50,7 +50,7 @@ def effect(result):
 
 
 def draw(result):
-    panel = axes("Ratios leave the clip's bounds", "ratio of a token", "share of tokens", xscale="log", yscale="log")
+    panel = axes("Ratios leave the clip's bounds", "ratio of a token", "fraction of tokens", xscale="log", yscale="log")
     for (n, of_n), color in zip(result.items(), (ORANGE, BLUE), strict=True):
         panel.stairs(of_n["share by ratio"], EDGES, color=color, label=f"after {n} updates")
     panel.axvspan(0.8, 1.2, color=GRAY, alpha=0.15, label="1 ± ε")

@@ -17,7 +17,7 @@ from functools import cache
 
 import grpo
 from claims.court import REFUTED, REPRODUCED, WITHIN_NOISE, embedded
-from claims.runs import REUSE, compare, drawn, judged_by_clip, told
+from claims.runs import REUSE, compare, draw_arms, judged_by_clip, summarize
 from common.logprobs import batch_logps
 from common.models import load_model
 
@@ -57,9 +57,9 @@ def verdict(result):
 
 
 def effect(result):
-    return f"{told(result, 'entropy on fixed text')}; of the base model {result['base']:.3f}"
+    return f"{summarize(result, 'entropy on fixed text')}; of the base model {result['base']:.3f}"
 
 
 def draw(result):
     title = "Rewards by coin: bounds of the clip and the entropy"
-    return drawn(result, title, "entropy of own responses", "entropy on fixed text (nats)")
+    return draw_arms(result, title, "entropy of own responses", "entropy on fixed text (nats)")

@@ -12,7 +12,7 @@ intervals excludes a loss of 0.05. Void where less than 1 % is clipped.
 """
 
 from claims.court import judge_all
-from claims.runs import REUSE, compare, drawn, judged, judged_by_clip, told
+from claims.runs import REUSE, compare, draw_arms, judged, judged_by_clip, summarize
 
 KIND = "runs"
 SIDES = f"olmo3 {REUSE} --no-filter-groups --max-rounds 1 --average response --std group"
@@ -33,8 +33,8 @@ def verdict(result):
     return judged_by_clip(result, judge_all(*found))
 
 
-effect = told
+effect = summarize
 
 
 def draw(result):
-    return drawn(result, "16 updates from each batch: bounds of the clip")
+    return draw_arms(result, "16 updates from each batch: bounds of the clip")

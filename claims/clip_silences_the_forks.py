@@ -13,7 +13,7 @@ Rule: reproduced if at least 1 % of the tokens are clipped in all (else void), a
 import itertools
 
 import grpo
-from claims.court import VOID, axes, decide, embedded, updates
+from claims.court import VOID, axes, decide, embedded, loss_of, updates
 from common.logprobs import batch_logps
 from tools.plots import BLUE
 
@@ -32,7 +32,7 @@ def compute():
     old_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
     updates(model, batch, advantages, args)
     logp, _ = batch_logps(model, batch, args)
-    _, metrics = grpo.policy_loss(logp, old_logp, old_logp, advantages, batch.mask, args)
+    _, metrics = loss_of(grpo, logp, advantages, args, old_logp, mask=batch.mask)
     clipped = (metrics["clip_pos"] + metrics["clip_neg"]).bool()
     counted = batch.mask & (advantages != 0)  # tokens of groups without signal never have a gradient
     p, first = old_logp.exp(), torch.arange(batch.mask.shape[1]) == 0
@@ -58,8 +58,9 @@ def draw(result):
     panel = axes(
         "After 16 updates the clip has silenced undecided tokens, and hardly any other",
         "probability with which the token was sampled",
-        "share of tokens without gradient",
+        "fraction of tokens without gradient",
     )
     names = [*BINS, "first token"]
-    panel.bar(names, [result[name] for name in names], color=BLUE, width=0.7)
+    panel.bar(names, [result[name] for name in names], color=BLUE, width=0.7, label="one batch after 16 updates")
+    panel.legend()
     return panel.figure

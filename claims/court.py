@@ -1,13 +1,14 @@
-"""What the claims share: a policy that can be enumerated, the verdict, and where results lie.
+"""What the claims share: policies that can be enumerated, verdicts, and stored results.
 
-A claim is a file of this folder. Its docstring says the claim, who says it, what is tested and by which rule it is
-judged; `compute` gives a dict of numbers, `verdict` and `effect` judge and summarize it, `draw` makes one picture.
+A claim is a file of this folder. Its docstring gives the claim, its source, the test and the decision rule; `compute`
+returns a dict of numbers, `verdict` and `effect` judge and summarize it, `draw` makes one picture.
 """
 
 import copy
 import importlib
 import json
 import re
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -20,8 +21,10 @@ from common.data import load_problems, sample_problems
 from common.engines import TransformersEngine, prompt_seeds, rounded_to_fp8
 from common.logprobs import batch_logps, token_logps
 from common.models import load_model
-from tools.scripts import ROOT, docstring
 from common.verification.verifier import Verifier
+from tools.plots import panel
+from tools.reports import REPORTS, heading, today
+from tools.scripts import ROOT, call, docstring
 
 import torch
 from matplotlib.axes import Axes
@@ -30,8 +33,8 @@ from scipy.stats import binom
 from torch import Tensor
 
 HERE = Path(__file__).parent
-RESULTS = HERE / "results"
-PAGE, README = ROOT / "docs" / "claims.md", ROOT / "README.md"
+RESULTS = REPORTS / "claims"
+PAGE, README = REPORTS / "claims.md", ROOT / "README.md"
 VERDICTS = REPRODUCED, REFUTED, WITHIN_NOISE, VOID = "reproduced", "refuted", "within noise", "void"
 PARTS = ("Said by:", "Tested:", "Rule:")  # what the paragraphs of a claim's docstring begin with, after the claim
 KINDS = {
@@ -40,36 +43,25 @@ KINDS = {
     "runs": "By training runs",
 }
 TABLE_HEAD = "| claim | verdict | effect | command |", "|---|---|---|---|"
-IN_README = (  # claims by runs that show what methods change
-    "stale_rollouts_are_harmless",
-    "anchoring_on_the_sampler_repairs_staleness",
-    "sampler_anchor_suits_a_quantized_sampler",
-    "reusing_responses_pays",
-    "clip_needs_both_bounds",
-    "gspo_clips_more_and_learns_as_well",
-    "response_mean_lengthens_wrong_answers",
-    "critic_is_unnecessary",
-)
-PAGE_HEAD = """# The court of claims
+INTRODUCTION = """
+What papers and write-ups say about these methods, each tested by one file of `claims/`. Its docstring gives the source
+of the claim, the test and the decision rule. A verdict holds for what was measured here, on a policy that can be
+enumerated or on the embedded model, not for large models. It links to its picture.
 
-What papers and write-ups say about these methods, each tested by one file of `claims/`. Its docstring says who claims
-it, what is tested and by which rule it is judged. A verdict says what was measured here, on a policy that can be
-enumerated or on the embedded model; none of them says what is true at scale. It links to its picture.
-`python -m claims --page` makes this page, and the README's table, from `reports/claims/`.
+- **reproduced**: the effect goes the claimed way, its interval excludes 0, and its mean is at least the smallest
+  effect worth naming. A claim that nothing is lost is reproduced if the interval excludes a loss worth naming.
+- **refuted**: the interval excludes every effect worth naming; for a claim that nothing is lost, such a loss is there.
+- **within noise**: the interval includes effects that are worth naming and effects that are not.
+- **void**: a claim about clipping, tested where less than 1 % of the loss weight is clipped.
 
-- **reproduced**: the effect goes the claimed way, its interval excludes 0, and its mean is large enough to be worth
-  naming. A claim that nothing is lost is reproduced where the interval excludes a loss worth naming.
-- **refuted**: an effect of that size is excluded, here; for a claim that nothing is lost, a loss of it is there.
-- **within noise**: the interval has room for effects that are worth naming and for such as are not.
-- **void**: a claim about clipping, tested where nothing to speak of is clipped.
-
-Claims by runs compare arms on the same seeds: the same base model, problems and seeds of the sampler (other problems
-where arms take other numbers of prompts: dynamic_sampling_pays, small_groups_suffice). They were judged with five seeds
-first. Those whose runs take under a minute have eight now, which moved response_mean_lengthens_wrong_answers and
-false_positives_damage_training from reproduced to within noise. Each line gives the mean of every arm, the paired
-difference with its 95 % interval, the smallest difference that so many seeds would have shown four times out of five,
-and how much of the loss weight was clipped in each arm. Commands, values by seed and budgets in responses, tokens and
-updates are in `reports/claims/`."""
+Claims by runs compare arms on the same seeds: the same base model, problems and seeds of the engine (other problems
+where arms have different numbers of prompts: dynamic_sampling_pays, small_groups_suffice). They were first judged with
+five seeds. Those whose runs take less than a minute now have eight, which moved response_mean_lengthens_wrong_answers
+and false_positives_damage_training from reproduced to within noise. Each line gives the mean of every arm, the paired
+difference with its 95 % interval, the smallest difference that so many seeds would find four times out of five, and
+how much of the loss weight was clipped in each arm. Commands, values by seed and budgets in responses, tokens and
+updates are in `reports/claims/`.
+"""
 
 
 # Verdicts
@@ -107,7 +99,7 @@ def names() -> list[str]:
 
 def load(name: str) -> ModuleType:
     if name not in names():
-        fail(f"{name} is none of the claims: python -m claims lists them.")
+        fail(f"{name} is not a claim: python -m claims lists them.")
     return importlib.import_module(f"claims.{name}")
 
 
@@ -131,32 +123,38 @@ def record(name: str) -> dict[str, Any] | None:
     return json.loads(path.read_text()) if path.exists() else None
 
 
-def run(name: str, seeds: int) -> dict[str, Any]:
-    """Compute a claim anew, judge and store it; `seeds` is for claims by runs."""
+def store(name: str, date: str, result: dict[str, Any]) -> dict[str, Any]:
+    """Judge a result, and store it with its verdict and effect."""
     claim = load(name)
-    result = rounded(claim.compute(seeds) if claim.KIND == "runs" else claim.compute())
-    judged = {"verdict": claim.verdict(result), "effect": claim.effect(result), "result": result}
+    judged = {"verdict": claim.verdict(result), "effect": claim.effect(result), "date": date, "result": result}
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(judged, indent=1, ensure_ascii=False) + "\n")
     return judged
 
 
-def draw(name: str) -> Path:
-    """Draw the picture of a claim from its stored result."""
+def run(name: str, seeds: int) -> dict[str, Any]:
+    """Compute a claim, judge and store it; `seeds` is for claims by runs."""
+    claim = load(name)
+    return store(name, today(), rounded(claim.compute(seeds) if claim.KIND == "runs" else claim.compute()))
+
+
+def redraw(name: str) -> Path:
+    """Judge the stored result of a claim again, and draw its picture."""
     stored = record(name)
     if stored is None:
-        fail(f"{name} has no result to draw yet: python -m claims {name} computes it.")
+        fail(f"{name} has no result to draw yet: run python -m claims {name} first.")
+    store(name, stored["date"], stored["result"])
     path = RESULTS / f"{name}.png"
-    load(name).draw(stored["result"]).savefig(path, dpi=90)
+    load(name).draw(stored["result"]).savefig(path, dpi=80)
     return path
 
 
-def row(name: str, to_root: str) -> str:
-    """The line of a claim in a table; `to_root` leads from the page to the repository's root."""
+def row(name: str) -> str:
+    """The line of a claim in reports/claims.md."""
     stored = record(name)
     cells = (
-        f"[{statement(name)}]({to_root}claims/{name}.py)",
-        f"[{stored['verdict']}]({to_root}reports/claims/{name}.png)",
+        f"[{statement(name)}](../claims/{name}.py)",
+        f"[{stored['verdict']}](claims/{name}.png)",
         stored["effect"].replace("|", "\\|"),
         f"`python -m claims {name}`",
     )
@@ -165,13 +163,14 @@ def row(name: str, to_root: str) -> str:
 
 def page() -> str:
     """reports/claims.md: every claim with its verdict, from the stored results."""
-    lines = [PAGE_HEAD]
-    for kind, heading in KINDS.items():
+    dates = [stored["date"] for name in names() if (stored := record(name))]
+    lines = [heading("The court of claims", "python -m claims --page", dates) + INTRODUCTION.rstrip()]
+    for kind, title in KINDS.items():
         of_kind = [name for name in names() if kind == load(name).KIND and record(name)]
         if of_kind:
-            lines += ["", f"## {heading}", "", *TABLE_HEAD, *(row(name, "../") for name in of_kind)]
+            lines += ["", f"## {title}", "", *TABLE_HEAD, *(row(name) for name in of_kind)]
     if waiting := [name for name in names() if record(name) is None]:
-        lines += ["", "## Rules without a verdict yet", "", "Their runs are still to be made.", ""]
+        lines += ["", "## Claims without a verdict yet", "", "Their runs have not been made.", ""]
         lines += [f"- [{statement(name)}](../claims/{name}.py) `python -m claims {name}`" for name in waiting]
     return "\n".join(lines) + "\n"
 
@@ -184,23 +183,25 @@ def counts() -> str:
 
 
 def readme(text: str) -> str:
-    """The README `text` with its counts, and its table of claims by runs, as the stored results have them.
-
-    The table leaves out what reports/claims.md adds to the means and differences.
-    """
-    lines = [row(name, "") for name in IN_README if record(name)]
-    lines = [re.sub(r" \(detectable from [^)]*\)|; clipped [^|]*(?= \|)", "", line) for line in lines]
-    text = re.sub(r"(?<=\n\n)\| claim \|.*?\n(?=\n)", "\n".join([*TABLE_HEAD, *lines]) + "\n", text, flags=re.DOTALL)
-    return re.sub(r"\[\d+ verdicts\]\(docs/claims\.md\), [^.]* and \d+ [a-z ]+", counts(), text)
+    """The README `text` with the counts of the stored verdicts."""
+    return re.sub(
+        r"\[\d+ verdicts\]\(reports/claims\.md\), [^.]* and \d+ (reproduced|refuted|within noise|void)", counts(), text
+    )
 
 
 def axes(title: str, xlabel: str, ylabel: str, **more: Any) -> Axes:
     """The axes of a picture of its own; `title` says what is seen."""
-    panel = Figure(figsize=(6.4, 3.9), layout="constrained").subplots()
-    panel.set(title=title, xlabel=xlabel, ylabel=ylabel, **more)
-    panel.title.set_fontsize("medium")
-    panel.grid(alpha=0.3)
-    return panel
+    alone = Figure(figsize=(6.4, 3.9), layout="constrained").subplots()
+    panel(alone, title, xlabel, ylabel, **more)
+    return alone
+
+
+def bars(panel: Axes, values: dict[str, float], colors: Iterable[str]) -> None:
+    """One bar for each value, named in the legend."""
+    for (name, value), color in zip(values.items(), colors, strict=True):
+        panel.bar(name, value, color=color, width=0.6, label=name)
+    panel.set_xticks([])
+    panel.legend()
 
 
 # Policies that can be enumerated
@@ -223,6 +224,26 @@ def tree(logits: Tensor, T: int) -> tuple[Tensor, Tensor, Tensor]:
     return tokens, logps[rows, tokens], scores.flatten(2)
 
 
+def loss_of(
+    script: ModuleType,
+    logp: Tensor,
+    advantages: Tensor,
+    args: Any,
+    old_logp: Tensor | None = None,
+    rollout_logp: Tensor | None = None,
+    mask: Tensor | None = None,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """A script's per-token loss (B, T) and metrics, from those of these (B, T) inputs that it takes.
+
+    Where old or rollout log-probs are left out, the policy is on-policy; without a mask all T tokens count.
+    """
+    old_logp = logp.detach() if old_logp is None else old_logp
+    rollout_logp = old_logp if rollout_logp is None else rollout_logp
+    mask = torch.ones_like(logp, dtype=torch.bool) if mask is None else mask
+    inputs = {"old_logp": old_logp, "rollout_logp": rollout_logp, "advantages": advantages, "mask": mask}
+    return call(script.policy_loss, logp=logp, args=args, **inputs)
+
+
 def coefficients(
     script: ModuleType,
     logp: Tensor,
@@ -237,30 +258,32 @@ def coefficients(
     """
     old_logp = logp if old_logp is None else old_logp
     rollout_logp = old_logp if rollout_logp is None else rollout_logp
-    mask = torch.ones_like(logp, dtype=torch.bool)  # (B, T)
     logp = logp.detach().clone().requires_grad_()  # (B, T)
-    loss, _ = script.policy_loss(logp, old_logp, rollout_logp, advantages.expand(logp.shape), mask, args)
+    loss, _ = loss_of(script, logp, advantages.expand(logp.shape), args, old_logp, rollout_logp)
     if hasattr(script, "tis_weight"):
-        loss = loss * script.tis_weight(old_logp, rollout_logp, mask, args)
+        mask = torch.ones_like(logp, dtype=torch.bool)  # (B, T)
+        loss = loss * call(script.tis_weight, old_logp=old_logp, rollout_logp=rollout_logp, mask=mask, args=args)
     return -torch.autograd.grad(loss.sum(), logp)[0]
 
 
 def outcomes(G: int) -> Tensor:
-    """Rewards (G + 1, G) of every group of G responses, by how many are right: row K has K ones."""
+    """Rewards (G + 1, G) of every group of G responses, by the number of correct responses: row K has K ones."""
     return torch.ones(G + 1, G, dtype=torch.float64).tril(-1)
 
 
 def group_gradients(script: ModuleType, p: float, G: int, **settings: Any) -> tuple[Tensor, Tensor]:
-    """Chance (G + 1,) and gradient (G + 1,) of each group with 0..G right responses to a prompt solved with chance p.
+    """Chance (G + 1,) and gradient (G + 1,) of each group with 0..G correct responses to a prompt solved with chance p.
 
-    On-policy, in units of ∇p: every right response has the score ∇p / p, every wrong one -∇p / (1 - p).
+    On-policy, in units of ∇p: every correct response has the score ∇p / p, every incorrect one -∇p / (1 - p).
     """
     args = script.Args(responses_per_prompt=G, max_response_tokens=1, **settings)
     rewards = outcomes(G)  # (G + 1, G)
     probability = torch.where(rewards > 0, p, 1 - p)  # (G + 1, G)
     advantages = script.compute_advantages(rewards, args).view(-1, 1)  # (B, 1)
     c = coefficients(script, probability.log().view(-1, 1), advantages, args).view(G + 1, G)
-    weights = script.token_weights(torch.ones(G, 1, dtype=torch.float64), args).view(G)  # (G,) of a group alone
+    weights = call(script.token_weights, mask=torch.ones(G, 1, dtype=torch.float64), args=args).view(
+        G
+    )  # (G,) of a group alone
     scores = torch.where(rewards > 0, 1, -1) / probability  # (G + 1, G)
     return torch.tensor(binom.pmf(range(G + 1), G, p)), (weights * c * scores).sum(1)
 
@@ -301,7 +324,7 @@ def scored(model: Any, batch: Batch, precision: str, args: Any) -> Tensor:
 
 
 def updates(model: Any, batch: Batch, advantages: Tensor, args: Any) -> list[float]:
-    """All updates of grpo.py on one rollout batch; the share of the loss weight that is clipped in each."""
+    """All updates of grpo.py on one rollout batch; the fraction of the loss weight that is clipped in each."""
     torch.manual_seed(args.seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
     old_logp, clipped = batch_logps(model, batch, args)[0], []
@@ -309,8 +332,8 @@ def updates(model: Any, batch: Batch, advantages: Tensor, args: Any) -> list[flo
     for rows in minibatches(P, G, args):
         logp, _ = token_logps(model, batch, rows, args)  # (b, T)
         mask, A = batch.mask[rows], advantages[rows]
-        loss, values = grpo.policy_loss(logp, old_logp[rows], batch.rollout_logp[rows], A, mask, args)
-        weights = grpo.token_weights(mask, args)
+        loss, values = loss_of(grpo, logp, A, args, old_logp[rows], batch.rollout_logp[rows], mask)
+        weights = call(grpo.token_weights, mask=mask, args=args)
         clipped.append((weights * (values["clip_pos"] + values["clip_neg"])).sum().item())
         (weights * loss).sum().backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)

@@ -18,7 +18,7 @@ excludes 0.
 import statistics
 
 from claims.court import judge_all
-from claims.runs import compare, drawn, harmless, judged, told
+from claims.runs import compare, draw_arms, judged, judged_lossless, summarize
 
 KIND = "runs"
 ARMS = {
@@ -37,12 +37,12 @@ def compute(seeds):
 
 def verdict(result):
     tenth = statistics.mean(result["arms"]["no control"]["values"]) / 10
-    return judge_all(judged(result, PAIR, smallest=tenth), harmless(result["accuracy"], PAIR, smallest=0.03))
+    return judge_all(judged(result, PAIR, smallest=tenth), judged_lossless(result["accuracy"], PAIR, smallest=0.03))
 
 
 def effect(result):
-    return f"{told(result, 'entropy')}; {told(result['accuracy'])}"
+    return f"{summarize(result, 'entropy')}; {summarize(result['accuracy'])}"
 
 
 def draw(result):
-    return drawn(result, "Control by covariance: entropy", "entropy (nats)", "entropy, last 10 steps (nats)")
+    return draw_arms(result, "Control by covariance: entropy", "entropy (nats)", "entropy, last 10 steps (nats)")

@@ -10,7 +10,7 @@ Rule: the claim is that nothing is lost. Refuted if PPO is better by 0.03 of hel
 interval of the paired difference excludes 0; reproduced if the interval excludes that PPO is better by 0.03.
 """
 
-from claims.runs import compare, drawn, harmless, told
+from claims.runs import compare, draw_arms, judged_lossless, summarize
 
 KIND = "runs"
 ARMS = {"GRPO": "grpo", "PPO": "ppo", "PPO, critic 1e-3": "ppo --critic-lr 1e-3"}
@@ -22,11 +22,11 @@ def compute(seeds):
 
 def verdict(result):
     best = max(result["differences"], key=result["differences"].get)
-    return harmless(result, best, smallest=0.03, sign=-1)
+    return judged_lossless(result, best, smallest=0.03, sign=-1)
 
 
-effect = told
+effect = summarize
 
 
 def draw(result):
-    return drawn(result, "A critic or a group baseline, at equal responses")
+    return draw_arms(result, "A critic or a group baseline, at equal responses")

@@ -11,8 +11,8 @@ q = 0.9 no farther; else refuted.
 
 import grpo
 from claims.court import axes, coefficients, decide
-from tools.plots import BLUE, ORANGE
 from methods import dcpo
+from tools.plots import BLUE, ORANGE
 
 import torch
 

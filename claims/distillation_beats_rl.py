@@ -14,7 +14,7 @@ and the interval excludes 0; refuted if the interval excludes such a gain.
 
 from statistics import mean
 
-from claims.runs import compare, drawn, judged, told, trial
+from claims.runs import compare, draw_arms, judged, summarize, trial
 
 KIND = "runs"
 TEACHER = "grpo --steps 80"
@@ -32,8 +32,8 @@ def verdict(result):
 
 def effect(result):
     above = result["teacher"] - mean(result["arms"]["RL"]["values"])
-    return f"{told(result)}; teacher {result['teacher']:.3f}, {above:+.3f} from RL"
+    return f"{summarize(result)}; teacher {result['teacher']:.3f}, {above:+.3f} from RL"
 
 
 def draw(result):
-    return drawn(result, "On-policy distillation and RL at equal responses")
+    return draw_arms(result, "On-policy distillation and RL at equal responses")

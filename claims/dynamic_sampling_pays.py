@@ -11,7 +11,7 @@ Rule: 95 % interval of the paired difference of that average. Reproduced if refi
 interval excludes 0; refuted if the interval excludes a gain of 0.02. The same at equal steps is reported.
 """
 
-from claims.runs import compare, drawn, judged, told
+from claims.runs import compare, draw_arms, judged, summarize
 
 import numpy as np
 
@@ -49,9 +49,9 @@ def verdict(result):
 
 def effect(result):
     steps = ", ".join(f"{arm['by steps']:.3f}" for arm in result["arms"].values())
-    return f"{told(result, 'mean accuracy over equal responses')}; over equal steps {steps}"
+    return f"{summarize(result, 'mean accuracy over equal responses')}; over equal steps {steps}"
 
 
 def draw(result):
     title = "All groups kept, and groups without signal refilled"
-    return drawn(result, title, "training accuracy", "mean accuracy over equal responses")
+    return draw_arms(result, title, "training accuracy", "mean accuracy over equal responses")

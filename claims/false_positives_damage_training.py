@@ -1,4 +1,4 @@
-"""A verifier that accepts wrong answers now and then, as happens where they are easily guessed, damages training.
+"""A verifier that accepts incorrect answers now and then, as happens where they are easily guessed, damages training.
 
 Said by: Kimi k1.5, 2501.12599, Sec. 2.1 (questions that are easily guessed are excluded), Open-Reasoner-Zero.
 
@@ -13,7 +13,7 @@ loss that q = 0.5 does not have is within noise.
 from statistics import mean
 
 from claims.court import REPRODUCED, WITHIN_NOISE
-from claims.runs import compare, drawn, judged, told
+from claims.runs import compare, draw_arms, judged, summarize
 
 KIND = "runs"
 ARMS = {"q = 0": "grpo", "q = 0.2": "grpo+lenient=0.2", "q = 0.5": "grpo+lenient=0.5"}
@@ -29,8 +29,8 @@ def verdict(result):
     return WITHIN_NOISE if word == REPRODUCED and rises else word
 
 
-effect = told
+effect = summarize
 
 
 def draw(result):
-    return drawn(result, "Wrong answers accepted with chance q")
+    return draw_arms(result, "Incorrect answers accepted with chance q")

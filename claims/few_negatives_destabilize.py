@@ -15,7 +15,7 @@ little is masked is a part of the claim.
 """
 
 from claims.court import REFUTED, REPRODUCED
-from claims.runs import REUSE, compare, drawn, judged, told
+from claims.runs import REUSE, compare, draw_arms, judged, summarize
 
 KIND = "runs"
 ARMS = {
@@ -40,8 +40,8 @@ def verdict(result):
 
 def effect(result):
     peaks = ", ".join(f"{max(arm['curve']):.2f}" for arm in result["arms"].values())
-    return f"{told(result)}; training accuracy at its best {peaks}"
+    return f"{summarize(result)}; training accuracy at its best {peaks}"
 
 
 def draw(result):
-    return drawn(result, "16 updates from each batch: which tokens DPPO masks")
+    return draw_arms(result, "16 updates from each batch: which tokens DPPO masks")

@@ -1,4 +1,4 @@
-"""FP16 instead of BF16 removes most of the mismatch between sampler and learner.
+"""FP16 instead of BF16 removes most of the mismatch between engine and learner.
 
 Said by: 2510.26788.
 
@@ -9,7 +9,7 @@ Rule: reproduced if the mean in fp16 is at most a quarter of that in bf16; else 
 """
 
 import grpo
-from claims.court import axes, decide, embedded, scored
+from claims.court import axes, bars, decide, embedded, scored
 from tools.plots import BLUE, GRAY, GREEN, ORANGE
 
 KIND = "model"
@@ -37,7 +37,5 @@ def effect(result):
 
 def draw(result):
     panel = axes("FP16 is several times closer to FP32 than BF16 is", "", "mean |Δlog p| of a token", yscale="log")
-    panel.bar(
-        list(result), [of_arm["mean"] for of_arm in result.values()], color=(GREEN, BLUE, GRAY, ORANGE), width=0.6
-    )
+    bars(panel, {name: of_arm["mean"] for name, of_arm in result.items()}, (GREEN, BLUE, GRAY, ORANGE))
     return panel.figure

@@ -8,7 +8,7 @@ Tested: the scores of fp16_removes_the_mismatch.py. The embedded model's vocabul
 Rule: reproduced if the mean |Δlog p| falls by at least a half; else refuted, for a vocabulary of this size.
 """
 
-from claims.court import axes, decide
+from claims.court import axes, bars, decide
 from claims.fp16_removes_the_mismatch import compute
 from tools.plots import BLUE, GRAY
 
@@ -30,6 +30,5 @@ def effect(result):
 
 def draw(result):
     panel = axes("An output layer in fp32 takes a part of the mismatch away", "", "mean |Δlog p| of a token")
-    arms = ("bf16", "bf16, fp32 head")
-    panel.bar(arms, [result[arm]["mean"] for arm in arms], color=(GRAY, BLUE), width=0.5)
+    bars(panel, {arm: result[arm]["mean"] for arm in ("bf16", "bf16, fp32 head")}, (GRAY, BLUE))
     return panel.figure

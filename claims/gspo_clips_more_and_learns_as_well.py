@@ -12,7 +12,7 @@ excludes a loss of 0.05; else within noise. Void where GRPO clips less than 1 %.
 """
 
 from claims.court import REFUTED, VOID
-from claims.runs import CLIPPED, REUSE, compare, drawn, harmless, told
+from claims.runs import CLIPPED, REUSE, compare, draw_arms, judged_lossless, summarize
 
 KIND = "runs"
 ARMS = {"GRPO": f"grpo {REUSE}", "GSPO": f"gspo {REUSE}"}
@@ -28,11 +28,11 @@ def verdict(result):
         return VOID
     if clipped["GSPO"] < 10 * clipped["GRPO"]:
         return REFUTED
-    return harmless(result, "GRPO → GSPO", smallest=0.05)
+    return judged_lossless(result, "GRPO → GSPO", smallest=0.05)
 
 
-effect = told
+effect = summarize
 
 
 def draw(result):
-    return drawn(result, "16 updates from each batch: GRPO and GSPO")
+    return draw_arms(result, "16 updates from each batch: GRPO and GSPO")

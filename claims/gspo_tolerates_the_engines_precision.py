@@ -11,7 +11,7 @@ Rule: reproduced if in bf16 at most 5 % of the responses of both models are outs
 """
 
 import gspo
-from claims.court import axes, decide, embedded, scored
+from claims.court import axes, decide, embedded, loss_of, scored
 from claims.runs import trial
 from tools.plots import BLUE, ORANGE
 
@@ -34,7 +34,7 @@ def measure(**settings):
     result = {"responses": {}, "tokens": {}, "mean length": batch.mask.sum(1).float().mean().item()}
     for precision in PRECISIONS:
         engine = scored(model, batch, precision, args)
-        _, metrics = gspo.policy_loss(learner, engine, engine, advantages, batch.mask, args)
+        _, metrics = loss_of(gspo, learner, advantages, args, engine, mask=batch.mask)
         result["responses"][precision] = outside(metrics["ratio"][:, 0], LOW, HIGH)
         differences = (learner - engine)[batch.mask]
         result["tokens"][precision] = outside(differences.exp(), 0.8, 1.2)
@@ -68,12 +68,12 @@ def draw(result):
     panel = axes(
         "Rounding alone puts short responses outside GSPO's bounds",
         "tokens of a response",
-        "share outside the bounds, nothing trained (bf16)",
+        "fraction outside the bounds, nothing trained (bf16)",
         xscale="log",
         ylim=(0, 1),
     )
     lengths = [int(n) for n in result["by length"]]
-    panel.plot(lengths, result["by length"].values(), marker="o", color=BLUE, label="token differences drawn again")
+    panel.plot(lengths, result["by length"].values(), marker="o", color=BLUE, label="token differences resampled")
     panel.plot(
         [result["mean length"]], [result["responses"]["bf16"]], "s", color=ORANGE, label="embedded model, measured"
     )

@@ -11,7 +11,7 @@ Rule: reproduced if k1 lowers the KL by a quarter of its mean without a penalty 
 paired difference excludes 0; refuted if the interval excludes such an effect.
 """
 
-from claims.runs import compare, drawn, judged, told
+from claims.runs import compare, draw_arms, judged, summarize
 
 KIND = "runs"
 ARMS = {"β = 0": "grpo --kl-beta 1e-9", "k1, β = 0.5": "grpo+k1 --kl-beta 0.5", "k3, β = 0.5": "grpo --kl-beta 0.5"}
@@ -27,8 +27,8 @@ def verdict(result):
 
 
 def effect(result):
-    return told(result, "KL to the base, nats per token")
+    return summarize(result, "KL to the base, nats per token")
 
 
 def draw(result):
-    return drawn(result, "A KL in the loss: k1 and k3", metric="KL to the base (nats per token)")
+    return draw_arms(result, "A KL in the loss: k1 and k3", metric="KL to the base (nats per token)")

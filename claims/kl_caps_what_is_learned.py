@@ -13,7 +13,7 @@ excludes a loss of 0.05 at β = 0.5, or if training without the KL does end belo
 """
 
 from claims.court import REFUTED
-from claims.runs import compare, drawn, judged, told
+from claims.runs import compare, draw_arms, judged, summarize
 
 KIND = "runs"
 ARMS = {"β = 0": "grpo --kl-beta 1e-9", "β = 0.04": "grpo --kl-beta 0.04", "β = 0.5": "grpo --kl-beta 0.5"}
@@ -34,8 +34,8 @@ def verdict(result):
 
 def effect(result):
     kl = ", ".join(f"{arm['kl']:.3f}" for arm in result["arms"].values())
-    return f"{told(result)}; KL reached {kl}"
+    return f"{summarize(result)}; KL reached {kl}"
 
 
 def draw(result):
-    return drawn(result, "The k3 estimate of the KL in the loss")
+    return draw_arms(result, "The k3 estimate of the KL in the loss")

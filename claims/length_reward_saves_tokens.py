@@ -13,7 +13,7 @@ accuracy is lower by 0.03 or more and its interval excludes 0.
 """
 
 from claims.court import judge_all
-from claims.runs import compare, drawn, harmless, judged, told
+from claims.runs import compare, draw_arms, judged, judged_lossless, summarize
 
 KIND = "runs"
 ARMS = {"no length reward": "grpo", "Kimi's": "lcpo --length-reward kimi"}
@@ -26,12 +26,14 @@ def compute(seeds):
 
 
 def verdict(result):
-    return judge_all(judged(result, PAIR, smallest=2, sign=-1), harmless(result["accuracy"], PAIR, smallest=0.03))
+    return judge_all(
+        judged(result, PAIR, smallest=2, sign=-1), judged_lossless(result["accuracy"], PAIR, smallest=0.03)
+    )
 
 
 def effect(result):
-    return f"{told(result, 'tokens per response', '.1f')}; {told(result['accuracy'])}"
+    return f"{summarize(result, 'tokens per response', '.1f')}; {summarize(result['accuracy'])}"
 
 
 def draw(result):
-    return drawn(result, "A reward for short answers: length", "tokens per response", "tokens, last 10 steps")
+    return draw_arms(result, "A reward for short answers: length", "tokens per response", "tokens, last 10 steps")

@@ -5,13 +5,14 @@ Said by: write-ups on Dr. GRPO's division by L and on RLOO's G / (G - 1), as an 
 Tested: 30 updates on a softmax over 6 answers, two of them correct, with dr_grpo.py's loss on one group of 8,
 multiplied by 0.1, 1 and 10; with AdamW, as in every script, and with plain gradient descent. No gradient is clipped.
 
-Rule: reproduced if with AdamW the probability of a right answer after the updates differs by more than 0.01 between the
-factors; else refuted, for AdamW.
+Rule: reproduced if with AdamW the probability of a correct answer after the updates differs by more than 0.01 between
+the factors; else refuted, for AdamW.
 """
 
 import dr_grpo
-from claims.court import axes, decide
+from claims.court import axes, decide, loss_of
 from tools.plots import BLUE, GREEN, ORANGE
+from tools.scripts import call
 
 import torch
 
@@ -32,8 +33,8 @@ def path(optimizer, factor):
     step, probabilities = OPTIMIZERS[optimizer](theta), []
     for _ in range(UPDATES):
         logp = theta.log_softmax(0)[answers][:, None]  # (G, 1)
-        loss, _ = dr_grpo.policy_loss(logp, logp.detach(), logp.detach(), advantages, mask, args)
-        (factor * dr_grpo.token_weights(mask, args) * loss).sum().backward()
+        loss, _ = loss_of(dr_grpo, logp, advantages, args, mask=mask)
+        (factor * call(dr_grpo.token_weights, mask=mask, args=args) * loss).sum().backward()
         step.step()
         step.zero_grad()
         probabilities.append(theta.softmax(0)[:RIGHT].sum().item())
@@ -54,16 +55,17 @@ def verdict(result):
 
 def effect(result):
     parts = [f"{', '.join(f'{p:.3f}' for p in ends(result, name))} ({name})" for name in OPTIMIZERS]
-    return f"right answers after {UPDATES} updates with the loss times 0.1, 1, 10: " + "; ".join(parts)
+    return f"correct answers after {UPDATES} updates with the loss times 0.1, 1, 10: " + "; ".join(parts)
 
 
 def draw(result):
     panel = axes(
-        "AdamW does not see a constant factor of the loss, SGD does", "update", "probability of a right answer"
+        "AdamW does not see a constant factor of the loss, SGD does", "update", "probability of a correct answer"
     )
     for name, line in (("AdamW", "-"), ("SGD", ":")):
         for (factor, probabilities), color in zip(result[name].items(), (BLUE, GREEN, ORANGE), strict=True):
             label = f"{name}, loss x {factor}" if name == "SGD" else "AdamW, all three" if factor == "10.0" else None
             panel.plot(range(1, UPDATES + 1), probabilities, color=color, linestyle=line, label=label)
-    panel.legend()
+    panel.set_ylim(top=1.25)
+    panel.legend(ncols=2, fontsize="small", loc="upper center")
     return panel.figure

@@ -11,7 +11,7 @@ a lower pass@1 is within noise.
 """
 
 from claims.court import REPRODUCED, WITHIN_NOISE
-from claims.runs import HARD, compare, drawn, judged, told
+from claims.runs import HARD, compare, draw_arms, judged, summarize
 
 KIND = "runs"
 ARMS = {"GRPO": f"grpo {HARD}", "MaxRL": f"maxrl {HARD}"}
@@ -30,8 +30,8 @@ def verdict(result):
 
 def effect(result):
     once = ", ".join(f"{arm['pass@1']:.3f}" for arm in result["arms"].values())
-    return f"{told(result, 'pass@32')}; pass@1 {once}"
+    return f"{summarize(result, 'pass@32')}; pass@1 {once}"
 
 
 def draw(result):
-    return drawn(result, "Sums of 5 to 8 terms: GRPO and MaxRL", metric="pass@32")
+    return draw_arms(result, "Sums of 5 to 8 terms: GRPO and MaxRL", metric="pass@32")

@@ -44,7 +44,7 @@ def effect(result):
 def draw(result):
     panel = axes(
         "MaxRL weights hard prompts more, up to N - 1 times",
-        "chance p that a response is right",
+        "chance p that a response is correct",
         "weight of ∇p",
         xscale="log",
         yscale="log",

@@ -52,14 +52,13 @@ def draw(result):
         "responses per prompt, N",
         "w(p) p: 1 is maximum likelihood",
         xscale="log",
-        ylim=(0, 1.05),
+        ylim=(0, 1.45),
     )
     for p, color in zip(CHANCES, (ORANGE, BLUE, GRAY), strict=True):
         for name, line in (("maxrl", "-"), ("rloo", ":")):
             values = [of_n["w p"] for of_n in result[name][str(p)].values()]
-            label = f"{name}.py, p = {p}" if name == "maxrl" or p == CHANCES[0] else None
-            panel.plot(SIZES, values, marker=".", color=color, linestyle=line, label=label)
+            panel.plot(SIZES, values, marker=".", color=color, linestyle=line, label=f"{name}.py, p = {p}")
     panel.set_xticks(SIZES, SIZES)
     panel.minorticks_off()
-    panel.legend()
+    panel.legend(ncols=3, fontsize="small", loc="upper center")
     return panel.figure

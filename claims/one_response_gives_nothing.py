@@ -40,13 +40,15 @@ def effect(result):
 
 def draw(result):
     panel = axes(
-        "The advantage of a lone right response is a convention",
+        "The advantage of a lone correct response is a convention",
         "",
         "advantage",
         ylim=(-0.1, 1.2),
     )
-    panel.bar([0, 2], [0, 1], color=[BLUE, ORANGE], width=0.6)
+    panel.bar(0, 0, color=BLUE, width=0.6, label="grpo.py")
+    panel.bar(2, 1, color=ORANGE, width=0.6, label="some other code")
     for x, text in ((0, "0"), (1, "0 / 0, undefined"), (2, "1")):
         panel.text(x, 0.05 if x < 2 else 1.03, text, ha="center")
-    panel.set_xticks(range(3), ["population std\n(--ddof 0)", "sample std\n(--ddof 1)", "some code:\nits reward"])
+    panel.set_xticks(range(3), ["population std\n(--ddof 0)", "sample std\n(--ddof 1)", "its reward"])
+    panel.legend(loc="upper left")
     return panel.figure

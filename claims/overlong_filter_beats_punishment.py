@@ -1,4 +1,4 @@
-"""Leaving truncated responses out of the loss is better than counting them as wrong.
+"""Leaving truncated responses out of the loss is better than counting them as incorrect.
 
 Said by: DAPO, 2503.14476, Sec. 3.4 and Table 1 (overlong filtering stabilizes and improves training; counting a
 response as incorrect only for its length adds noise to the reward).
@@ -8,31 +8,31 @@ many correct answers. Truncated responses either count as incorrect or are left 
 measured with the same limit.
 
 Rule: 95 % interval of the paired difference in held-out accuracy. Reproduced if the filter gains 0.03 or more and the
-interval excludes 0; refuted if the interval excludes a gain of 0.03. The share truncated in the last 5 steps is
+interval excludes 0; refuted if the interval excludes a gain of 0.03. The fraction truncated in the last 5 steps is
 reported.
 """
 
-from claims.runs import TIGHT, compare, drawn, judged, told
+from claims.runs import TIGHT, compare, draw_arms, judged, summarize
 
 KIND = "runs"
 ARMS = {
-    "wrong": f"dapo {TIGHT} --overlong-cache 0",
+    "incorrect": f"dapo {TIGHT} --overlong-cache 0",
     "left out": f"dapo {TIGHT} --overlong-cache 0 --overlong-filter",
 }
 
 
 def compute(seeds):
-    return compare(ARMS, [("wrong", "left out")], seeds, truncated=lambda t: t.mean("truncated", 5))
+    return compare(ARMS, [("incorrect", "left out")], seeds, truncated=lambda t: t.mean("truncated", 5))
 
 
 def verdict(result):
-    return judged(result, "wrong → left out", smallest=0.03)
+    return judged(result, "incorrect → left out", smallest=0.03)
 
 
 def effect(result):
     shares = ", ".join(f"{arm['truncated']:.0%}" for arm in result["arms"].values())
-    return f"{told(result)}; truncated at the end: {shares}"
+    return f"{summarize(result)}; truncated at the end: {shares}"
 
 
 def draw(result):
-    return drawn(result, "A limit of 40 tokens: what to do with truncated responses")
+    return draw_arms(result, "A limit of 40 tokens: what to do with truncated responses")

@@ -9,7 +9,7 @@ Rule: reproduced if the gradients differ by less than 1e-9 everywhere; else refu
 """
 
 import ppo
-from claims.court import axes, coefficients, decide
+from claims.court import axes, coefficients, decide, loss_of
 from tools.plots import BLUE, ORANGE, RED
 
 import torch
@@ -26,7 +26,7 @@ def compute():
     masked = mask * ratio * advantage
     args = ppo.Args()
     gradient = coefficients(ppo, old + ratio.log(), advantage, args, old_logp=old)
-    loss, _ = ppo.policy_loss(old + ratio.log(), old, old, advantage, torch.ones_like(mask), args)
+    loss, _ = loss_of(ppo, old + ratio.log(), advantage, args, old)
     return {
         "largest difference of gradients": (gradient - masked).abs().max().item(),
         "largest difference of values": (loss + masked).abs().max().item(),

@@ -9,8 +9,9 @@ Rule: reproduced if the mean over responses, which the loss takes, stays within 
 """
 
 from claims.court import axes, decide
-from tools.plots import BLUE, ORANGE
 from methods import reinforce_pp
+from tools.plots import BLUE, ORANGE
+from tools.scripts import call
 
 import torch
 
@@ -25,7 +26,8 @@ def means(wrong_length):
     mask = torch.arange(max(RIGHT_LENGTH, wrong_length)) < lengths  # (B, T)
     advantages = reinforce_pp.compute_advantages(rewards, args).view(-1, 1).expand(mask.shape)
     advantages = reinforce_pp.normalize(advantages, mask)  # (B, T)
-    return advantages[mask].mean().item(), (reinforce_pp.token_weights(mask, args) * advantages).sum().item()
+    weights = call(reinforce_pp.token_weights, mask=mask, args=args)
+    return advantages[mask].mean().item(), (weights * advantages).sum().item()
 
 
 def compute():
@@ -37,14 +39,14 @@ def verdict(result):
 
 
 def effect(result):
-    parts = ", ".join(f"{x['responses']:+.2f} (wrong ones {n} tokens)" for n, x in result.items())
+    parts = ", ".join(f"{x['responses']:+.2f} (incorrect ones {n} tokens)" for n, x in result.items())
     return f"mean over tokens 0, over responses: {parts}"
 
 
 def draw(result):
     panel = axes(
-        "Where wrong responses are longer, the mean response is pushed up",
-        "tokens of a wrong response (right ones: 10)",
+        "Where incorrect responses are longer, the mean response is pushed up",
+        "tokens of an incorrect response (correct ones: 10)",
         "mean advantage",
     )
     for key, color in (("responses", ORANGE), ("tokens", BLUE)):

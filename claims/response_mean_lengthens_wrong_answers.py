@@ -1,4 +1,4 @@
-"""GRPO's mean over each response makes wrong answers longer than dividing by a constant does.
+"""GRPO's mean over each response makes incorrect answers longer than dividing by a constant does.
 
 Said by: Dr. GRPO, 2503.20783, Sec. 3.1 and 3.2 (GRPO's incorrect responses grow; removing both normalizations saves
 tokens). There the mean and the std were removed together.
@@ -7,12 +7,12 @@ Tested: a 2 x 2 design on the base model with filler text (in the default model,
 length): advantages with and without std; a response's loss as a mean or divided by a constant. grpo.py and dr_grpo.py
 are two of the four; the others exchange one function. Mean length of incorrect responses over the last 10 of 30 steps.
 
-Rule: 95 % interval of the paired difference, with std. Reproduced if wrong responses are longer with the mean than with
-the constant by 2 tokens or more and the interval excludes 0; refuted if the interval excludes such a difference. The
-lengths of right responses and held-out accuracies are reported.
+Rule: 95 % interval of the paired difference, with std. Reproduced if incorrect responses are longer with the mean than
+with the constant by 2 tokens or more and the interval excludes 0; refuted if the interval excludes such a difference.
+The lengths of correct responses and held-out accuracies are reported.
 """
 
-from claims.runs import compare, drawn, judged, told
+from claims.runs import compare, draw_arms, judged, summarize
 
 KIND = "runs"
 BASE = "--model sums-filler"
@@ -27,7 +27,7 @@ ARMS = {
 def compute(seeds):
     pairs = [("std, constant", "std, mean"), ("no std, constant", "no std, mean")]
     others = {"right": lambda t: t.mean("length_correct", 10), "accuracy": lambda t: t.last()}
-    return compare(ARMS, pairs, seeds, lambda t: t.mean("length_wrong", 10), "length_wrong", **others)
+    return compare(ARMS, pairs, seeds, lambda t: t.mean("length_incorrect", 10), "length_incorrect", **others)
 
 
 def verdict(result):
@@ -36,8 +36,10 @@ def verdict(result):
 
 def effect(result):
     right, accuracy = (", ".join(f"{arm[key]:.3g}" for arm in result["arms"].values()) for key in ("right", "accuracy"))
-    return f"{told(result, 'tokens of wrong responses', '.1f')}; of right ones {right}; accuracy {accuracy}"
+    return f"{summarize(result, 'tokens of incorrect responses', '.1f')}; of correct ones {right}; accuracy {accuracy}"
 
 
 def draw(result):
-    return drawn(result, "Rambling base: length of wrong responses", "tokens", "tokens of wrong responses")
+    return draw_arms(
+        result, "Base model with filler text: length of incorrect responses", "tokens", "tokens of incorrect responses"
+    )

@@ -11,7 +11,7 @@ better than one by 0.05 or more and the interval excludes 0; refuted if the inte
 less than 1 % is clipped.
 """
 
-from claims.runs import REUSE, compare, drawn, judged, judged_by_clip, told
+from claims.runs import REUSE, compare, draw_arms, judged, judged_by_clip, summarize
 
 KIND = "runs"
 ARMS = {"1 update": "grpo --num-minibatches 1 --steps 25", "16 updates": f"grpo {REUSE}"}
@@ -28,8 +28,8 @@ def verdict(result):
 
 def effect(result):
     early = ", ".join(f"{arm['accuracy in steps 6 to 10']:.3f}" for arm in result["arms"].values())
-    return f"{told(result)}; training accuracy in steps 6 to 10: {early}"
+    return f"{summarize(result)}; training accuracy in steps 6 to 10: {early}"
 
 
 def draw(result):
-    return drawn(result, "Updates from each rollout batch, at equal responses")
+    return draw_arms(result, "Updates from each rollout batch, at equal responses")

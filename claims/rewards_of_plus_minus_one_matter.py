@@ -12,8 +12,8 @@ import dapo
 import dr_grpo
 import grpo
 import rloo
-from claims.court import axes, decide, outcomes
-from tools.plots import BLUE, ORANGE
+from claims.court import axes, bars, decide, outcomes
+from tools.plots import BLUE, GRAY, ORANGE, RED
 
 KIND = "exact"
 G = 8
@@ -42,6 +42,5 @@ def effect(result):
 def draw(result):
     title = "Rewards of ±1: the same advantages, or all of them twice as large"
     panel = axes(title, "", "advantage with ±1 / with 0 and 1", ylim=(0, 2.4))
-    colors = [ORANGE if high > 1.5 else BLUE for _, high in result.values()]
-    panel.bar(list(result), [high for _, high in result.values()], color=colors, width=0.6)
+    bars(panel, {name: high for name, (_, high) in result.items()}, (RED, BLUE, ORANGE, GRAY))
     return panel.figure

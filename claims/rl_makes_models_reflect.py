@@ -8,7 +8,7 @@ Tested: the fraction of 2048 responses in which the embedded model writes "wait"
 and without it is reported. The base model's fraction, one figure from 2,048 responses for all seeds, has an uncertainty
 of 0.003, which the interval does not include.
 
-Rule: reproduced if training raises the share by 0.01 or more and the 95 % interval over seeds excludes 0; refuted if
+Rule: reproduced if training raises the fraction by 0.01 or more and the 95 % interval over seeds excludes 0; refuted if
 the interval excludes a rise of 0.01.
 """
 
@@ -16,7 +16,7 @@ from functools import cache
 
 import grpo
 from claims.court import embedded
-from claims.runs import compare, drawn, judged, told
+from claims.runs import compare, draw_arms, judged, summarize
 from common.models import load_model
 
 import torch
@@ -48,9 +48,9 @@ def verdict(result):
 
 def effect(result):
     _, right, others = result["base"]
-    share = told(result, "share of responses with a wait", ".4f")
-    return f"{share}; right in the base {right:.1%} with it, {others:.1%} without; its share is uncertain by 0.003"
+    share = summarize(result, "fraction of responses with a wait", ".4f")
+    return f"{share}; correct in the base {right:.1%} with it, {others:.1%} without; its fraction is uncertain by 0.003"
 
 
 def draw(result):
-    return drawn(result, 'Responses with a "wait", before and after', metric="share of responses")
+    return draw_arms(result, 'Responses with a "wait", before and after', metric="fraction of responses")

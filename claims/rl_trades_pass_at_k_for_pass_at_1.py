@@ -12,7 +12,7 @@ refuted if the interval excludes such a fall of pass@32, or if pass@1 does not r
 """
 
 from claims.court import REFUTED
-from claims.runs import HARD, compare, drawn, judged, told
+from claims.runs import HARD, compare, draw_arms, judged, summarize
 
 KIND = "runs"
 ARMS = {"before": f"grpo {HARD}", "after": f"grpo {HARD}"}
@@ -32,8 +32,8 @@ def verdict(result):
 
 def effect(result):
     arm = result["arms"]["after"]
-    return f"{told(result, 'pass@32')}; pass@1 {arm['pass@1 before']:.3f} before, {arm['pass@1 after']:.3f} after"
+    return f"{summarize(result, 'pass@32')}; pass@1 {arm['pass@1 before']:.3f} before, {arm['pass@1 after']:.3f} after"
 
 
 def draw(result):
-    return drawn(result, "Sums of 5 to 8 terms, before and after 60 steps of GRPO", metric="pass@32")
+    return draw_arms(result, "Sums of 5 to 8 terms, before and after 60 steps of GRPO", metric="pass@32")

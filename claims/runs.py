@@ -1,10 +1,10 @@
-"""What the claims by training runs share: arms with paired seeds, and what may be said of their differences.
+"""What the claims by training runs share: arms with paired seeds, and the statistics of their differences.
 
 An arm is a script's name, with changes of claims/variant.py, and flags on top of SETTINGS: "grpo --clip-eps 0.1",
 "grpo+coin". Seed s of every arm has the same base model and, where a step has as many prompts, the same problems and
-seeds of the sampler. A run
-stays in runs/claims/ under a name made of its command and its script's code: an interrupted claim goes on, and arms
-that several claims share are run once. A run that ends because its numbers are not finite has a final accuracy of 0.
+seeds of the engine. A run stays in runs/claims/ under a name made of its command and its script's code, so an
+interrupted claim resumes, and arms that several claims share are run once. A run that ends because its numbers are not
+finite has a final accuracy of 0.
 """
 
 import hashlib
@@ -25,12 +25,14 @@ from typing import Any
 from claims.court import REFUTED, REPRODUCED, VOID, judge
 from common.checkpoints import checkpoints
 from common.cli import fail
+from common.metrics import read_metrics
 from tools.compare import code
-from tools.plots import BLUE, GRAY, GREEN, ORANGE, PURPLE, RED, read_metrics
+from tools.plots import BLUE, GRAY, GREEN, ORANGE, PURPLE, RED, draw_intervals, panel
 from tools.scripts import ROOT, command, script_path
 from tools.stats import interval
 
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from scipy import stats
 
 RUNS = ROOT / "runs" / "claims"
@@ -42,16 +44,16 @@ SETTINGS = (
 LAST = ""  # flags after all others: tests make runs tiny
 REUSE = "--num-minibatches 4 --update-epochs 4 --steps 25"  # 16 updates from every rollout batch
 STALE = "--staleness 8 --lr 1.5e-4 --num-minibatches 2 --steps 48"  # rollouts that are 8 batches old
-TIGHT = "--max-rounds 1 --max-response-tokens 40"  # dapo.py with a limit that cuts many right answers
+TIGHT = "--max-rounds 1 --max-response-tokens 40"  # dapo.py with a limit that cuts many correct answers
 HARD = "--dataset sums-hard --steps 60 --eval-problems 128 --eval-samples 128"  # sums of 5 to 8 terms
-CLIPPED = 0.01  # a comparison in which no arm clips as much of the loss weight says nothing about clipping
+CLIPPED = 0.01  # if no arm clips this fraction of the loss weight, the comparison says nothing about clipping
 PARSER = threading.Lock()  # ast.parse is not safe in threads before Python 3.12
 COLORS = (GRAY, BLUE, ORANGE, GREEN, RED, PURPLE)
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One run, as its folder tells it."""
+    """One run, read from its folder."""
 
     folder: Path
 
@@ -66,7 +68,7 @@ class Trial:
 
     @property
     def ended(self) -> bool:
-        """Whether it came to its last evaluation; where it was stopped by hand it did not."""
+        """Whether it reached its last evaluation; a run that was interrupted did not."""
         return self.rows[-1]["step"] == self.settings["steps"] and "eval/avg" in self.rows[-1]
 
     @property
@@ -75,11 +77,11 @@ class Trial:
         return str(checkpoints(self.folder)[-1].relative_to(ROOT))
 
     def last(self, metric: str = "eval/avg") -> float:
-        """A metric of the last step, or 0 for a run that did not come so far."""
+        """A metric of the last step, or 0 for a run that did not reach it."""
         return (self.rows[-1].get(metric) or 0.0) if self.ended else 0.0
 
     def series(self, metric: str) -> list[float]:
-        """A metric by step, from step 1 on; where it is missing it has not changed, but accuracy is 0 after the end."""
+        """A metric by step, from step 1 on. A missing value repeats the last one; after an early end accuracy is 0."""
         values, rows = [], {row["step"]: row for row in self.rows}
         for step in range(1, self.settings["steps"] + 1):
             value = rows[step].get(metric) if step in rows else 0.0 if metric == "accuracy" else None
@@ -92,7 +94,7 @@ class Trial:
 
     @property
     def clipped(self) -> float:
-        """Share of the loss weight whose gradient was clipped or masked, over all updates."""
+        """Fraction of the loss weight whose gradient was clipped or masked, over all updates."""
         return self.mean("clip_pos") + self.mean("clip_neg")
 
     @property
@@ -115,7 +117,7 @@ def words(arm: str, seed: int) -> list[str]:
 
 
 def trial(arm: str, seed: int) -> Trial:
-    """The run of an arm with a seed: the one that is kept, or else a new one."""
+    """The run of an arm with a seed: a stored one, or else a new one."""
     script, *changes = arm.split()[0].split("+")
     with PARSER:
         text = "\n".join([*words(arm, seed), *code(script)])
@@ -130,7 +132,7 @@ def trial(arm: str, seed: int) -> Trial:
         )
         if "not finite" not in ran.stderr and (ran.returncode or not Trial(folder).ended):
             reason = (ran.stderr.strip() or "no reason given").splitlines()[-1]
-            fail(f"python {' '.join(arguments[1:])} did not come to its end: {reason}", code=1)
+            fail(f"python {' '.join(arguments[1:])} did not finish: {reason}", code=1)
         shutil.rmtree(folder / "best", ignore_errors=True)
         for path in (*folder.glob("*/state.pt"), folder / "curves.png"):
             path.unlink(missing_ok=True)
@@ -197,7 +199,7 @@ def judged(result: dict[str, Any], pair: str, smallest: float, sign: int = 1) ->
     return judge(sign * mean, half, smallest)
 
 
-def harmless(result: dict[str, Any], pair: str, smallest: float, sign: int = 1) -> str:
+def judged_lossless(result: dict[str, Any], pair: str, smallest: float, sign: int = 1) -> str:
     """The verdict on a claim that nothing is lost from the first arm to the second: that on a loss, reversed."""
     loss = judged(result, pair, smallest, -sign)
     return {REPRODUCED: REFUTED, REFUTED: REPRODUCED}.get(loss, loss)
@@ -208,7 +210,7 @@ def judged_by_clip(result: dict[str, Any], verdict: str) -> str:
     return verdict if max(arm["clipped"] for arm in result["arms"].values()) >= CLIPPED else VOID
 
 
-def told(result: dict[str, Any], what: str = "accuracy", form: str = ".3f") -> str:
+def summarize(result: dict[str, Any], what: str = "accuracy", form: str = ".3f") -> str:
     """Means of the arms, the differences with their intervals, and how much was clipped, in one line."""
     arms = result["arms"]
     means = ", ".join(f"{name} {statistics.mean(arm['values']):{form}}" for name, arm in arms.items())
@@ -220,22 +222,22 @@ def told(result: dict[str, Any], what: str = "accuracy", form: str = ".3f") -> s
     return f"{what}: {means}; {differences}; clipped {clipped}; {result['seeds']} seeds"
 
 
-def drawn(
+def draw_arms(
     result: dict[str, Any], title: str, curve: str = "training accuracy", metric: str = "held-out accuracy"
 ) -> Figure:
     """The mean curve of each arm, and beside it the metric of each seed with the interval of its mean."""
-    figure = Figure(figsize=(7.2, 3.3), layout="constrained")
+    arms = result["arms"]
+    figure = Figure(figsize=(8, 3.6), layout="constrained")
     figure.suptitle(title, fontsize="medium")
     left, right = figure.subplots(1, 2)
-    for row, (arm, color) in enumerate(zip(result["arms"].values(), COLORS, strict=False)):
-        steps = range(1, len(arm["curve"]) + 1)
-        left.plot(steps, arm["curve"], color=color)
-        right.plot(arm["values"], [row] * len(arm["values"]), "o", color=color, alpha=0.35, markersize=4)
-        mean, half = interval(arm["values"])
-        right.errorbar(mean, row, xerr=half, fmt="o", color=color, capsize=4)
-    left.set(xlabel=f"step (mean of {result['seeds']} seeds)", ylabel=curve)
-    count = len(result["arms"])
-    right.set(xlabel=metric, yticks=range(count), yticklabels=result["arms"], ylim=(count - 0.5, -0.5))
-    for panel in (left, right):
-        panel.grid(alpha=0.3)
+    for (name, arm), color in zip(arms.items(), COLORS, strict=False):
+        left.plot(range(1, len(arm["curve"]) + 1), arm["curve"], color=color, label=name)
+    panel(left, "", f"step (mean of {result['seeds']} seeds)", curve)
+    left.legend(fontsize="small")
+    draw_intervals(right, {name: arm["values"] for name, arm in arms.items()}, COLORS)
+    panel(right, "", metric, "")
+    right.locator_params(axis="x", nbins=5)
+    points = [Line2D([], [], marker="o", linestyle="", color=GRAY, alpha=0.35, markersize=4, label="one seed")]
+    points.append(right.errorbar([], [], xerr=[], fmt="o", color=GRAY, capsize=4, label="mean, 95 % interval"))
+    right.legend(handles=points, fontsize="small", loc="upper center", bbox_to_anchor=(0.5, 1.16), ncols=2)
     return figure

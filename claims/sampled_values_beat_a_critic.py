@@ -15,15 +15,16 @@ Rule: reproduced if the error with 9 continuations is at most half of the critic
 from contextlib import closing
 
 import ppo
-from claims.court import axes, decide
+from claims.court import axes, bars, decide
 from common.batch import collate, micro_batches, minibatches
 from common.data import load_problems, sample_problems
 from common.engines import TransformersEngine, prompt_seeds
 from common.logprobs import in_micro_batches
 from common.models import load_model
-from tools.plots import BLUE, GRAY, ORANGE
 from common.verification.verifier import Verifier
 from methods import vineppo
+from tools.plots import BLUE, GRAY, GREEN, ORANGE, PURPLE
+from tools.scripts import call
 
 import torch
 
@@ -46,7 +47,7 @@ def train_critic(model, engine, verifier, problems, args):
         returns = rewards[:, None] * batch.mask  # (B, T), as γ and λ are 1
         for minibatch in minibatches(P, G, args):
             weights = torch.zeros_like(old_values)  # (B, T)
-            weights[minibatch] = ppo.token_weights(batch.mask[minibatch], args)
+            weights[minibatch] = call(ppo.token_weights, mask=batch.mask[minibatch], args=args)
             for rows in micro_batches(minibatch, batch, args.micro_batch_tokens):
                 loss = ppo.value_loss(critic(batch, rows, args), old_values[rows], returns[rows], args)  # (b, T)
                 (weights[rows] * loss).sum().backward()
@@ -95,5 +96,5 @@ def effect(result):
 
 def draw(result):
     panel = axes("Values at the start of a line: error by who estimates them", "", "mean squared error")
-    panel.bar(list(result["error"]), list(result["error"].values()), color=[BLUE] * len(SAMPLES) + [ORANGE, GRAY])
+    bars(panel, result["error"], (BLUE, GREEN, PURPLE, ORANGE, GRAY))
     return panel.figure

@@ -1,4 +1,4 @@
-"""A ratio anchored on the sampler is better than recomputed log-probs where the sampler's numerics differ.
+"""A ratio anchored on the engine is better than recomputed log-probs where the engine's numerics differ.
 
 Said by: DPPO, 2602.04879 (the trust region must use the engine's probabilities; variants that recompute log-probs
 collapse).
@@ -12,7 +12,7 @@ the anchor gains 0.05 or more and the interval excludes 0; refuted if the interv
 than 1 % is clipped.
 """
 
-from claims.runs import compare, drawn, judged, judged_by_clip, told
+from claims.runs import compare, draw_arms, judged, judged_by_clip, summarize
 
 KIND = "runs"
 ARMS = {
@@ -33,8 +33,8 @@ def verdict(result):
     return judged_by_clip(result, judged(result, "recomputed → anchored", smallest=0.05))
 
 
-effect = told
+effect = summarize
 
 
 def draw(result):
-    return drawn(result, "A sampler with weights of 4 bits: what to divide by")
+    return draw_arms(result, "An engine with weights of 4 bits: what to divide by")

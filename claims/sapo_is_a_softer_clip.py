@@ -11,8 +11,8 @@ than 10 % at r = 5; else refuted.
 
 import grpo
 from claims.court import axes, coefficients, decide
-from tools.plots import BLUE, GRAY, ORANGE
 from methods import sapo
+from tools.plots import BLUE, GRAY, ORANGE
 
 import torch
 

@@ -12,7 +12,7 @@ interval of the paired difference that excludes 0; refuted if the interval exclu
 """
 
 from claims.dynamic_sampling_pays import ARMS as CURVES
-from claims.runs import compare, drawn, judged, told
+from claims.runs import compare, draw_arms, judged, summarize
 
 import numpy as np
 from scipy.optimize import curve_fit
@@ -50,8 +50,8 @@ def verdict(result):
 
 
 def effect(result):
-    return told(result, "absolute error of the predicted end")
+    return summarize(result, "absolute error of the predicted end")
 
 
 def draw(result):
-    return drawn(result, "Half a curve predicts its end", metric="absolute error of the prediction")
+    return draw_arms(result, "Half a curve predicts its end", metric="absolute error of the prediction")

@@ -11,7 +11,7 @@ better of 8 and 32 and the 95 % interval of the paired difference excludes 0; re
 of 0.05; else within noise.
 """
 
-from claims.runs import compare, drawn, harmless, told
+from claims.runs import compare, draw_arms, judged_lossless, summarize
 
 KIND = "runs"
 ARMS = {
@@ -26,11 +26,11 @@ def compute(seeds):
 
 def verdict(result):
     against_best = min(result["differences"], key=result["differences"].get)
-    return harmless(result, against_best, smallest=0.05)
+    return judged_lossless(result, against_best, smallest=0.05)
 
 
-effect = told
+effect = summarize
 
 
 def draw(result):
-    return drawn(result, "64 responses a step, in groups of 2, 8 and 32")
+    return draw_arms(result, "64 responses a step, in groups of 2, 8 and 32")

@@ -6,16 +6,16 @@ Tested: dapo.py without dynamic sampling (one round of prompts) for 30 steps wit
 responses count as incorrect or are left out of the loss, each with and without the penalty over the last 8 tokens,
 about the paper's fraction of the limit.
 
-Rule: 95 % interval of the paired difference in held-out accuracy where truncated responses count as wrong. Reproduced
-if the penalty gains 0.03 or more and the interval excludes 0; refuted if the interval excludes a gain of 0.03. The same
-where they are left out, and response lengths in the last 5 steps, are reported.
+Rule: 95 % interval of the paired difference in held-out accuracy where truncated responses count as incorrect.
+Reproduced if the penalty gains 0.03 or more and the interval excludes 0; refuted if the interval excludes a gain of
+0.03. The same where they are left out, and response lengths in the last 5 steps, are reported.
 """
 
-from claims.runs import TIGHT, compare, drawn, judged, told
+from claims.runs import TIGHT, compare, draw_arms, judged, summarize
 
 KIND = "runs"
 ARMS = {
-    "wrong": f"dapo {TIGHT} --overlong-cache 0",
+    "incorrect": f"dapo {TIGHT} --overlong-cache 0",
     "penalty": f"dapo {TIGHT} --overlong-cache 8",
     "left out": f"dapo {TIGHT} --overlong-cache 0 --overlong-filter",
     "penalty, left out": f"dapo {TIGHT} --overlong-cache 8 --overlong-filter",
@@ -23,18 +23,18 @@ ARMS = {
 
 
 def compute(seeds):
-    pairs = [("wrong", "penalty"), ("left out", "penalty, left out")]
+    pairs = [("incorrect", "penalty"), ("left out", "penalty, left out")]
     return compare(ARMS, pairs, seeds, length=lambda t: t.mean("length", 5))
 
 
 def verdict(result):
-    return judged(result, "wrong → penalty", smallest=0.03)
+    return judged(result, "incorrect → penalty", smallest=0.03)
 
 
 def effect(result):
     lengths = ", ".join(f"{arm['length']:.0f}" for arm in result["arms"].values())
-    return f"{told(result)}; tokens per response at the end: {lengths}"
+    return f"{summarize(result)}; tokens per response at the end: {lengths}"
 
 
 def draw(result):
-    return drawn(result, "A limit of 40 tokens, with and without a penalty on the last 8")
+    return draw_arms(result, "A limit of 40 tokens, with and without a penalty on the last 8")

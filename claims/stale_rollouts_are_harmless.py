@@ -11,7 +11,7 @@ Rule: the claim is that nothing is lost. Refuted if the stale arm loses 0.05 of 
 interval of the paired difference excludes 0; reproduced if the interval excludes a loss of 0.05; else within noise.
 """
 
-from claims.runs import STALE, compare, drawn, harmless, told
+from claims.runs import STALE, compare, draw_arms, judged_lossless, summarize
 
 KIND = "runs"
 ARMS = {
@@ -25,11 +25,11 @@ def compute(seeds):
 
 
 def verdict(result):
-    return harmless(result, "fresh → 8 batches old", smallest=0.05)
+    return judged_lossless(result, "fresh → 8 batches old", smallest=0.05)
 
 
-effect = told
+effect = summarize
 
 
 def draw(result):
-    return drawn(result, "Rollouts 8 batches old, uncorrected, beside fresh ones")
+    return draw_arms(result, "Rollouts 8 batches old, uncorrected, beside fresh ones")

@@ -43,7 +43,7 @@ def effect(result):
 def draw(result):
     panel = axes(
         "GRPO: rare and near-certain prompts weigh more only in large groups",
-        "chance p that a response is right",
+        "chance p that a response is correct",
         "weight of ∇p, relative to p = 1/2",
         yscale="log",
     )

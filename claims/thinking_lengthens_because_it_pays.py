@@ -10,7 +10,7 @@ Rule: 95 % interval of the paired difference. Reproduced if true rewards make re
 5 tokens or more, with the interval above 0; refuted if the interval excludes 5 tokens.
 """
 
-from claims.runs import compare, drawn, judged, told
+from claims.runs import compare, draw_arms, judged, summarize
 
 KIND = "runs"
 ARMS = {"true rewards": "grpo", "shuffled": "grpo+shuffled"}
@@ -25,8 +25,8 @@ def verdict(result):
 
 
 def effect(result):
-    return told(result, "tokens per response", ".1f")
+    return summarize(result, "tokens per response", ".1f")
 
 
 def draw(result):
-    return drawn(result, "Response length, with true and with shuffled rewards", "tokens", "tokens per response")
+    return draw_arms(result, "Response length, with true and with shuffled rewards", "tokens", "tokens per response")

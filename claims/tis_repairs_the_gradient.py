@@ -1,4 +1,4 @@
-"""Truncated importance sampling repairs the gradient of a sampler that computes other probabilities than the learner.
+"""Truncated importance sampling repairs the gradient of an engine that computes other probabilities than the learner.
 
 Said by: Yao et al. (2025), whose weight min(π_learner / π_sampler, C) is one per token, and many write-ups. Against it:
 2512.23075 finds that a weight per token leaves a bias that only the weight of the whole response removes.
@@ -8,13 +8,14 @@ engine's logits are the learner's plus noise (standard deviation 0.3), in 20 dra
 all responses, with the loss and the weight of grpo.py; for a whole response the same weight function gets the sums of
 the log-probs. Bias: ‖E ĝ - ∇J‖ / ‖∇J‖.
 
-Rule: the share of the bias that the weight per token removes, with a 95 % interval over the draws. Reproduced if the
-share is at least a half, refuted if the interval excludes a half.
+Rule: the fraction of the bias that the weight per token removes, with a 95 % interval over the draws. Reproduced if the
+fraction is at least a half, refuted if the interval excludes a half.
 """
 
 import grpo
 from claims.court import axes, coefficients, judge, tree
 from tools.plots import BLUE, ORANGE
+from tools.scripts import call
 from tools.stats import interval
 
 import torch
@@ -52,7 +53,10 @@ def compute():
                 c = coefficients(grpo, logp, advantages, args, rollout_logp=rollout_logp)  # (N, T)
                 if whole:
                     old, rollout = logp.sum(1, keepdim=True), rollout_logp.sum(1, keepdim=True)
-                    c = c * grpo.tis_weight(old, rollout, torch.ones_like(old), grpo.Args(tis_cap=cap))
+                    c = c * call(
+                        grpo.tis_weight,
+                        old_logp=old, rollout_logp=rollout, mask=torch.ones_like(old), args=grpo.Args(tis_cap=cap),
+                    )  # fmt: skip
                 gradients = (c[..., None] * scores).sum(1)  # (N, D)
                 mean = (sampled[:, None] * gradients).sum(0)  # (D,)
                 bias[noise][arm].append(((mean - true).norm() / true.norm()).item())
@@ -72,13 +76,13 @@ def verdict(result):
 def effect(result):
     (token, half), (whole, whole_half) = (result["removed"][f"{unit}, C = 2"] for unit in ("token", "response"))
     removed = f"{token:.0%} ± {half:.0%} by weights of tokens, {whole:.0%} ± {whole_half:.0%} by weights of responses"
-    return f"share of the bias removed with C = 2: {removed}"
+    return f"fraction of the bias removed with C = 2: {removed}"
 
 
 def draw(result):
     panel = axes(
         "A weight per token leaves most of the bias, a weight per response little",
-        "noise on the sampler's logits (standard deviation)",
+        "noise on the engine's logits (standard deviation)",
         "bias of the expected gradient, relative",
     )
     colors = ("black", ORANGE, ORANGE, BLUE, BLUE)

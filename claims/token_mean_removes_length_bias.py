@@ -17,6 +17,7 @@ import dr_grpo
 import grpo
 from claims.court import axes, decide, outcomes
 from tools.plots import GREEN, ORANGE, RED
+from tools.scripts import call
 
 import numpy as np
 import torch
@@ -47,7 +48,8 @@ def bias(weight, G):
 
 def token_weight(script, tokens):
     """A token's weight in a minibatch of one response, by its number of tokens."""
-    return script.token_weights(torch.ones(1, tokens), script.Args(max_response_tokens=L))[0, 0].item()
+    args = script.Args(max_response_tokens=L)
+    return call(script.token_weights, mask=torch.ones(1, tokens), args=args)[0, 0].item()
 
 
 def token_mean(P, G):
@@ -88,7 +90,7 @@ def effect(result):
 
 def draw(result):
     title = "A mean over tokens leaves the less length bias the more responses it spans"
-    panel = axes(title, "responses averaged over", "share of GRPO's length bias", xscale="log", ylim=(0, 1.05))
+    panel = axes(title, "responses averaged over", "fraction of GRPO's length bias", xscale="log", ylim=(0, 1.05))
     group, batch = left(result), left(result, "token mean of P groups of 8")
     panel.axhline(1, color=RED, label="mean per response (GRPO)")
     panel.plot([int(G) for G in group], group.values(), "o-", color=ORANGE, label="token mean of one group of G")

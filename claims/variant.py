@@ -1,18 +1,19 @@
-"""A script with a part exchanged, for claims about what no flag changes.
+"""A script with one part replaced, for claims about what no flag changes.
 
     python -m claims.variant grpo+coin --steps 20                # every reward is a coin flip
     python -m claims.variant grpo+shuffled                       # each group's rewards in a random order
-    python -m claims.variant grpo+lenient=0.2                    # a wrong answer is accepted with chance 0.2
+    python -m claims.variant grpo+lenient=0.2                    # an incorrect answer is accepted with chance 0.2
     python -m claims.variant grpo+k1 --kl-beta 0.5               # the k1 estimate of the KL in the loss, not k3
     python -m claims.variant dppo+negative                       # the mask on negative advantages alone (or positive)
     python -m claims.variant dppo+random                         # on as many tokens as +negative would, at random
     python -m claims.variant grpo+dr_grpo.token_weights          # a function of another script
 
-Rewards are drawn after the script has seeded the step: the same in every arm that has the same seed. Masks at random
-have a generator of their own, the same for all seeds.
+Random rewards are sampled after the script has seeded the step: the same in every arm with the same seed. Random masks
+have their own generator, the same for all seeds.
 """
 
 import dataclasses
+import inspect
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -37,10 +38,14 @@ def with_mask(script: ModuleType, kind: str) -> Callable[..., tuple[Tensor, dict
     """DPPO's policy loss, masked only where the advantage is negative, only where it is positive, or at random."""
     original, generator = script.policy_loss, torch.Generator().manual_seed(0)
 
-    def policy_loss(logp, old_logp, rollout_logp, advantages, mask, args, *more):  # (B, T) tensors, as in the script
-        inputs = (logp, old_logp, rollout_logp, advantages, mask)
-        _, values = original(*inputs, args, *more)
-        free, _ = original(*inputs, dataclasses.replace(args, delta=1e6), *more)  # (B, T), nothing masked
+    def policy_loss(*inputs):  # as in the script
+        given = inspect.signature(original).bind(*inputs).arguments
+        advantages, args = given["advantages"], given["args"]  # (B, T)
+        mask = given.get("mask", advantages.new_ones(advantages.shape, dtype=torch.bool)) & (
+            given["logp"] != 0
+        )  # (B, T)
+        _, values = original(*inputs)
+        free, _ = original(**given | {"args": dataclasses.replace(args, delta=1e6)})  # (B, T), nothing masked
         masked = {side: values[side].bool() & mask for side in ("clip_pos", "clip_neg")}  # (B, T)
         if kind == "negative":
             masked["clip_pos"] = torch.zeros_like(mask)
@@ -60,7 +65,7 @@ def with_mask(script: ModuleType, kind: str) -> Callable[..., tuple[Tensor, dict
 
 
 def change(script: ModuleType, name: str) -> None:
-    """Exchange one part of a script."""
+    """Replace one part of a script."""
     kind, _, number = name.partition("=")
     other, _, function = name.rpartition(".")
     if kind in REWARDS:
@@ -73,7 +78,7 @@ def change(script: ModuleType, name: str) -> None:
     elif other and "=" not in name:
         setattr(script, function, getattr(load(other), function))
     else:
-        fail(f"{name} is no change of a script: {', '.join([*REWARDS, 'k1', *MASKS])} or SCRIPT.FUNCTION.")
+        fail(f"{name} is not a change of a script: name {', '.join([*REWARDS, 'k1', *MASKS])} or SCRIPT.FUNCTION.")
 
 
 def main(arguments: list[str]) -> Any:

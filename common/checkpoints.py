@@ -45,7 +45,7 @@ def save_checkpoint(
     partial = folder.with_name("checkpoint-partial")
     if rank() == 0:
         shutil.rmtree(partial, ignore_errors=True)
-    gather(None)  # none goes on before the old one is gone
+    gather(None)  # wait until the old one is gone
     try:
         if sharded and state is not None:
             import torch.distributed.checkpoint as dcp
@@ -68,11 +68,11 @@ def save_checkpoint(
         if rank() == 0:
             shutil.rmtree(partial, ignore_errors=True)
         raise
-    gather(None)  # it is there for all
+    gather(None)  # wait until it is there
 
 
 def write(partial: Path, model: Any, tokenizer: Any, weights: dict[str, Any], state: dict[str, Any] | None) -> None:
-    """The files of a checkpoint, with their checksums, on the disk for certain."""
+    """Write the files of a checkpoint with their checksums, and flush them to disk."""
     if weights:
         model.save_pretrained(partial, state_dict=weights, max_shard_size="1TB")  # one file
     else:
@@ -129,6 +129,6 @@ def load_parts(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> No
 
 
 def drop_old(run_dir: Path) -> None:
-    """Keep the newest checkpoints alone."""
+    """Delete all but the newest checkpoints."""
     for folder in checkpoints(run_dir)[:-KEPT] if rank() == 0 else ():
         shutil.rmtree(folder)

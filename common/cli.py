@@ -1,4 +1,4 @@
-"""One clear sentence for a person's mistake."""
+"""One clear sentence for a user's mistake."""
 
 import sys
 from typing import NoReturn
@@ -12,7 +12,7 @@ NO_MEMORY = ("not enough memory", "out of memory", "can't allocate", "cannot all
 def fail(message: str, code: int = 2) -> NoReturn:
     """Print `error: message` and end the program: exit code 2 for bad input, 1 for a failed run.
 
-    Of several processes only the first to fail says so.
+    Of several processes only the first to fail prints it.
     """
     if distributed.may_report():
         print(f"error: {message}", file=sys.stderr, flush=True)
@@ -20,7 +20,7 @@ def fail(message: str, code: int = 2) -> NoReturn:
 
 
 def first_line(error: BaseException) -> str:
-    """Kind and first line of an exception, for the end of a sentence."""
+    """Type and first line of an exception, for the end of a sentence."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"
 

@@ -290,7 +290,7 @@ def load_problems(
                 fail(f"{what}: raise --max-prompt-tokens.")
             print(f"note: {what}; they are left out.", flush=True)
         for part, all_of_part in zip(kept, problems, strict=True):
-            all_of_part.extend(replace(problem, dataset=name, share=weight / sum(weights)) for problem in part)
+            all_of_part.extend(replace(problem, dataset=name, weight=weight / sum(weights)) for problem in part)
     return problems
 
 
@@ -315,7 +315,7 @@ def problem_stream(problems: list[Problem], seed: int, start: int, count: int) -
         parts.setdefault(problem.dataset, []).append(problem)
     if len(parts) == 1:
         return sample_rows(problems, seed, start, count)
-    weights = [part[0].share for part in parts.values()]
+    weights = [part[0].weight for part in parts.values()]
     chosen = np.random.default_rng(seed).choice(len(parts), start + count, p=weights)  # the first ones never change
     streams = [
         iter(sample_rows(part, seed, int((chosen[:start] == i).sum()), int((chosen[start:] == i).sum())))

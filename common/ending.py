@@ -64,7 +64,7 @@ def resume_command(run: Any) -> str:
 
 
 def report_crash(run: Any, error: BaseException) -> None:
-    """One sentence where memory or disk ran out or somebody stopped the run; a defect keeps its traceback."""
+    """One sentence if memory or disk ran out or the run was stopped; a defect keeps its traceback."""
     sentence, code = None, 1
     if isinstance(error, KeyboardInterrupt):
         sentence, code = f"stopped. {resume_hint(run)}", 130

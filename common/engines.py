@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 INT4_GROUP = 128  # weights with one scale
+MAX_ROWS = 1024  # that the transformers engine samples at a time, which bounds the memory of keys and values
 Weights = Iterable[tuple[str, Tensor]]  # as from named_weights(model)
 
 
@@ -142,7 +143,7 @@ class Engine:
 
         Each prompt's own seed decides what is sampled, whatever else is in the batch.
         A response also ends with the token in which one of `args.stop` is complete. That token is kept whole, because
-        what is scored must be what was sampled, so the text may go on behind the stop string.
+        what is scored must be what was sampled, so the text may continue after the stop string.
         """
         raise NotImplementedError
 

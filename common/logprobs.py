@@ -21,8 +21,8 @@ def distribution(hidden: Tensor, head: torch.nn.Linear, temperature: float, fp32
     """Log-probs (N, V) of the next token from hidden states (N, D); the softmax is in fp32.
 
     Logits are divided by the sampling temperature: the policy is what is sampled. `fp32` also runs
-    the head itself in fp32, which brings sampler and learner closer where they compute in bf16. Its
-    weights are rounded to bf16 even then, as the sampler's are.
+    the head itself in fp32, which brings engine and learner closer where they compute in bf16. Its
+    weights are still rounded to bf16, as the engine's are.
     """
     if fp32:
         kind = hidden.device.type
@@ -60,11 +60,11 @@ def autocast(device: torch.device, args: Settings, cache: bool) -> torch.autocas
 
 
 def response_hidden(model: Any, batch: Batch, rows: Tensor, args: Settings) -> Tensor:
-    """What the model computed just before each response token of `rows`: (N, D), row by row."""
-    # A process without rows reads one token, to keep step with the others.
+    """Hidden states just before each response token of `rows`: (N, D), row by row."""
+    # A process without rows reads one token: all processes must make the same number of passes.
     tokens = batch.tokens[rows, : int(batch.lengths[rows].max())] if len(rows) else batch.tokens[:1, :1]  # (b, S)
     with autocast(tokens.device, args, cache=False):
-        # Padding stands on the right and attention is causal, so no token sees it: no mask is needed.
+        # Padding is on the right and attention is causal, so no token sees it: no attention mask is needed.
         hidden = model.base_model(input_ids=tokens, use_cache=False).last_hidden_state  # (b, S, D)
     row, t = batch.token_mask[rows].nonzero(as_tuple=True)  # (N,), (N,)
     before = batch.prompt_lengths[rows][row] + t - 1  # (N,) position in `tokens`
@@ -72,7 +72,7 @@ def response_hidden(model: Any, batch: Batch, rows: Tensor, args: Settings) -> T
 
 
 def target_logps(*inputs: Any) -> tuple[Tensor, Tensor]:
-    """What `compute_target_logps` computes, with the weights of a sharded model gathered for it."""
+    """`compute_target_logps`, with the weights of a sharded model gathered for it."""
     return forward(compute_target_logps, *inputs)
 
 

@@ -60,7 +60,7 @@ def whole_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 class Adapters:
-    """The adapters of a model, for a checkpoint: its weights hold them as a sum, which nothing could go on from."""
+    """The adapters of a model, for a checkpoint: its merged weights alone could not be resumed from."""
 
     def __init__(self, model: Any) -> None:
         self.model = model

@@ -88,6 +88,12 @@ def mismatch_metrics(old_logp: Tensor, rollout_logp: Tensor, mask: Tensor) -> di
     }
 
 
+def effective_sample_size(old_logp: Tensor, rollout_logp: Tensor, mask: Tensor) -> float:
+    """How few on-policy tokens would be as informative, as a fraction: (Σ ρ)² / (N Σ ρ²) (2509.19128, Eq. 6)."""
+    rho = torch.exp(old_logp - rollout_logp)[mask]  # (N,)
+    return (rho.sum() ** 2 / (len(rho) * (rho**2).sum())).item()
+
+
 def read_metrics(run_dir: Path) -> list[dict]:
     """What a run logged, one row per step; a line that a kill cut off is skipped."""
     rows: dict[int, dict] = {}

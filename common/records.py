@@ -1,4 +1,4 @@
-"""The records that pass between the parts: problems go in, rollouts come out."""
+"""The records that pass between the parts: problems and rollouts."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
@@ -31,7 +31,7 @@ class Problem:
     prompt: str
     prompt_ids: list[int]
     dataset: str = ""  # of several, a short name of the one that it comes from
-    share: float = 1.0  # of that data set in a rollout batch, on average
+    weight: float = 1.0  # mixing weight of that data set: its fraction of a rollout batch, on average
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Rollouts:
     tokens: list[list[int]] = field(default_factory=list)  # EOS included
     logps: list[list[float]] = field(default_factory=list)  # under the distribution that was sampled from
     truncated: list[bool] = field(default_factory=list)  # cut off at the length limit, without EOS
-    # Which tokens the engine sampled; the others were put there, by a tool for example, and their log-prob is 0.
+    # False for inserted tokens such as tool output, whose log-prob is 0.
     sampled: list[list[bool]] = field(default_factory=list)
     # Only where they were asked for: the K likeliest tokens at each position and their log-probs.
     top_ids: list[Tensor] = field(default_factory=list)  # each (|o|, K)
@@ -58,6 +58,22 @@ class Rollouts:
     def split(self, size: int) -> list["Rollouts"]:
         """Parts of `size` responses each."""
         return [self.select(range(start, start + size)) for start in range(0, len(self.tokens), size)]
+
+    def splice(self, cuts: dict[int, tuple[int, list[int]]], limit: int) -> "Rollouts":
+        """Some rows cut at their end, each with its tokens inserted behind; at most `limit` tokens in all."""
+        spliced = Rollouts()
+        for row, (end, inserted) in cuts.items():
+            tokens = (self.tokens[row][:end] + inserted)[:limit]
+            spliced.tokens.append(tokens)
+            spliced.logps.append(self.logps[row][:end] + [0.0] * (len(tokens) - end))
+            spliced.sampled.append(self.sampled[row][:end] + [False] * (len(tokens) - end))
+            spliced.truncated.append(True)
+        return spliced
+
+    def replace(self, rows: Iterable[int], others: "Rollouts") -> "Rollouts":
+        """The responses, with others in the place of some rows."""
+        source = {row: len(self.tokens) + number for number, row in enumerate(rows)}
+        return Rollouts.join([self, others]).select(source.get(row, row) for row in range(len(self.tokens)))
 
     @staticmethod
     def join(parts: Iterable["Rollouts"]) -> "Rollouts":

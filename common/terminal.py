@@ -1,4 +1,4 @@
-"""What a run shows: on the terminal while it goes on, and in files of samples to read afterwards."""
+"""What a run shows: lines on the terminal, and files of samples to read afterwards."""
 
 import os
 import re
@@ -16,7 +16,7 @@ SHOWN_SAMPLES = 4  # in each file
 
 
 def printable(text: str) -> str:
-    """Text with its control characters written out: what a model wrote must not steer a terminal."""
+    """Text with its control characters escaped, so that model output cannot control the terminal."""
     return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
 
 
@@ -28,12 +28,12 @@ def aligned(rows: list[list[str]]) -> str:
 
 
 def silence() -> None:
-    """Let what is still printed go nowhere."""
+    """Discard everything that is printed from now on."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Terminal:
-    """Lines above a progress bar. Where nobody reads any more, `on_close` is called and the rest is not shown."""
+    """Lines above a progress bar. Once stdout is closed, `on_close` is called and nothing more is shown."""
 
     def __init__(self, on_close: Callable[[], None]) -> None:
         self.on_close = on_close
@@ -91,7 +91,7 @@ class Terminal:
 
 
 def write_samples(path: Path, samples: list[Sample]) -> None:
-    """Prompts, responses and rewards as Markdown, in fences that nothing inside can close."""
+    """Prompts, responses and rewards as Markdown, in fences that their content cannot close."""
 
     def fenced(text: str) -> str:
         longest = max((len(run) for run in re.findall("`+", text)), default=0)

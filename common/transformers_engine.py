@@ -86,7 +86,7 @@ class TransformersEngine(Engine):
 
     @torch.inference_mode()
     def check_cache(self) -> None:
-        """End the program where the model does not go on from its keys and values as it reads a whole text."""
+        """End the program if the model computes something else from its keys and values than from the whole text."""
         tokens = torch.arange(2, 8, device=self.model.device)[None] % self.model.config.get_text_config().vocab_size
         cache = self.make_cache(6)
         try:
@@ -99,9 +99,7 @@ class TransformersEngine(Engine):
         else:
             reason = ""
         if difference > 0.05:
-            fail(
-                f"this model's cache is not keys and values for each layer, which --engine transformers needs{reason}."
-            )
+            fail(f"--engine transformers needs a model with a standard KV cache{reason}.")
 
     def make_cache(self, length: int) -> Cache:
         layers = self.model.config.get_text_config().num_hidden_layers
@@ -185,7 +183,7 @@ class TransformersEngine(Engine):
                 past_key_values=cache,
                 use_cache=True,
             ).last_hidden_state[:, -1]  # (b, D)
-            if t == 0:  # the prompt was read once; every response of its group goes on from there
+            if t == 0:  # the prompt was read once, and every response of its group continues from it
                 copies = torch.arange(P, device=device).repeat_interleave(n)  # (B,)
                 hidden, seen, position = hidden[copies], seen[copies], position[copies, -1:]
                 for layer in cache.layers:

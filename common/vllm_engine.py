@@ -44,10 +44,10 @@ def repack_cpu_head(model: Any) -> None:
 
 
 def check_memory(args: ModelSettings, model: Any, total: int) -> None:
-    """End the program where the engine's share of a GPU of `total` bytes leaves too little to the learner.
+    """End the program if the engine's fraction of a GPU of `total` bytes leaves too little to the learner.
 
-    The engine starts beside weights alone; it wakes beside moments too, those of a critic, the reference model, older
-    weights, and a teacher, which is counted as large as the learner.
+    When the engine starts, the learner holds only weights. When it wakes up, the learner also holds optimizer states,
+    those of a critic, the reference model, older weights, and a teacher, which is counted as large as the learner.
     """
     weights = sum(local(weight).nbytes for weight in model.parameters())
     moments = 2 * sum(local(weight).nbytes for weight in model.parameters() if weight.requires_grad)
@@ -153,7 +153,7 @@ class VLLMEngine(Engine):
                     if not in_flight.keep:
                         self.llm.reset_prefix_cache(reset_running_requests=True)
                 outputs += [output for output in self.llm.llm_engine.step() if output.finished]
-        except KeyboardInterrupt:  # a chat goes on with the next question
+        except KeyboardInterrupt:  # a chat continues with the next question
             self.llm.llm_engine.abort_request(requests, internal=True)
             raise
         rollouts = Rollouts()

@@ -14,13 +14,10 @@ The embedded model guesses products, or calls. Only correct answers are rewarded
     python methods/calculator.py
 """
 
-import re
-from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from common.batch import collate, micro_batches, minibatches
-from common.cli import fail
 from common.data import load_problems, sample_problems
 from common.engines import Engine, make_engine, prompt_seeds
 from common.help import parse_args
@@ -30,7 +27,7 @@ from common.records import Rollouts
 from common.run import Run
 from common.settings import Count, CountOrZero, Fraction, GroupSize, NonNegative, Positive, Rate, Settings
 from common.verification import Verifier
-from worlds.countdown.problems import read
+from worlds.products.calculator import check_call, find_call
 
 import torch
 from torch import Tensor
@@ -87,24 +84,6 @@ class Args(Settings):
     """k: the engine samples with the weights of k rollout batches ago, as in asynchronous training."""
 
 
-def calculate(expression: str) -> str:
-    """The exact value of an expression of integers with + - * /, possibly a fraction, or "error"."""
-    value = read(expression)[0] if len(expression) <= 50 else None  # parsed, never executed
-    return "error" if value is None else str(value)
-
-
-def answer_call(tokens: list[int], start: int, tokenizer: Any, args: Args) -> tuple[int, list[int]] | None:
-    """Where the first call after token `start` ends, and the tokens of its result; None if there is no call."""
-
-    def called(end: int) -> re.Match | None:
-        return re.search(args.call, tokenizer.decode(tokens[start:end]))
-
-    if not called(len(tokens)):
-        return None
-    end = bisect_left(range(len(tokens)), True, lo=start, key=lambda end: called(end) is not None)
-    return end, tokenizer(calculate(called(end)[1]), add_special_tokens=False)["input_ids"]
-
-
 class CallingEngine(Engine):
     """An engine whose responses continue after the result of each call; what it had sampled there is dropped."""
 
@@ -121,44 +100,24 @@ class CallingEngine(Engine):
         count, limit, self.calls = len(rollouts.tokens), limits[0], 0.0
         turns = dict.fromkeys(range(count), 0)  # where the last turn begins, of each response that may call
         for turn in range(1, self.args.max_calls + 1):
-            begun, called = Rollouts(), []
-            for row, start in turns.items():
-                if answer := answer_call(rollouts.tokens[row], start, self.tokenizer, self.args):
-                    end, result = answer
-                    begun.tokens.append((rollouts.tokens[row][:end] + result)[:limit])
-                    inserted = len(begun.tokens[-1]) - end
-                    begun.logps.append(rollouts.logps[row][:end] + [0.0] * inserted)
-                    begun.sampled.append(rollouts.sampled[row][:end] + [False] * inserted)
-                    begun.truncated.append(True)
-                    called.append(row)
-            self.calls += len(called) / count
-            turns = {row: len(tokens) for row, tokens in zip(called, begun.tokens, strict=True)}
-            rollouts = replace_rows(rollouts, called, begun)
-            turns = {row: start for row, start in turns.items() if start < limit}  # the others have no room left
-            if not turns:
+            found = {
+                row: find_call(rollouts.tokens[row], start, self.tokenizer, self.args.call)
+                for row, start in turns.items()
+            }
+            calls = {row: call for row, call in found.items() if call}
+            self.calls += len(calls) / count
+            begun = rollouts.splice(calls, limit)
+            rollouts = rollouts.replace(calls, begun)
+            turns = {row: len(ids) for row, ids in zip(calls, begun.tokens, strict=True) if len(ids) < limit}
+            if not turns:  # no calls, or no room left after their results
                 break
             prompts = [prompt_ids[row // n] for row in turns]
             # Each response has seeds of its own, which neither the rest of the batch nor other turns change.
             own = [prompt_seeds(1, seeds[row // n], row % n, turn)[0] for row in turns]
-            ended = self.engine.extend(prompts, rollouts.select(turns), limit, temperature, own)
-            rollouts = replace_rows(rollouts, list(turns), ended)
+            rollouts = rollouts.replace(
+                turns, self.engine.extend(prompts, rollouts.select(turns), limit, temperature, own)
+            )
         return rollouts
-
-
-def replace_rows(rollouts: Rollouts, rows: list[int], others: Rollouts) -> Rollouts:
-    """The responses, with others in the place of some rows."""
-    source = {row: len(rollouts.tokens) + number for number, row in enumerate(rows)}
-    return Rollouts.join([rollouts, others]).select(source.get(row, row) for row in range(len(rollouts.tokens)))
-
-
-def check_call(args: Args) -> None:
-    """End the program if --call is not a regular expression with one group."""
-    try:
-        groups = re.compile(args.call).groups
-    except re.error as error:
-        fail(f"--call {args.call} is not a valid regular expression: {error}.")
-    if groups != 1:
-        fail(f"--call {args.call} has {groups} groups in parentheses: it needs one, for the expression to compute.")
 
 
 def compute_advantages(rewards: Tensor, args: Args) -> Tensor:
@@ -206,7 +165,7 @@ def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
 
 def main(args: Args) -> None:
     with Run(args, __file__) as run:  # the run's folder, log and checkpoints; Ctrl-C and --resume
-        check_call(run.args)  # Calculator
+        check_call(run.args.call)  # Calculator
         args, P, G = run.args, run.args.prompts_per_step, run.args.responses_per_prompt
         model, tokenizer = load_model(args)
         train, held_out = load_problems(args, model, tokenizer)

@@ -3,11 +3,11 @@
     L(θ) = -E_(x, w, l) log σ(m),   m = β (log π_θ(w|x) / π_old(w|x) - log π_θ(l|x) / π_old(l|x))
     w: the data set's solution        l ~ π_old(·|x): the policy's own response, correct or not
 
-Differs from its parent reinforce.py:
+Differs from its parent dpo.py:
 - no rewards: the data set's solution is preferred to each of the policy's own responses, as G - 1 pairs. When
   the policy writes as the data set does, no pair teaches anything;
-- the loss is DPO's (methods/dpo.py), but the reference is the policy before the batch, which also sampled l
-  (where --staleness is 0). One iteration of SPIN is one rollout batch here (paper: two passes over 50,000 prompts).
+- the reference is the policy before the batch, the opponent, which also sampled l (where --staleness is 0). One
+  iteration of SPIN is one rollout batch here (paper: two passes over 50,000 prompts).
 
     python methods/spin.py
 """
@@ -69,14 +69,16 @@ class Args(Settings):
     """k: the engine samples with the weights of k rollout batches ago, as in asynchronous training."""
 
 
-def compute_advantages(scores: Tensor, args: Args) -> tuple[Tensor, Tensor]:
-    """Log-ratios to the opponent (P, G), the solution's first, in; (P, G) advantages and the loss out.
+def compute_advantages(scores: Tensor, rewards: Tensor, args: Args) -> tuple[Tensor, Tensor]:
+    """Log-ratios of the responses to the reference and rewards, (P, G) each, in; (P, G) advantages and the loss out.
 
-    An advantage is minus the slope of the loss in the log-prob of its response (2401.01335, Eq. 4.7).
+    An advantage is minus the slope of the loss in the log-prob of its response (2305.18290, Eq. 7 and Sec. 4).
     """
-    margin = args.kl_beta * (scores[:, :1] - scores[:, 1:])  # (P, G - 1)
-    pull = args.kl_beta * torch.sigmoid(-margin) / margin.numel()  # (P, G - 1)
-    return torch.cat([pull.sum(1, keepdim=True), -pull], dim=1), -F.logsigmoid(margin).mean()
+    is_pair = rewards[:, :, None] > rewards[:, None, :]  # (P, G, G), of the better and the worse response
+    margin = args.kl_beta * (scores[:, :, None] - scores[:, None, :])  # (P, G, G)
+    pairs = is_pair.sum().clamp(min=1)
+    pull = args.kl_beta * torch.sigmoid(-margin) * is_pair / pairs  # (P, G, G)
+    return pull.sum(2) - pull.sum(1), -(F.logsigmoid(margin) * is_pair).sum() / pairs
 
 
 def token_weights(mask: Tensor) -> Tensor:
@@ -152,7 +154,7 @@ def main(args: Args) -> None:
                 # SPIN: both responses of a pair under the weights before this update.
                 now = batch_logps(model, batch, args, minibatch)[0]  # (B, T), 0 in other rows
                 scores = ((now - ref_logp) * mask).sum(1)[minibatch].view(-1, G)  # (p, G)
-                pulls, dpo_loss = compute_advantages(scores, args)  # (p, G), ()
+                pulls, dpo_loss = compute_advantages(scores, is_solution.float()[minibatch].view(-1, G), args)
                 advantages = torch.zeros_like(old_logp)  # (B, T)
                 advantages[minibatch] = pulls.view(-1, 1).expand(-1, mask.shape[1])
                 for rows, w in micro_batches(minibatch, weights, batch, args):  # (m,), (m, T)

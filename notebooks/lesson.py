@@ -42,7 +42,7 @@ plt.rcParams |= {"figure.dpi": 75, "axes.grid": True, "grid.alpha": 0.3, "axes.t
 
 def style(method: str, **more: Any) -> dict[str, Any]:
     """The plot style of a method, the same in every picture of this repository."""
-    color, line = method_style(method)
+    color, line, _ = method_style(method)
     return {"color": color, "linestyle": line, "label": f"{method}.py"} | more
 
 

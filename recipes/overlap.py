@@ -1,8 +1,11 @@
 """A generator in a process of its own: it makes rollout batches while the learner trains on earlier ones.
 
-Nothing is left to a race. Each batch is sampled with the weights that a schedule names, by number, and the generator
-waits for those that are not there yet: it is never farther ahead than the schedule allows, and what it samples does not
-depend on how fast either process is. The weights lie in shared memory, a ring of the last k + 1 versions.
+The schedule is deterministic. It names by number the weights that each batch is sampled with, and the generator waits
+for those that do not exist yet, so what it samples does not depend on how fast either process is. On CPUs every run is
+the same, and differs from a run without --overlap only by rounding, which depends on the number of threads; on GPUs
+rounding may differ in every run. The weights lie in shared memory, a ring of the last k + 1 versions.
+
+In the log, seconds/overlap is the time gained, negative: seconds of generation for which the learner did not wait.
 """
 
 import os
@@ -21,12 +24,14 @@ from pathlib import Path
 from typing import Any
 
 from common.cli import fail
+from common.clock import clock, stopwatch
 from common.distributed import world_size
+from common.ending import SIGNALS, resume_hint
 from common.engines import Weights, make_engine
 from common.lora import named_weights
 from common.models import load_model
 from common.records import Problem, Rollouts
-from common.run import SIGNALS, Run
+from common.run import Run
 
 import torch
 import torch.multiprocessing
@@ -186,6 +191,15 @@ class Generator:
         with suppress(OSError):  # it has ended, as `receive` will find
             self.connection.send(step)
 
+    def batch(
+        self, engine: Any, train: list[Problem], versions: Sequence[Weights], step: int, args: Any
+    ) -> tuple[list[Problem], Rollouts]:
+        """What `sample` gives, from the other process."""
+        with clock("sync"):
+            self.publish(step, versions)
+        with clock("generate"):
+            return self.receive(step)
+
     def receive(self, step: int) -> tuple[list[Problem], Rollouts]:
         """The batch of a step. Where the generator has ended, the run ends too, with the steps before saved.
 
@@ -205,13 +219,13 @@ class Generator:
                 raise result
             fail(
                 f"step {step}: the generator's process has ended with exit code {self.process.exitcode}, perhaps for "
-                f"lack of memory. {self.run.resume_hint()}",
+                f"lack of memory. {resume_hint(self.run)}",
                 code=1,
             )
         problems, rollouts, seconds = result
         overlap = time.perf_counter() - start - seconds
-        self.run.seconds["generate"] -= overlap
-        self.run.seconds["overlap"] = overlap
+        stopwatch.seconds["generate"] -= overlap
+        stopwatch.seconds["overlap"] = overlap
         return problems, rollouts
 
     def close(self) -> None:

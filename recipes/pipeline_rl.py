@@ -7,11 +7,9 @@
     w_it:  token-tis       min(ρ_it, C)        icepop         1[α ≤ ρ_it ≤ C] ρ_it
            sequence-tis    min(ρ_i, C)         sequence-mask  1[ρ_i ≤ C] ρ_i
            geometric-mask  1[low ≤ ρ_i^(1/|o_i|) ≤ high]
-           deepseek        1[A_i ≥ 0 or 1/|o_i| Σ_t log(μ/π_θ) ≤ δ]
 
-A generator that never waits has older weights than the learner, and gets new ones in the middle of a response. Here
-that follows a deterministic schedule, so a run can be repeated and resumed to the bit. Without the four components it
-is grpo.py without TIS, to the bit; with --correction token-tis and the same cap it is grpo.py.
+Generation never waits: it has older weights than the learner, and gets new ones in the middle of a response. Here that
+follows a deterministic schedule, so a run can be repeated and resumed to the bit.
 
 | component | from | without it |
 |---|---|---|
@@ -20,20 +18,13 @@ is grpo.py without TIS, to the bit; with --correction token-tis and the same cap
 | keys and values of the old weights are kept | PipelineRL | --kv recompute |
 | a correction for off-policy tokens | PipelineRL, Eq. 5 | --correction none |
 
-Differs from its parent grpo.py:
+Differs from its parent grpo.py (without the four components it is grpo.py --tis-cap 0, to the bit):
 - a response begins with the weights of k rollout batches ago and gets newer ones every n tokens, up to the learner's,
   like a generator that never stops, where training on a rollout batch takes as long as n tokens;
-- each log-prob is that of the weights that sampled its token, so ρ is right for any mixture of weights, even where
-  keys and values are kept and no single policy was sampled from. AReaL recomputes them;
+- each log-prob is that of the weights that sampled its token, so ρ is right for any mixture of weights;
 - the corrections: token-tis is PipelineRL's, and with --tis-cap 1e6 AReaL's decoupled PPO (Eq. 5), which has no cap;
-  icepop is Ring-1T's (2510.18855, Eq. 2); sequence-tis, sequence-mask and geometric-mask are those of "When Speed Kills
-  Stability" (2025); deepseek is DeepSeek-V3.2's (2512.02556, Eq. 9), recomputed in each update. The KL is never masked.
+  icepop is Ring-1T's (2510.18855, Eq. 2); the others are those of "When Speed Kills Stability" (2025).
 PipelineRL makes one update per batch (--num-minibatches 1, and r is 1) and has R - mean R as the advantage.
-
---overlap generates in a separate process beside training, on a second GPU or on half of the cores. It uses the same
-weights for the same tokens, and waits for them. So on CPUs every run is the same, and differs from a run without it
-only by rounding, which depends on the number of threads; on GPUs rounding may differ in every run. In the log,
-seconds/overlap is the time gained, negative: seconds of generation for which the learner did not wait.
 
     python recipes/pipeline_rl.py
 """
@@ -43,11 +34,12 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from common.batch import collate, micro_batches, minibatches
-from common.cli import fail, flag
+from common.cli import fail
 from common.data import load_problems, sample_problems
 from common.engines import Engine, InFlight, Weights, make_engine
 from common.help import parse_args
 from common.logprobs import batch_logps, token_logps
+from common.metrics import effective_sample_size
 from common.models import load_model
 from common.records import Problem, Rollouts
 from common.run import Run
@@ -71,9 +63,7 @@ class Args(Settings):
     """With new weights, keep the keys and values of the old ones, or read prompt and response again."""
     overlap: bool = False
     """Generate in a separate process while the learner trains, on a second GPU or on half of the CPU's cores."""
-    correction: Literal[
-        "none", "token-tis", "sequence-tis", "icepop", "sequence-mask", "geometric-mask", "deepseek"
-    ] = "token-tis"
+    correction: Literal["none", "token-tis", "sequence-tis", "icepop", "sequence-mask", "geometric-mask"] = "token-tis"
     """Weights or masks for tokens and responses whose probability under π_old differs from the rollout policy's."""
     icepop_low: Fraction = 0.5
     """α: icepop leaves out tokens with a smaller ρ, and with a larger one than --tis-cap. Ring-1T 0.5 and 5."""
@@ -81,8 +71,6 @@ class Args(Settings):
     """geometric-mask leaves out responses with a smaller ρ per token. Where k is 0, verl's example is 0.999."""
     geometric_high: Annotated[float, Interval(ge=1, le=1e6)] = 1.1
     """geometric-mask leaves out responses with a larger ρ per token. Where k is 0, verl's example is 1.001."""
-    deepseek_delta: NonNegative = 0.5
-    """δ: deepseek leaves out incorrect responses farther from π_θ, in nats per token. TRL 0.5; not in the paper."""
     clip_eps: Positive = 0.2
     """ε: clipping zeroes the gradient once the ratio leaves 1 ± ε. Usual 0.2."""
     ddof: Literal[0, 1] = 1
@@ -134,9 +122,7 @@ def token_weights(mask: Tensor) -> Tensor:
     return mask / (len(mask) * mask.sum(1, keepdim=True))
 
 
-def policy_loss(
-    logp: Tensor, old_logp: Tensor, rollout_logp: Tensor, advantages: Tensor, mask: Tensor, args: Args
-) -> tuple[Tensor, dict[str, Tensor]]:
+def policy_loss(logp: Tensor, old_logp: Tensor, advantages: Tensor, args: Args) -> tuple[Tensor, dict[str, Tensor]]:
     """Per-token loss and metrics; everything is (B, T), and only `logp` carries a gradient.
 
     On-policy, every ratio is 1 and each group's advantages sum to 0, so the loss is 0, but its gradient is not.
@@ -145,12 +131,8 @@ def policy_loss(
     clipped_ratio = ratio.clamp(1 - args.clip_eps, 1 + args.clip_eps)  # (B, T)
     # The minimum makes the clip one-sided: a ratio that moved the wrong way always keeps its gradient.
     loss = -torch.min(ratio * advantages, clipped_ratio * advantages)  # (B, T)
-    # DeepSeek-V3.2, Eq. 9: leave out incorrect responses that the policy has moved away from since they were sampled.
-    distance = ((rollout_logp - logp.detach()) * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)  # (B, 1)
-    left_out = (advantages < 0) & (distance > args.deepseek_delta) & (args.correction == "deepseek")  # (B, T)
-    return loss.masked_fill(left_out, 0.0), {
+    return loss, {
         "ratio": ratio,
-        "deepseek_masked": left_out.float(),
         "clip_pos": ((advantages > 0) & (ratio > 1 + args.clip_eps)).float(),
         "clip_neg": ((advantages < 0) & (ratio < 1 - args.clip_eps)).float(),
     }
@@ -164,18 +146,12 @@ def tis_weight(old_logp: Tensor, rollout_logp: Tensor, mask: Tensor, args: Args)
         mean = torch.exp(log_whole / mask.sum(1, keepdim=True))  # (B, T)
         return ((args.geometric_low <= mean) & (mean <= args.geometric_high)).to(mean.dtype)
     rho = torch.exp(log_whole if args.correction.startswith("sequence") else log_rho)  # (B, T)
-    if args.correction in ("none", "deepseek") or args.tis_cap == 0:
+    if args.correction == "none" or args.tis_cap == 0:
         return torch.ones_like(rho)
     if args.correction.endswith("tis"):
         return rho.clamp(max=args.tis_cap)
     low = args.icepop_low if args.correction == "icepop" else 0.0
     return rho.where((low <= rho) & (rho <= args.tis_cap), 0.0)
-
-
-def effective_sample_size(old_logp: Tensor, rollout_logp: Tensor, mask: Tensor) -> float:
-    """How few on-policy tokens would be as informative, as a fraction: (Σ ρ)² / (N Σ ρ²) (PipelineRL, Eq. 6)."""
-    rho = torch.exp(old_logp - rollout_logp)[mask]  # (N,)
-    return (rho.sum() ** 2 / (len(rho) * (rho**2).sum())).item()
 
 
 def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
@@ -197,9 +173,8 @@ def sample(
 
 
 def main(args: Args) -> None:
-    for name in ("in_flight_every", "overlap"):
-        if getattr(args, name) and args.staleness == 0:
-            fail(f"{flag(name)} needs --staleness 1 or more: with 0 each batch waits for the newest weights.")
+    if args.staleness == 0 and (args.in_flight_every or args.overlap):
+        fail("--staleness 0 has no older weights: set --in-flight-every 0, and leave out --overlap.")
     if args.overlap:
         Generator.check()
     with Run(args, __file__) as run:  # the run's folder, log and checkpoints; Ctrl-C and --resume
@@ -215,12 +190,8 @@ def main(args: Args) -> None:
         # Before each step: seed and learning rate. After it: log, checkpoint, evaluation.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
             # Sample G responses to each of P prompts, and verify their answers.
-            versions = engine.history.versions(model)  # PipelineRL: of k batches ago to the newest
-            if generator:  # PipelineRL
-                generator.publish(step, versions)
-                problems, rollouts = generator.receive(step)
-            else:
-                problems, rollouts = sample(engine, train, versions, step, args)
+            versions = engine.history.versions(model)  # PipelineRL: weights of k batches ago to the newest
+            problems, rollouts = (generator.batch if generator else sample)(engine, train, versions, step, args)
             engine.history.record(model)  # PipelineRL
             rewards = verifier(problems, rollouts)  # (P, G)
             engine.sleep()  # frees its memory for the learner
@@ -234,17 +205,14 @@ def main(args: Args) -> None:
             advantages = compute_advantages(rewards, args).view(-1, 1).expand(mask.shape)  # (B, T)
             tis = tis_weight(learner_logp, rollout_logp, mask, args)  # (B, T)
             run.log_rollouts(rewards, rollouts, learner_logp, rollout_logp, mask)
-            values = {"entropy": entropy, "tis_weight": tis, "tis_masked": tis == 0}  # (B, T) each, PipelineRL
-            run.log_tokens(values, token_weights(mask), mask)
+            run.log_tokens({"entropy": entropy, "tis_weight": tis, "tis_masked": tis == 0}, token_weights(mask), mask)
             run.log(ess=effective_sample_size(learner_logp, rollout_logp, mask))  # PipelineRL
 
             for minibatch in minibatches(P, G, args):  # (b,) rows of whole groups
                 weights = token_weights(mask[minibatch])  # (b, T)
                 for rows, w in micro_batches(minibatch, weights, batch, args):  # (m,), (m, T)
                     logp = token_logps(model, batch, rows, args)  # (m, T)
-                    loss, values = policy_loss(
-                        logp, old_logp[rows], rollout_logp[rows], advantages[rows], mask[rows], args
-                    )  # (m, T)
+                    loss, values = policy_loss(logp, old_logp[rows], advantages[rows], args)  # (m, T)
                     loss = tis[rows] * loss
                     if reference:  # GRPO adds the KL to the loss
                         values["kl"] = kl_penalty(logp, ref_logp[rows])  # (m, T)

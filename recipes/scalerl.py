@@ -145,19 +145,14 @@ def interrupt(
     """B responses to P problems in; out, those that think too long continue from where they were told to answer."""
     first, last = (int(fraction * args.max_response_tokens) for fraction in (args.interrupt_from, args.interrupt_to))
     budgets = [random.randint(first, last) for _ in rollouts.tokens]
-    cut = {
-        row: budget
+    cuts = {
+        row: (budget, inserted)
         for row, (tokens, budget) in enumerate(zip(rollouts.tokens, budgets, strict=True))
         if len(tokens) > budget and args.thinking_end not in tokenizer.decode(tokens[:budget])
     }
-    begun = Rollouts(
-        [rollouts.tokens[row][:budget] + inserted for row, budget in cut.items()],
-        [rollouts.logps[row][:budget] + [0.0] * len(inserted) for row, budget in cut.items()],
-        sampled=[rollouts.sampled[row][:budget] + [False] * len(inserted) for row, budget in cut.items()],
-    )
-    ended = engine.continue_responses([problems[row // args.responses_per_prompt] for row in cut], begun, step, 1)
-    source = {row: len(budgets) + number for number, row in enumerate(cut)}  # of what replaces a row
-    return Rollouts.join([rollouts, ended]).select(source.get(row, row) for row in range(len(budgets)))
+    begun = rollouts.splice(cuts, args.max_response_tokens)
+    problems = [problems[row // args.responses_per_prompt] for row in cuts]
+    return rollouts.replace(cuts, engine.continue_responses(problems, begun, step, 1))
 
 
 def compute_advantages(rewards: Tensor, args: Args) -> Tensor:

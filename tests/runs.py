@@ -28,13 +28,14 @@ def run(name, folder, **settings):
     return results(folder)
 
 
-def results(folder):
+def results(folder, name="checkpoint-*"):
     """Weights of the last checkpoint and rows of the log; every logged name must be explained in docs/runs.md."""
-    last, rows = sorted(folder.glob("checkpoint-*"))[-1], read_metrics(folder)
+    last, rows = sorted(folder.glob(name))[-1], read_metrics(folder)
     explained = set(re.findall(r"`([\w/]+)`", (ROOT / "docs/runs.md").read_text())) | {"eval/pass@k"}
     logged = {re.sub(r"pass@\d+", "pass@k", key) for row in rows for key in row}
     assert not logged - explained, f"docs/runs.md does not explain these metrics: {sorted(logged - explained)}"
-    return load_file(last / "model.safetensors"), rows
+    # Copies: what is loaded is mapped from the file, which a test may damage.
+    return {name: weight.clone() for name, weight in load_file(last / "model.safetensors").items()}, rows
 
 
 def base_weights():

@@ -1,10 +1,10 @@
-"""Try a model by hand: a question typed, the response as it is sampled.
+"""Chat: type a question, and see the response while it is sampled.
 
     python -m tools.chat --model X
 
-A question is put to the model as in training: with its chat template and the default instruction, or --prompt. With
---conversation what is typed goes to a chat model as it is, and it reads all that was said before. Ctrl-C stops a
-response, Ctrl-D ends.
+The model gets a question as in training: with its chat template and the default instruction, or with --prompt. With
+--conversation a chat model gets the typed text unchanged, after the conversation so far. Ctrl-C stops a response,
+Ctrl-D ends the chat.
 """
 
 from collections.abc import Callable
@@ -15,15 +15,15 @@ from typing import Any
 from common.cli import fail, lacks_memory
 from common.data import make_prompt
 from common.distributed import world_size
-from common.engines import Engine, continue_responses, make_engine, prompt_seeds
+from common.engines import Engine, make_engine, prompt_seeds
 from common.help import parse_args
 from common.models import context_length, load_model
 from common.records import Problem, Rollouts
 from common.settings import Count, ModelSettings, NonNegative, Seed
 from common.terminal import printable
 
-PIECE = 16  # tokens that are generated before they are shown
-LONGEST = 8192  # tokens of prompt and response, or twice the longest response: what vLLM reserves memory for
+PIECE = 16  # tokens shown at a time
+LONGEST = 8192  # tokens of prompt and response that vLLM reserves memory for, or twice the longest response if more
 
 
 @dataclass(kw_only=True)
@@ -35,18 +35,18 @@ class Args(ModelSettings):
     temperature: NonNegative = 1.0
     """Sampling temperature; 0 is greedy."""
     seed: Seed = 0
-    """Seed of the responses: the same questions get the same ones again."""
+    """Seed of the responses: the same questions get the same responses."""
 
 
 def respond(
     engine: Engine, tokenizer: Any, prompt_ids: list[int], limit: int, key: tuple[int, ...], args: Args
 ) -> tuple[str, bool]:
-    """Show a response piece by piece; its text, and whether it was cut off at `limit` tokens. Ctrl-C ends it early."""
+    """Show a response piece by piece; its text, and whether it was cut off at `limit` tokens. Ctrl-C stops it."""
     response, text, shown, cut = Rollouts([[]], [[]], [True], [[]]), "", 0, True
     try:
         for end in range(PIECE, limit + PIECE, PIECE):
             seeds = prompt_seeds(1, *key, end)  # other random numbers in each piece
-            response = continue_responses(engine, [prompt_ids], response, min(end, limit), args.temperature, seeds)
+            response = engine.extend([prompt_ids], response, min(end, limit), args.temperature, seeds)
             text = tokenizer.decode(response.tokens[0], skip_special_tokens=True)
             # The engine sees a stop string within a piece only.
             stop = min((text.index(words) + len(words) for words in args.stop if words in text), default=None)
@@ -67,10 +67,10 @@ def chat(args: Args, read: Callable[[str], str] = input) -> None:
     """Answer questions until there are no more."""
     with ExitStack() as stack:
         model, tokenizer = load_model(args)
-        model.requires_grad_(False)  # no optimizer will take memory for it
+        model.requires_grad_(False)  # so no gradients take memory
         if args.conversation and tokenizer.chat_template is None:
             fail("--conversation is for chat models, and this model's tokenizer has no chat template: leave it out.")
-        make_prompt("", args.prompt, tokenizer, args.system_prompt)  # mistakes show before the first question
+        make_prompt("", args.prompt, tokenizer, args.system_prompt)  # fails early on an invalid prompt
         context = min(context_length(model), max(LONGEST, 2 * args.max_response_tokens))
         args.max_response_tokens = min(args.max_response_tokens, context - 1)
         vocabulary = model.get_input_embeddings().num_embeddings
@@ -108,17 +108,17 @@ def chat(args: Args, read: Callable[[str], str] = input) -> None:
 
 def main(args: Args) -> None:
     if world_size() > 1:
-        fail("a chat is for one process: leave out torchrun.")
+        fail("a chat runs in one process: leave out torchrun.")
     try:
         chat(args.checked())
     except KeyboardInterrupt:
         fail("stopped.", 130)
     except BrokenPipeError:
-        fail("nobody reads the output any more.", 1)
+        fail("stdout was closed.", 1)
     except Exception as error:
         if not lacks_memory(error):
             raise
-        fail("not enough memory: a lower --max-response-tokens helps, with vLLM --gpu-memory-utilization.", 1)
+        fail("not enough memory: lower --max-response-tokens, or with vLLM --gpu-memory-utilization.", 1)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Scripts side by side: what one method changes in another.
+"""Compare scripts: what one method changes in another.
 
 python -m tools.compare                  # the family tree, with the lines of code that differ
 python -m tools.compare grpo dapo        # both formulas, then the lines that differ, in two columns
-python -m tools.compare --sync grpo      # carry what changed in grpo.py since the last commit into all other scripts
+python -m tools.compare --sync grpo      # apply the uncommitted changes of grpo.py to all other scripts
 """
 
 import ast
@@ -39,7 +39,7 @@ def code(name: str) -> list[str]:
 
 
 def count(a: str, b: str) -> int:
-    """Lines of code that one script adds to the other and takes from it."""
+    """The number of lines of code that differ between two scripts."""
     changes = difflib.SequenceMatcher(None, code(a), code(b), autojunk=False).get_opcodes()
     return sum(i2 - i1 + j2 - j1 for tag, i1, i2, j1, j2 in changes if tag != "equal")
 
@@ -48,7 +48,7 @@ def family_tree(name: str = "reinforce", depth: int = 0) -> str:
     """One line per script: its place, and how many lines of code differ from its parent."""
     above, path = parents()[name], script_path(name).relative_to(ROOT)
     note = f"{count(above, name)} lines from {above}.py" if above else "the root"
-    lines = [f"{'    ' * depth}{path}".ljust(36) + note]
+    lines = [f"{'    ' * depth}{path}".ljust(44) + note]
     lines += [family_tree(child, depth + 1) for child, up in parents().items() if up == name]
     return "\n".join(lines)
 
@@ -70,7 +70,7 @@ def marked(mine: str, other: str) -> str:
 
 
 def wrapped(line: str, width: int) -> list[str]:
-    """A line in pieces of at most `width` visible characters; marks take no room where they are colors."""
+    """A line in pieces of at most `width` visible characters; color marks take no room."""
     invisible = MARKS if MARKS[0].startswith("\033") else ()
     pieces, piece, room = [], "", width
     for part in re.findall("|".join(map(re.escape, [*MARKS])) + "|.", line):
@@ -105,13 +105,13 @@ def print_side_by_side(a: str, b: str) -> None:
 
 
 def sync(name: str) -> None:
-    """Merge the uncommitted change of one script into all others; where a line is the other's own, say so."""
+    """Merge the uncommitted changes of one script into all others; conflicts are reported and left out."""
     path = script_path(name)
     shown = subprocess.run(
         ["git", "-C", str(ROOT), "show", f"HEAD:{path.relative_to(ROOT)}"], capture_output=True, text=True
     )
     if shown.returncode != 0:
-        fail(f"--sync carries a change since the last commit, and there is none of {path.name}: {shown.stderr.strip()}")
+        fail(f"--sync compares with the last commit, which has no {path.name}: {shown.stderr.strip()}")
     with tempfile.NamedTemporaryFile("w", suffix=".py") as before:
         before.write(shown.stdout)
         before.flush()
@@ -122,7 +122,7 @@ def sync(name: str) -> None:
             merge = ["git", "merge-file", "-p", str(target), before.name, str(path)]
             result = subprocess.run(merge, capture_output=True, text=True)
             if result.returncode:
-                print(f"{other}: {result.returncode} hunks touch its own lines; nothing was changed there", flush=True)
+                print(f"{other}: {result.returncode} conflicts, nothing was changed", flush=True)
             elif result.stdout != target.read_text():
                 target.write_text(result.stdout)
                 print(f"{other}: changed", flush=True)
@@ -141,5 +141,5 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it without a word
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it silently
     main(sys.argv[1:])

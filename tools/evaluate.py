@@ -1,11 +1,11 @@
-"""Evaluation: avg@n, the unbiased pass@k, and how long correct and wrong answers are.
+"""Evaluation: avg@n, the unbiased pass@k, and the lengths of correct and incorrect answers.
 
-`evaluate` is what a training run logs of its held-out problems. The same for any model and data set, without training:
+It prints what a training run logs about its held-out problems, for any model and data set:
 
     python -m tools.evaluate --model X --dataset gsm8k --k 1 8 64 --max-response-tokens 1024
 
-The run folder gets every response, a line for each problem in samples.jsonl and greedy.jsonl, and the figures in
-results.json. An interrupted evaluation goes on by --resume and ends with the same figures. See docs/evaluating.md.
+The run folder gets all responses, one line per problem in samples.jsonl and greedy.jsonl, and the figures in
+results.json. --resume continues an interrupted evaluation, with the same figures at the end. See docs/evaluating.md.
 """
 
 import json
@@ -28,10 +28,10 @@ from common.models import load_model
 from common.records import Problem
 from common.settings import GENERATED_DATA, Count, DataSettings, Positive, Seed, dataset_names
 from common.terminal import Terminal, aligned
-from common.verification.verifier import Verifier
-from tools.stats import share_interval
+from common.verification import Verifier
+from tools.stats import fraction_interval
 
-MOST_CUT_OFF = 0.5  # a larger share of responses that were cut off deserves a remark
+MOST_CUT_OFF = 0.5  # warn if a larger fraction of the responses was cut off
 
 
 @dataclass(kw_only=True)
@@ -41,30 +41,30 @@ class Args(DataSettings):
     eval_samples: Count | None = None
     """n, the samples of each problem; by default the largest k. More make pass@k more certain."""
     eval_problems: Count | None = None
-    """Only the first so many problems; by default all."""
+    """Only this many problems, the first ones; by default all."""
     held_out: bool = False
     """Only the rows that a training run with the same settings would hold out of --train-split."""
     difficulty_column: str | None = None
-    """Figures for each value of this column too; of sums the number of terms and of math500 the level are known."""
+    """Separate figures for each value of this column. Built in: the number of terms of sums, the level of math500."""
     max_response_tokens: Count = 96
     """T: length limit of a response. Reasoning models need 1,000 to 30,000."""
     temperature: Positive = 1.0
     """Sampling temperature."""
     seed: Seed = 0
-    """Seed of the samples; 0 is that of the evaluations in training runs."""
+    """Seed of the samples; evaluations in training runs use 0."""
     run_dir: Path | None = None
     """Folder for samples and figures; by default a new one under runs/."""
     resume: Path | None = None
-    """Folder of an evaluation to go on with."""
+    """Run folder of an evaluation to resume."""
 
     def checked(self) -> "Args":
         args = super().checked()
         if not args.k or max(args.k) > (args.eval_samples or max(args.k)):
             fail(f"--k {' '.join(map(str, args.k))} needs numbers from 1 to --eval-samples {args.eval_samples or ''}.")
         if len(dataset_names(args)) > 1:
-            fail("an evaluation is of one data set: name one with --dataset, and the others one after the other.")
+            fail("an evaluation uses one data set: pass one --dataset, and evaluate the others separately.")
         if args.held_out and args.eval_problems is None:
-            fail("--held-out needs the --eval-problems of the training run: it decides which rows were held out.")
+            fail("--held-out needs the --eval-problems of the training run, which decides the held-out rows.")
         if args.dataset in GENERATED_DATA and args.difficulty_column:
             fail("--difficulty-column belongs to a data set of your own: name it with --dataset.")
         return args
@@ -79,19 +79,19 @@ def load_evaluation(args: Args, model: Any, tokenizer: Any) -> list[Problem]:
     pairs = pairs_of(args.eval_dataset or args.dataset, "eval", args)
     pairs = [pair for pair in pairs if str(pair[0]) not in shown][: args.eval_problems]
     if not pairs:
-        fail("--few-shot holds every question of the evaluation: none is left to ask.")
+        fail("--few-shot holds every question of the evaluation: pass another file of examples or another data set.")
     problems = [problem for problem in make_problems(pairs, args, model, tokenizer, examples) if problem]
     if len(problems) < len(pairs):
         what = f"{len(pairs) - len(problems)} of {len(pairs)} problems have prompts of more than"
         what += f" {args.max_prompt_tokens} tokens"
         if not problems:
             fail(f"{what}: raise --max-prompt-tokens.")
-        print(f"note: {what}; they are left out.", flush=True)
+        print(f"warning: {what}; they are left out.", flush=True)
     return problems
 
 
 def difficulty(args: Args) -> tuple[str, Callable[[Problem], Any]] | None:
-    """What is known of the difficulty of the problems: what it is called, and its value for a problem."""
+    """How difficulty is measured: its name, and its value for a problem; None if it is unknown."""
     name = args.eval_dataset or args.dataset
     if name == "countdown":
         return "numbers", lambda problem: len(problem.answer.numbers)
@@ -111,16 +111,16 @@ def difficulty(args: Args) -> tuple[str, Callable[[Problem], Any]] | None:
 
 
 def readable(answer: Any) -> Any:
-    """An answer as JSON has it."""
-    return str(answer) if callable(answer) else answer
+    """An answer in a form that JSON can store."""
+    return answer if isinstance(answer, str | tuple) else str(answer)
 
 
 class Samples:
-    """A file with a line for each problem that is done; what is in it is not sampled again."""
+    """A file with one line per finished problem; these are not sampled again."""
 
     def __init__(self, path: Path, problems: list[Problem], n: int, temperature: float) -> None:
         self.path, self.problems, self.n, self.temperature = path, problems, n, temperature
-        # What the engine here computes at once for a whole list of problems, so that a chunk is computed alike.
+        # As many problems as the engine here computes at once, so a chunk gives the same responses as the whole list.
         self.chunk = max(1, MAX_ROWS // n)
         lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
         if len(lines) < len(problems):  # the end of a chunk may be missing
@@ -131,11 +131,11 @@ class Samples:
         except (ValueError, TypeError, KeyError):
             same = False
         if not same:
-            fail(f"{path} is damaged, or the data set has changed since: begin a new evaluation.")
+            fail(f"{path} is damaged, or the data set has changed: start a new evaluation.")
         write_whole(path, "".join(line + "\n" for line in lines))
 
     def complete(self, engine: Engine, verifier: Verifier, args: Args, say: Callable[[str], None]) -> None:
-        """Sample and judge the chunks that are missing, and append each to the file."""
+        """Sample and verify the missing chunks, and append each one to the file."""
         seeds = prompt_seeds(len(self.problems), args.seed)
         for start in range(len(self.rows), len(self.problems), self.chunk):
             part = slice(start, start + self.chunk)
@@ -151,32 +151,32 @@ class Samples:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write("".join(json.dumps(row) + "\n" for row in rows))
             self.rows += rows
-            right = mean([ok for row in self.rows for ok in row["correct"]])
-            say(f"{self.path.stem:7}  {len(self.rows)} of {len(self.problems)} problems, {right:.3f} right")
+            correct = mean([ok for row in self.rows for ok in row["correct"]])
+            say(f"{self.path.stem:7}  {len(self.rows)} of {len(self.problems)} problems, {correct:.3f} correct")
 
     def outcomes(self) -> list[Outcome]:
         return [Outcome(*(row[name] for name in Outcome.__annotations__)) for row in self.rows]
 
 
 def with_intervals(sampled: list[Outcome], greedy: list[Outcome], ks: list[int]) -> dict[str, Any]:
-    """The figures of some problems, and 95 % intervals over problems for those that are shares."""
+    """The figures of some problems, with 95 % intervals over problems for those that are fractions."""
     n, found = len(sampled[0].correct), figures(sampled, greedy, ks)
     of_each = {f"pass@{k}": [pass_at_k(n, sum(outcome.correct), k) for outcome in sampled] for k in ks}
     of_each |= {"avg": [sum(o.correct) / n for o in sampled], "greedy": [float(o.correct[0]) for o in greedy]}
-    return {"problems": len(sampled), **found} | {f"{k}_interval": share_interval(v) for k, v in of_each.items()}
+    return {"problems": len(sampled), **found} | {f"{k}_interval": fraction_interval(v) for k, v in of_each.items()}
 
 
 def table(rows: dict[str, dict[str, Any]], ks: list[int]) -> str:
     """The figures of all problems and of each difficulty, in columns; pass@1 is avg@n."""
     n = rows["all"]["n"]
-    shares = {"avg": f"avg@{n}"} | {f"pass@{k}": f"pass@{k}" for k in ks if k > 1} | {"greedy": "greedy"}
-    lines = [["", "problems", *shares.values(), "cut off", "tokens right", "wrong"]]
+    fractions = {"avg": f"avg@{n}"} | {f"pass@{k}": f"pass@{k}" for k in ks if k > 1} | {"greedy": "greedy"}
+    lines = [["", "problems", *fractions.values(), "cut off", "tokens correct", "incorrect"]]
     for name, found in rows.items():
         cells = [name, str(found["problems"])]
-        for key in shares:
+        for key in fractions:
             low, high = found[f"{key}_interval"]
             cells.append(f"{found[key]:.3f} [{low:.3f}, {high:.3f}]")
-        lengths = ["-" if found[key] is None else f"{found[key]:.1f}" for key in ("length_correct", "length_wrong")]
+        lengths = ["-" if found[key] is None else f"{found[key]:.1f}" for key in ("length_correct", "length_incorrect")]
         lines.append([*cells, f"{found['truncated']:.3f}", *lengths])
     return aligned(lines)
 
@@ -202,16 +202,16 @@ def main(args: Args) -> None:
 
 def resume_hint(folder: Path | None) -> str:
     if folder is None or not (folder / "config.json").exists():
-        return "Nothing is written yet."
-    return f"What is done is safe: python -m tools.evaluate --resume {folder}"
+        return "Nothing was written."
+    return f"Finished problems are saved. Resume: python -m tools.evaluate --resume {folder}"
 
 
 def run(args: Args, folder: Path, say: Callable[[str], None], stack: ExitStack) -> None:
-    """Sample, judge and print the figures."""
+    """Sample, verify and print the figures."""
     model, tokenizer = load_model(args)
-    model.requires_grad_(False)  # no optimizer will take memory for it
+    model.requires_grad_(False)  # so no gradients take memory
     problems, graded = load_evaluation(args, model, tokenizer), difficulty(args)
-    verifier = Verifier(tokenizer, problems, args.answer_format, args.tolerance, args.reward)
+    verifier = Verifier(args, tokenizer, problems)
     stack.callback(verifier.close)
     engine = make_engine(args, model, tokenizer, problems)
     stack.callback(engine.close)
@@ -241,7 +241,7 @@ def run(args: Args, folder: Path, say: Callable[[str], None], stack: ExitStack) 
     )
     say(table(rows, ks))
     if rows["all"]["truncated"] > MOST_CUT_OFF:
-        say(f"note: most responses were cut off: raise --max-response-tokens {args.max_response_tokens}.")
+        say(f"warning: most responses were cut off: raise --max-response-tokens {args.max_response_tokens}.")
     say(f"\nresponses and figures     {folder}")
 
 

@@ -1,23 +1,25 @@
-"""The curves of a run, in colors that survive color blindness (Okabe and Ito, 2008), and of several beside each other:
+"""The curves of one run, or of several runs in one picture, in colors for the color-blind (Okabe and Ito, 2008):
 
     python -m tools.plots RUN RUN ... --out runs.png
 
-Runs that differ in nothing but the seed are drawn as one: a line for their mean and a band from the lowest to the
-highest. The table that is printed has their accuracies, the last one with its 95 % interval over the seeds.
+Runs that differ only in the seed are drawn as one: a line for their mean and a band from the lowest to the highest.
+The command also prints a table of accuracies; the final one has a 95 % interval over the seeds.
 """
 
 import json
 import statistics
+import zlib
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from common.cli import fail, flag
 from common.folders import read_config
 from common.help import parse_args
+from common.metrics import read_metrics
 from common.terminal import aligned
-from tools.scripts import ROOT, parents, script_path
 from tools.stats import interval
 
 import tyro
@@ -26,39 +28,69 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 BLUE, ORANGE, GREEN, RED, PURPLE, GRAY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#666666"
-COLORS, LINES = (GRAY, BLUE, ORANGE, GREEN, RED, PURPLE, "black"), ("-", "--", ":", "-.")
+COLORS, LINES, MARKERS = (GRAY, BLUE, ORANGE, GREEN, RED, PURPLE, "black"), ("-", "--", ":", "-."), "os^vDPX*<>"
 
 
-def method_style(name: str) -> tuple[str, str]:
-    """Color and line of a method, the same in every picture; no two methods share both."""
-    # The methods at the top level first: their looks stay when another is added.
-    line, color = divmod(sorted(parents(), key=lambda n: script_path(n).parent != ROOT).index(name), len(COLORS))
-    return COLORS[color], LINES[line]
+class Style(NamedTuple):
+    """How a line is drawn."""
+
+    color: str
+    line: str
+    marker: str = ""
+
+
+# The eleven methods at the top level.
+FIXED = {
+    "reinforce": Style(GRAY, "-"),
+    "grpo": Style(BLUE, "-"),
+    "rloo": Style(ORANGE, "-"),
+    "cispo": Style(GREEN, "-"),
+    "dapo": Style(RED, "-"),
+    "dppo": Style(PURPLE, "-"),
+    "dr_grpo": Style("black", "-"),
+    "gmpo": Style(GRAY, "--"),
+    "gspo": Style(BLUE, "--"),
+    "maxrl": Style(ORANGE, "--"),
+    "ppo": Style(GREEN, "--"),
+}
+
+
+def method_style(name: str) -> Style:
+    """The style of a method, the same in every picture. It depends on the name alone, so two may share one."""
+    if name in FIXED:
+        return FIXED[name]
+    rest, color = divmod(zlib.crc32(name.encode()), len(COLORS))
+    rest, line = divmod(rest, len(LINES))
+    return Style(COLORS[color], LINES[line], MARKERS[rest % len(MARKERS)])
+
+
+def panel(axes: Axes, title: str, xlabel: str, ylabel: str, **more: Any) -> None:
+    """Title, labels and grid, the same in every picture; `more` goes to `Axes.set`."""
+    axes.set(title=title, xlabel=xlabel, ylabel=ylabel, **more)
+    axes.title.set_fontsize("medium")
+    axes.grid(alpha=0.3)
+
+
+def draw_intervals(axes: Axes, values: dict[str, list[float]], colors: Iterable[str]) -> None:
+    """A row per setting, from the top down: a pale point for each seed, then the mean with its 95 % interval."""
+    for row, (of_row, color) in enumerate(zip(values.values(), colors, strict=False)):
+        axes.plot(of_row, [row] * len(of_row), "o", color=color, alpha=0.35, markersize=4)
+        mean, half = interval(of_row)
+        axes.errorbar(mean, row, xerr=half, fmt="o", color=color, capsize=4)
+    axes.set(yticks=range(len(values)), yticklabels=values, ylim=(len(values) - 0.5, -0.5))
 
 
 # Each panel: title, unit of the y axis, and its lines as (metric, label, color).
 PANELS = [
-    ("Accuracy", "share of responses", [("accuracy", "training", BLUE), ("eval/avg", "held out", ORANGE)]),
+    ("Accuracy", "fraction of responses", [("accuracy", "training", BLUE), ("eval/avg", "held out", ORANGE)]),
     ("Reward", "mean per response", [("reward", "reward", BLUE), ("zero_std_groups", "groups without signal", GRAY)]),
-    ("Response length", "tokens", [("length_correct", "correct", GREEN), ("length_wrong", "wrong", RED)]),
+    ("Response length", "tokens", [("length_correct", "correct", GREEN), ("length_incorrect", "incorrect", RED)]),
     ("Entropy", "nats per token", [("entropy", "full vocabulary", BLUE)]),
     ("Ratio before clipping", "new / old", [("ratio_max", "max", RED), ("ratio", "mean", BLUE), ("ratio_min", "min", GREEN)]),
-    ("Clipped tokens", "share of the loss weight", [("clip_pos", "advantage > 0", GREEN), ("clip_neg", "advantage < 0", RED)]),
-    ("Sampler / learner mismatch", "|Δp| per token", [("mismatch_max", "max", RED), ("mismatch_mean", "mean", BLUE)]),
+    ("Clipped tokens", "fraction of the loss weight", [("clip_pos", "advantage > 0", GREEN), ("clip_neg", "advantage < 0", RED)]),
+    ("Engine / learner mismatch", "|Δp| per token", [("mismatch_max", "max", RED), ("mismatch_mean", "mean", BLUE)]),
     ("Gradient norm", "before clipping", [("grad_norm", "norm", BLUE)]),
 ]  # fmt: skip
-
-
-def read_metrics(run_dir: Path) -> list[dict]:
-    """What a run logged, a row for each step; a line cut by a kill is passed over."""
-    rows: dict[int, dict] = {}
-    for line in (run_dir / "metrics.jsonl").read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            row = json.loads(line)
-            rows.setdefault(row["step"], {}).update(row)
-        except (ValueError, TypeError, KeyError):
-            continue
-    return [rows[step] for step in sorted(rows)]
 
 
 def series(rows: list[dict], metric: str) -> tuple[list[int], list[float]]:
@@ -76,11 +108,10 @@ def draw_curves(run_dir: Path, title: str) -> None:
         for metric, label, color in lines:
             steps, values = series(rows, metric)
             if steps:
-                # Evaluations are few and far between: points, without a line through what nobody measured.
+                # Evaluations are rare, so they are points.
                 points = {"marker": "o", "linestyle": "none"} if metric.startswith("eval/") else {}
                 axes.plot(steps, values, label=label, color=color, **points)
-        axes.set(title=name, xlabel="step", ylabel=unit)
-        axes.grid(alpha=0.3)
+        panel(axes, name, "step", unit)
         if name == "Accuracy":
             axes.set_ylim(0, 1)
         if axes.lines:
@@ -96,19 +127,19 @@ class Args:
     """The picture."""
 
 
-# Each panel of several runs: title, unit, and its metrics, a line or, of evaluations, points.
+# Each panel of several runs: title, unit, and its metrics. A metric is a line, an evaluation a row of points.
 OVERLAY = [
-    ("Accuracy (points: held out)", "share of responses", ("accuracy", "eval/avg")),
+    ("Accuracy (points: held out)", "fraction of responses", ("accuracy", "eval/avg")),
     ("Reward", "mean per response", ("reward",)),
     ("Response length", "tokens", ("length",)),
     ("Entropy", "nats per token", ("entropy",)),
 ]
-OF_NO_CONSEQUENCE = {"seed", "run_dir", "resume", "save_every", "track"}  # settings that make no other group
+UNGROUPED = {"seed", "run_dir", "resume", "save_every", "track"}  # runs of one group may differ in these settings
 
 
 @dataclass
 class Group:
-    """Runs that differ in their seed alone."""
+    """Runs that differ only in the seed."""
 
     method: str
     args: dict[str, Any]
@@ -116,35 +147,35 @@ class Group:
     label: str = ""
 
 
-def draw_seeds(axes: Axes, logs: list[list[dict]], metric: str, color: str, line: str = "-") -> None:
-    """Mean and range of several runs, at the steps that all have; evaluations, few and far between, as points."""
+def draw_seeds(axes: Axes, logs: list[list[dict]], metric: str, style: Style) -> None:
+    """Mean and range of several runs at the steps that all have; evaluations are points."""
     of_run = [dict(zip(*series(log, metric), strict=True)) for log in logs]
     steps = sorted(set.intersection(*map(set, of_run)))
     values = [[mine[step] for mine in of_run] for step in steps]
     mean, low, high = ([f(v) for v in values] for f in (statistics.mean, min, max))
     if metric.startswith("eval/"):
         errors = [[m - x for m, x in zip(mean, low, strict=True)], [x - m for m, x in zip(mean, high, strict=True)]]
-        axes.errorbar(steps, mean, errors, color=color, fmt="o", markersize=4)
+        axes.errorbar(steps, mean, errors, color=style.color, fmt=style.marker or "o", markersize=4)
     else:
-        axes.plot(steps, mean, color=color, linestyle=line)
-        axes.fill_between(steps, low, high, color=color, alpha=0.2)
+        axes.plot(steps, mean, **drawn(style))
+        axes.fill_between(steps, low, high, color=style.color, alpha=0.2)
 
 
 def grouped(folders: tuple[Path, ...]) -> list[Group]:
-    """The runs in these folders, by method and settings, in the order in which they are named."""
+    """The runs in these folders, grouped by method and settings, in the given order."""
     groups: dict[str, Group] = {}
     for folder in folders:
         config = read_config(folder, str(folder))
         if config["method"] == "evaluate":
-            fail(f"{folder} is an evaluation: its figures are in results.json, and there is nothing to plot.")
+            fail(f"{folder} is an evaluation and has no curves: read its results.json instead.")
         log = read_metrics(folder) if (folder / "metrics.jsonl").exists() else []
         if not log:
-            fail(f"{folder} has logged nothing yet: there is nothing to plot.")
-        args = {name: value for name, value in config["args"].items() if name not in OF_NO_CONSEQUENCE}
+            fail(f"{folder} has logged no steps yet: leave it out.")
+        args = {name: value for name, value in config["args"].items() if name not in UNGROUPED}
         group = groups.setdefault(json.dumps([config["method"], args]), Group(config["method"], args, {}))
         seed = config["args"].get("seed")
         if seed in group.logs:
-            fail(f"{folder} is the same run as another, with seed {seed} and the same settings: leave one of them out.")
+            fail(f"{folder} has the same seed {seed} and settings as another run: leave one of them out.")
         group.logs[seed] = log
     by_method = defaultdict(list)
     for group in groups.values():
@@ -157,32 +188,37 @@ def grouped(folders: tuple[Path, ...]) -> list[Group]:
     return list(groups.values())
 
 
-def styles(groups: list[Group]) -> list[tuple[str, str]]:
-    """Color and line of each group: those of its method, where each has another."""
-    methods = {group.method for group in groups}
-    if len(methods) == len(groups) and methods <= set(parents()):
-        return [method_style(group.method) for group in groups]
-    return [(COLORS[i % len(COLORS)], LINES[i // len(COLORS) % len(LINES)]) for i in range(len(groups))]
+def drawn(style: Style) -> dict[str, Any]:
+    """A style as `Axes.plot` takes it; a line has at most ten markers or so."""
+    return {"color": style.color, "linestyle": style.line, "marker": style.marker, "markevery": 0.1, "markersize": 4}
+
+
+def styles(groups: list[Group]) -> list[Style]:
+    """The style of each group: its method's, unless two would look the same."""
+    own = [method_style(group.method) for group in groups]
+    if len(set(own)) == len(own):
+        return own
+    plain = [Style(color, line, marker) for marker in ("", *MARKERS) for line in LINES for color in COLORS]
+    return [plain[i % len(plain)] for i in range(len(groups))]
 
 
 def overlay(groups: list[Group]) -> Figure:
     """Accuracy, reward, length and entropy of all groups."""
     figure = Figure(figsize=(12, 7), layout="constrained")
     for axes, (title, unit, metrics) in zip(figure.subplots(2, 2).flat, OVERLAY, strict=True):
-        for group, (color, line) in zip(groups, styles(groups), strict=True):
+        for group, style in zip(groups, styles(groups), strict=True):
             for metric in metrics:
-                draw_seeds(axes, list(group.logs.values()), metric, color, line)
-        axes.set(title=title, xlabel="step", ylabel=unit)
-        axes.grid(alpha=0.3)
-    looks = zip(groups, styles(groups), strict=True)
-    handles = [Line2D([], [], color=color, linestyle=line, label=group.label) for group, (color, line) in looks]
+                draw_seeds(axes, list(group.logs.values()), metric, style)
+        panel(axes, title, "step", unit)
+    pairs = zip(groups, styles(groups), strict=True)
+    handles = [Line2D([], [], label=group.label, **drawn(style)) for group, style in pairs]
     figure.legend(handles=handles, loc="outside lower center", ncols=2)
-    figure.suptitle("Mean and range (lowest to highest) of the seeds")
+    figure.suptitle("Mean and range (lowest to highest) over the seeds")
     return figure
 
 
 def table(groups: list[Group]) -> str:
-    """A line for each group: accuracy before and at the last evaluation, steps, and seconds in all stages."""
+    """One line per group: accuracy at the first and the last evaluation, steps, and seconds in all stages."""
     lines = [["run", "seeds", "base", "final", "steps", "seconds"]]
     for group in groups:
         logs = list(group.logs.values())
@@ -203,11 +239,11 @@ def table(groups: list[Group]) -> str:
 
 def main(args: Args) -> None:
     if not args.runs:
-        fail("there is nothing to plot: name run folders, python -m tools.plots RUN RUN ...")
+        fail("no run folders are given: python -m tools.plots RUN RUN ...")
     groups = grouped(args.runs)
     figure = overlay(groups)
     if args.out.suffix[1:] not in figure.canvas.get_supported_filetypes():
-        fail(f"--out {args.out}: a picture's name must end in .png, .pdf or .svg.")
+        fail(f"--out {args.out} is not a picture: its name must end in .png, .pdf or .svg.")
     try:
         figure.savefig(args.out, dpi=100)
     except OSError as error:

@@ -1,14 +1,17 @@
-"""The scripts of this repository. They are found, not listed: a method's docstring says what it differs from.
+"""The scripts of this repository, found by their docstrings: each one says what it differs from.
 
 Eleven stand at the top level, further methods in `methods/`, published recipes in `recipes/`.
 """
 
 import ast
 import importlib
+import inspect
 import re
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from common.cli import fail
 
@@ -22,7 +25,7 @@ def docstring(path: Path) -> str:
 
 @cache
 def parents() -> dict[str, str | None]:
-    """The parent of every script by name, the root's None; a parent stands before its children."""
+    """The parent of every script by name, None for the root; a parent comes before its children."""
     found = {}
     for folder in FOLDERS:
         for path in sorted(folder.glob("*.py")):
@@ -38,10 +41,10 @@ def parents() -> dict[str, str | None]:
 
 
 def script_path(name: str) -> Path:
-    """The file of a script, named with or without its folder and ending."""
+    """The file of a script, given by its name, with or without folder and `.py`."""
     stem = Path(name).stem
     if stem not in parents():
-        fail(f"{name} is none of the scripts: {', '.join(parents())}.")
+        fail(f"{name} is not a script: name one of {', '.join(parents())}.")
     return next(folder / f"{stem}.py" for folder in FOLDERS if (folder / f"{stem}.py").exists())
 
 
@@ -55,8 +58,13 @@ def load(name: str) -> ModuleType:
     return importlib.import_module(module_name(script_path(name)))
 
 
-def tricks(name: str) -> dict[str, str]:
-    """The tricks of a recipe, each with the flags that take it away, from the table in its docstring."""
+def call(function: Callable[..., Any], **values: Any) -> Any:
+    """Call a function of a script with those of these values that it takes: the scripts' functions differ in them."""
+    return function(**{name: values[name] for name in inspect.signature(function).parameters if name in values})
+
+
+def components(name: str) -> dict[str, str]:
+    """The components of a recipe, each with the flags that remove it, from the table in its docstring."""
     return dict(re.findall(r"^\| (.+?) \| .+? \| (--.+) \|$", docstring(script_path(name)), re.M))
 
 

@@ -1,4 +1,4 @@
-"""Means over seeds, and what may be said of them."""
+"""Means and their intervals."""
 
 import math
 import statistics
@@ -12,12 +12,12 @@ def interval(values: list[float], confidence: float = 0.95) -> tuple[float, floa
     return statistics.mean(values), stats.t.ppf((1 + confidence) / 2, len(values) - 1) * spread
 
 
-def share_interval(values: list[float], confidence: float = 0.95) -> tuple[float, float]:
+def fraction_interval(values: list[float], confidence: float = 0.95) -> tuple[float, float]:
     """Interval for the mean of values between 0 and 1, such as each problem's pass@k.
 
-    Wilson's score interval for a share (1927), with the number of yes-or-no values that would have the same standard
-    error in the place of the number of values, and Student's t. It never leaves [0, 1], and has a width where all
-    values are 0 or 1, as where every problem is solved; Student's interval and a bootstrap have none there.
+    Wilson's score interval for a fraction (1927) with Student's t, and with the number of yes-or-no values that would
+    have the same standard error as these values. It stays within [0, 1]. If all values are 0 or all are 1, it still has
+    a width, unlike Student's interval and a bootstrap.
     """
     if len(values) < 2:
         return 0.0, 1.0
@@ -27,3 +27,11 @@ def share_interval(values: list[float], confidence: float = 0.95) -> tuple[float
     center = (mean + t**2 / (2 * count)) / (1 + t**2 / count)
     half = t / (1 + t**2 / count) * math.sqrt(mean * (1 - mean) / count + (t / (2 * count)) ** 2)
     return max(0.0, center - half), min(1.0, center + half)
+
+
+def written(values: list[float], form: str = ".3f") -> str:
+    """The mean of some values in this format, with its 95 % interval if there are several."""
+    if len(values) < 2:
+        return f"{values[0]:{form}}"
+    mean, half = interval(values)
+    return f"{mean:{form}} ± {half:{form.lstrip('+')}}"

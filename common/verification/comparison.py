@@ -1,7 +1,6 @@
 """Whether an answer is the same as the gold answer: comparison by rules.
 
-Rules decide if the gold answer is a number, a choice, words, or a collection of these. Expressions are left to
-math-verify, unless they leave something to calculate. tests/common/verifier_cases.jsonl holds judged examples.
+Expressions are left to math-verify. tests/common/verifier_cases.jsonl holds judged examples of every rule.
 """
 
 import re
@@ -132,11 +131,8 @@ def compare_collections(gold: str, answer: str, tolerance: Fraction) -> Pairs | 
     if kind in ("set", "union"):
         items, golds, answers = golds, [], list(answers)
         for item in items:
-            match = next((other for other in answers if compare(item, other, tolerance) == []), None)
-            if match is None:
-                golds.append(item)
-            else:
-                answers.remove(match)
+            equal = [other for other in answers if compare(item, other, tolerance) == []]
+            answers.remove(equal[0]) if equal else golds.append(item)
         if len(golds) > 1 and not any(map(collection, golds)):
             gold, answer = (rf"\{{{', '.join(items)}\}}" for items in (golds, answers))
             return None if any(map(parse_number, golds)) or leaves_work(gold, answer) else [(gold, answer)]

@@ -36,11 +36,11 @@ def split_weight(text: str) -> tuple[str, float]:
 
 
 class Rewards:
-    """The weighted sum of the rewards that `--reward` names; without `correct` among them, also what is correct."""
+    """The functions that `--reward` names, and their weights."""
 
     def __init__(self, names: tuple[str, ...], pool: Pool) -> None:
         self.pool = pool
-        self.num_late = 0  # responses whose reward took too long, since they were last asked for
+        self.num_late = 0  # rewards that took too long
         self.weights = dict(map(split_weight, names))
         if len(self.weights) < len(names):
             fail("--reward names a function twice: name it once, with the sum of the weights.")

@@ -1,9 +1,9 @@
 """The program of a worker process: `worker.py FUNCTION SECONDS` computes rewards with one function.
 
-FUNCTION is `file.py:name` or `package.module:name`. The worker first replies whether it could be loaded, then answers
-each JSON line: a list of responses with their rewards, null with whether the function takes batches. What the function
-prints goes to stderr. With SECONDS > 0 a child does the work, and one answer may take that much processor time: it ends
-only the child, and the next child is a fork away, without the imports.
+FUNCTION is `file.py:name` or `package.module:name`; what it prints goes to stderr. The first reply says whether it was
+loaded. Then each JSON line is answered: a list of responses with their rewards, null with whether it takes batches.
+SECONDS > 0 limits the processor time of an answer. Then a child process does the work: a late answer ends only the
+child, and the next child needs no imports.
 """
 
 import importlib
@@ -45,23 +45,18 @@ def reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0]}{where}"
 
 
-def number(value: Any) -> float:
-    if isinstance(value, str):
-        raise TypeError(f"a reward must be a number, not {value!r}")
-    return float(value)
-
-
 def answer(rows: list[list[Any]] | None) -> list[float] | bool:
     """The rewards of some responses; a row is problem, text, tokens, truncated."""
     if rows is None:
         return batched
     rows = [[SimpleNamespace(**problem), *rest] for problem, *rest in rows]
-    if not batched:
-        return [number(function(*row)) for row in rows]
-    values = [number(value) for value in function(*map(list, zip(*rows, strict=True)))]
+    values = list(function(*map(list, zip(*rows, strict=True)))) if batched else [function(*row) for row in rows]
     if len(values) != len(rows):
         raise ValueError(f"it gave {len(values)} rewards for {len(rows)} responses")
-    return values
+    for value in values:
+        if isinstance(value, str):
+            raise TypeError(f"a reward must be a number, not {value!r}")
+    return list(map(float, values))
 
 
 def reply(**fields: Any) -> None:
@@ -69,11 +64,8 @@ def reply(**fields: Any) -> None:
 
 
 def serve(lines: Iterable[bytes]) -> None:
-    """Answer each line. Nothing handles the timer's signal: the kernel ends this process.
-
-    The time is the processor's, so that no verdict depends on how busy the machine is.
-    """
     for line in lines:
+        # Processor time, so that no verdict depends on the machine's load. Nothing handles the signal: it kills.
         signal.setitimer(signal.ITIMER_PROF, seconds)
         try:
             fields = {"value": answer(json.loads(line))}
@@ -86,14 +78,13 @@ def serve(lines: Iterable[bytes]) -> None:
 def serve_in_children() -> None:
     for sent in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the run ends its workers itself
         signal.signal(sent, signal.SIG_IGN)
-    status = None
-    while status != 0:
-        if (child := os.fork()) == 0:
-            serve(questions)
-            os._exit(0)
+    while child := os.fork():
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        if status != 0:
-            reply(failed="timeout" if status == -signal.SIGPROF else "crash")
+        if status == 0:
+            return
+        reply(failed="timeout" if status == -signal.SIGPROF else "crash")
+    serve(questions)
+    os._exit(0)
 
 
 def receive(lines: "SimpleQueue[bytes]") -> None:

@@ -19,7 +19,7 @@ START_LIMIT = 300.0  # seconds for the imports of a program
 
 
 class Program(NamedTuple):
-    """What a worker runs, see worker.py: a function, seconds of wall time for an answer, and of processor time."""
+    """What a worker runs, see worker.py. The limits are seconds of wall time and processor time for one answer."""
 
     function: str
     time_limit: float

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import re
 import subprocess
 import sys
 import zlib
@@ -10,9 +11,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import dppo
+import grpo
 from benchmarks import stress
 from claims import court, runs, variant
 from claims.__main__ import Args, main
+from tools.reports import today
 from tools.scripts import ROOT, docstring
 
 import pytest
@@ -58,7 +61,9 @@ def test_what_is_stored_agrees_with_itself(name):
     assert stored["verdict"] == claim.verdict(stored["result"])
     assert stored["effect"] == claim.effect(stored["result"])
     assert all(math.isfinite(x) for x in numbers(stored["result"]).values())
-    assert 5_000 < (court.RESULTS / f"{name}.png").stat().st_size < 60_000
+    assert 5_000 < (court.RESULTS / f"{name}.png").stat().st_size < 60_000, f"size of reports/claims/{name}.png"
+    for panel in claim.draw(stored["result"]).axes:
+        assert panel.get_legend() is not None, f"reports/claims/{name}.png: a panel without a legend"
 
 
 @pytest.mark.parametrize(
@@ -85,9 +90,9 @@ def test_a_claim_of_several_parts_is_as_good_as_its_worst():
 
 def test_a_flipped_claim_is_refuted():
     claim, result = court.load("tis_repairs_the_gradient"), court.record("tis_repairs_the_gradient")["result"]
-    share, half = result["removed"]["response, C = 2"]
+    fraction, half = result["removed"]["response, C = 2"]
     for sign, verdict in ((1, court.REPRODUCED), (-1, court.REFUTED)):
-        assert claim.verdict({"removed": {"token, C = 2": [sign * share, half]}}) == verdict
+        assert claim.verdict({"removed": {"token, C = 2": [sign * fraction, half]}}) == verdict
 
 
 def test_the_tree_is_a_policy():
@@ -114,6 +119,7 @@ def test_the_command_runs_a_claim(tmp_path, monkeypatch, capsys):
     main(Args(claims=("std_favors_extremes",)))
     written, claim = capsys.readouterr().out, court.record("std_favors_extremes")
     assert court.statement("std_favors_extremes") in written and f"reproduced: {claim['effect']}" in written
+    assert claim["date"] == today()
     (tmp_path / "std_favors_extremes.png").unlink()
     main(Args(claims=("std_favors_extremes",), redraw=True))
     assert (tmp_path / "std_favors_extremes.png").exists()
@@ -122,7 +128,7 @@ def test_the_command_runs_a_claim(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     "args,words",
     [
-        (Args(claims=("sdt_favors",)), "none of the claims"),
+        (Args(claims=("sdt_favors",)), "is not a claim"),
         (Args(redraw=True), "needs the names"),
         (Args(claims=("std_favors_extremes",), seeds=1), "--seeds must be"),
         (Args(claims=("std_favors_extremes",), redraw=True), "no result to draw yet"),
@@ -137,20 +143,16 @@ def test_bad_input_gets_one_sentence(args, words, tmp_path, monkeypatch, capsys)
 
 
 def test_the_page_shows_the_stored_verdicts():
-    assert court.PAGE.read_text() == court.page(), "python -m claims --page"
+    assert court.PAGE.read_text() == court.page(), "reports/claims.md: python -m claims --page"
 
 
 def test_the_readme_shows_the_stored_verdicts():
-    verdicts = [court.record(name)["verdict"] for name in JUDGED]
-    assert f"{verdicts.count('reproduced')} reproduced" in court.counts() and f"[{len(JUDGED)} " in court.counts()
     text = court.README.read_text()
-    assert court.readme(text) == text, "python -m claims --page"
-    assert court.counts() in text
-    for name in filter(court.record, court.IN_README):
-        stored = court.record(name)
-        assert f"| [{stored['verdict']}](reports/claims/{name}.png) | {stored['effect'][:40]}" in text
-    outdated = text.replace(f"[{len(JUDGED)} verdicts]", "[7 verdicts]").replace("| reproduced", "| refuted")
-    assert court.readme(outdated) == text
+    assert court.readme(text) == text and court.counts() in text, "README.md: python -m claims --page"
+    for verdict, name in re.findall(rf"\[({'|'.join(court.VERDICTS)})\]\(reports/claims/(\w+)\.png\)", text):
+        assert verdict == court.record(name)["verdict"], f"README.md calls {name} {verdict}"
+    outdated = text.replace(f"[{len(JUDGED)} verdicts]", "[7 verdicts]").replace("28 reproduced", "9 reproduced")
+    assert outdated != text and court.readme(outdated) == text
 
 
 # Claims by runs
@@ -167,7 +169,18 @@ def test_a_claim_by_runs_comes_to_a_verdict(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(runs, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(runs, "LAST", TINY)
     name, started, run = "thinking_lengthens_because_it_pays", [], subprocess.run
-    monkeypatch.setattr(subprocess, "run", lambda words, **more: started.append(words) or run(words, **more))
+
+    def in_this_process(words, **more):
+        """All runs but the first, without loading everything again."""
+        started.append(words)
+        if len(started) == 1:
+            return run(words, **more)
+        variant.main(words[3:] if words[1] == "-m" else ["grpo", *words[2:]])
+        return subprocess.CompletedProcess(words, 0, "", "")
+
+    monkeypatch.setattr(runs, "JOBS", 1)
+    monkeypatch.setattr(runs, "subprocess", SimpleNamespace(run=in_this_process))
+    monkeypatch.setattr(grpo, "compute_advantages", grpo.compute_advantages)  # put back what the variant replaces
     runs.trial("grpo", 2)
     main(Args(claims=(name,), seeds=2))
     assert len(started) == 4  # two arms and two seeds, the run that was there among them
@@ -198,7 +211,7 @@ def test_a_run_that_was_stopped_is_not_kept(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(subprocess, "run", run)
     with pytest.raises(SystemExit):
         runs.trial("grpo", 1)
-    assert "did not come to its end: interrupted" in capsys.readouterr().err and not list(tmp_path.glob("*/done"))
+    assert "did not finish: interrupted" in capsys.readouterr().err and not list(tmp_path.glob("*/done"))
 
 
 def written(folder, steps, rows):
@@ -239,8 +252,8 @@ def test_differences_are_paired(tmp_path, monkeypatch):
     assert (mean - half, mean + half) == pytest.approx((low, high)) and half < 0.03
     assert runs.judged(result, "first → second", 0.05) == court.REPRODUCED
     assert runs.judged(result, "first → second", 0.05, sign=-1) == court.REFUTED
-    assert runs.harmless(result, "first → second", 0.05) == court.REPRODUCED
-    assert runs.harmless(result, "first → second", 0.05, sign=-1) == court.REFUTED
+    assert runs.judged_lossless(result, "first → second", 0.05) == court.REPRODUCED
+    assert runs.judged_lossless(result, "first → second", 0.05, sign=-1) == court.REFUTED
     assert runs.judged_by_clip(result, court.REFUTED) == court.REFUTED  # a quarter is clipped
     result["arms"] = {name: arm | {"clipped": 0.009} for name, arm in result["arms"].items()}
     assert runs.judged_by_clip(result, court.REFUTED) == court.VOID
@@ -255,7 +268,7 @@ def test_differences_are_paired(tmp_path, monkeypatch):
 def test_every_claim_by_runs_can_be_judged_and_drawn(name, tmp_path, monkeypatch):
     """On made-up runs, of which no two arms have the same."""
     claim = court.load(name)
-    numbers = ("accuracy", "length", "length_correct", "length_wrong", "entropy", "kl", "truncated")
+    numbers = ("accuracy", "length", "length_correct", "length_incorrect", "entropy", "kl", "truncated")
 
     def trial(arm, seed):
         folder = tmp_path / f"{zlib.crc32(arm.encode())}-{seed}"

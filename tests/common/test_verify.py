@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from common.data import final_answer
-from common.records import Problem, Rollouts
+from common.records import Problem, Rollouts, ScoredAnswer
 from common.verification import Verifier
 from common.verification.answers import last_boxed, last_number, parse_number
 from common.verification.comparison import compare
@@ -309,6 +309,27 @@ def test_any_of_several_answers(verifier, several):
     problems = [Problem("", several, "", []), Problem("", "14", "", [])]
     rollouts = Rollouts([list(map(ord, text)) for text in texts[1:3] * 2], [[]] * 4, [False] * 4)
     assert verifier(problems, rollouts).tolist() == [[1, 0], [0, 1]]
+
+
+def test_scorers(tmp_path, monkeypatch):
+    """A scorer gives 0 to 1, where 1 is correct; one that raises, hangs or cannot be loaded gives 0 and is counted."""
+    monkeypatch.setattr("common.verification.verifier.SCORE_LIMIT", 2.0)
+    (tmp_path / "scorer.py").write_text(
+        "import time\n"
+        "def score(problem, text, tokens, truncated):\n"
+        "    if text == 'hang': time.sleep(1000)\n"
+        "    return {problem.payload: 1.0, 'near': 0.25}[text]\n"
+    )
+    gold = ScoredAnswer("", f"{tmp_path / 'scorer.py'}:score", "12")
+    texts = [rf"\boxed{{{answer}}}" for answer in ("12", "near", "raise", "hang", "12")]
+    verifier = make_verifier(Problem("", gold, "", []))
+    rollouts = Rollouts([list(map(ord, text)) for text in texts], [], [False] * 5)
+    assert verifier([Problem("", gold, "", [])], rollouts).tolist() == [[1, 0.25, 0, 0, 1]]
+    assert rollouts.correct == [1, 0, 0, 0, 1]
+    assert verifier.take_failures() == 2
+    missing = ScoredAnswer("", f"{tmp_path / 'scorer.py'}:other", "12")
+    assert verifier.judge(texts[:1], [missing], [False]) == [0] and verifier.take_failures() == 1
+    verifier.close()
 
 
 def test_failures_are_counted_only_where_they_decide(monkeypatch):

@@ -1,11 +1,15 @@
 import random
 
 from common.batch import collate
-from common.data import generated_problems, product_problem
+from common.data import generated_problems
+from common.engines import Engine
 from common.models import load_model
-from common.records import Rollouts
+from common.records import Problem, Rollouts
 from methods import calculator
-from worlds.pretrain import calculator_solution, make_tokenizer
+from worlds.pretrain import make_tokenizer
+from worlds.products.calculator import calculate, check_call
+from worlds.products.problems import product_problem
+from worlds.products.writers import solution
 
 import pytest
 import torch
@@ -18,14 +22,14 @@ def tokens_of(text):
     return TOKENIZER(text)["input_ids"]
 
 
-class Writer:
-    """An engine that writes, whatever was put in, what a script has for a response of so many lines so far."""
+class Writer(Engine):
+    """An engine that writes, whatever the prompts are, the next lines of a script, one per response."""
 
     def __init__(self, *turns):
+        super().__init__(calculator.Args())
         self.turns, self.seeds = list(turns), []
 
-    def generate(self, prompts, n, max_tokens, temperature, seeds):
-        limits = max_tokens if isinstance(max_tokens, list) else [max_tokens] * len(prompts)
+    def sample(self, prompt_ids, n, limits, temperature, seeds, top_k=0, in_flight=None):
         self.seeds += seeds
         rollouts = Rollouts()
         for text, limit in zip(self.turns.pop(0), [limit for limit in limits for _ in range(n)], strict=True):
@@ -36,12 +40,14 @@ class Writer:
             rollouts.sampled.append([True] * len(tokens))
         return rollouts
 
-    load_weights = sleep = close = None
+
+PROBLEM = Problem("3*17+5*2=?", "61", "3*17+5*2=?\n", tokens_of("3*17+5*2=?\n"))
 
 
 def written(engine, n, max_tokens=60, **settings):
-    engine = calculator.CallingEngine(engine, TOKENIZER, calculator.Args(**settings))
-    rollouts = engine.generate([tokens_of("3*17+5*2=?\n")], n, max_tokens, 1.0, [7])
+    args = calculator.Args(max_response_tokens=max_tokens, **settings)
+    engine = calculator.CallingEngine(engine, TOKENIZER, args)
+    rollouts = engine.generate([PROBLEM], n, 7)
     return engine, rollouts, [TOKENIZER.decode(t, skip_special_tokens=True) for t in rollouts.tokens]
 
 
@@ -54,7 +60,7 @@ def written(engine, n, max_tokens=60, **settings):
     ],
 )  # fmt: skip
 def test_only_short_expressions_of_integers_have_a_value(expression, value):
-    assert calculator.calculate(expression) == value
+    assert calculate(expression) == value
 
 
 def test_results_are_put_in_and_the_response_goes_on_behind_them():
@@ -97,29 +103,29 @@ def test_only_so_many_calls_are_answered():
 
 
 def test_results_have_no_loss():
-    """The gradient does not depend on the log-probs of what was put in, and is 0 there."""
+    """The gradient does not depend on the log-probs of what was inserted, and is 0 there."""
     _, rollouts, _ = written(Writer(["<<3*17>>", "51"], ["."]), 2)
-    rollouts.rewards = [1.0, 0.0]
-    batch, args = collate([[5]], rollouts, "cpu"), calculator.Args()
-    mask = batch.sampled
-    advantages = calculator.compute_advantages(batch.rewards.view(1, 2), args).view(-1, 1).expand(mask.shape)
+    batch, args = collate([PROBLEM], rollouts, "cpu"), calculator.Args()
+    mask = batch.response_mask
+    assert (~mask & batch.token_mask).sum() == 2, "the result's two tokens"
+    advantages = calculator.compute_advantages(torch.tensor([[1.0, 0.0]]), args).view(-1, 1).expand(mask.shape)
     gradients = []
     for there in (-1.0, -30.0):
         old = torch.full(mask.shape, -1.0).masked_fill(~mask, there)
         logp = (old + 0.1).requires_grad_()
-        loss, _ = calculator.policy_loss(logp, old, batch.rollout_logp, advantages, mask, args)
-        (calculator.token_weights(mask, args) * loss).sum().backward()
+        loss, _ = calculator.policy_loss(logp, old, advantages, args)
+        (calculator.token_weights(mask) * loss).sum().backward()
         gradients.append(logp.grad)
     assert torch.equal(*gradients)
     assert (gradients[0][~mask] == 0).all() and (gradients[0][mask] != 0).all()
-    assert calculator.token_weights(mask, args).sum(1).tolist() == pytest.approx([0.5, 0.5])
+    assert calculator.token_weights(mask).sum(1).tolist() == pytest.approx([0.5, 0.5])
 
 
-@pytest.mark.parametrize(("call", "says"), [("<<(", "no regular expression"), ("<<.*>>", "0 groups in parentheses")])
-def test_a_call_needs_one_group(capsys, call, says):
+@pytest.mark.parametrize("call", ["<<(", "<<.*>>", "<<(.)(.)>>"])
+def test_a_call_needs_one_group(call, capsys):
     with pytest.raises(SystemExit):
-        calculator.check_call(calculator.Args(call=call))
-    assert says in capsys.readouterr().err
+        check_call(call)
+    assert f"--call {call} must be a regular expression with one group" in capsys.readouterr().err
 
 
 def test_products_and_their_writers():
@@ -128,7 +134,7 @@ def test_products_and_their_writers():
         question, answer = product_problem(rng)
         sums = [eval(question[: i + 1]) for i in range(len(question) - 2) if question[i + 1] in "+-="]
         assert "*" in question and all(0 <= total <= 99 for total in sums) and sums[-1] == int(answer)
-    solutions = [calculator_solution(rng, "6*7-5=?") for _ in range(2000)]
+    solutions = [solution(rng, "6*7-5=?") for _ in range(2000)]
     called = [text for text in solutions if "<<6*7>>" in text]
     assert all(text.startswith("6*7=<<6*7>>42\n") and "\\boxed{37}" in text for text in called)
     guessed = [text for text in solutions if "<<6*7>>" not in text]
@@ -137,14 +143,14 @@ def test_products_and_their_writers():
 
 
 def test_the_base_model_calls_now_and_then():
-    """It was told nothing of products' values: where it does not call, it guesses."""
+    """It was never shown the values of products: without a call it guesses."""
     model, tokenizer = load_model(calculator.Args())
-    calls, right = [], []
+    calls, correct = [], []
     for question, _ in generated_problems("products", "eval")[:100]:
         product = next(term for term in question[:-2].replace("-", "+").split("+") if "*" in term)
         ids = torch.tensor([tokenizer(f"{question}\n{product}=")["input_ids"]])
         chance = model(ids).logits[0, -1].softmax(-1)
         calls.append(chance[tokenizer.convert_tokens_to_ids("<")].item())
-        right.append(chance[tokenizer.convert_tokens_to_ids(str(eval(product))[0])].item())
+        correct.append(chance[tokenizer.convert_tokens_to_ids(str(eval(product))[0])].item())
     assert 0.2 < sum(calls) / 100 < 0.4
-    assert sum(right) / 100 < 0.5
+    assert sum(correct) / 100 < 0.5

@@ -1,4 +1,4 @@
-"""Recipes are sums of tricks: each can be taken away, without all of them the plain method is left."""
+"""Recipes are sums of components: each can be taken away, without all of them the plain method is left."""
 
 import itertools
 import json
@@ -18,7 +18,6 @@ import dapo
 import dr_grpo
 import grpo
 import reinforce
-from benchmarks import ablation
 from common.batch import collate
 from common.data import generated_problems, load_problems, make_prompt, sample_problems
 from common.engines import TransformersEngine, prompt_seeds
@@ -27,7 +26,7 @@ from recipes.overlap import Generator
 from tools.plots import read_metrics
 from common.records import Problem
 from common.run import Run
-from tools.scripts import load, parents, tricks
+from tools.scripts import components, load
 from common.verification.verifier import Verifier
 from methods import reinforce_pp
 from recipes import olmo3, pipeline_rl, r1, scalerl, scaling_fit
@@ -50,44 +49,10 @@ def settings(script, flags):
     return {name: value for name, value in given.items() if value != defaults[name]}
 
 
-@pytest.mark.parametrize("name", [name for name in parents() if tricks(name)])
-def test_ablation(name, tmp_path, monkeypatch, capsys):
-    """A line for the recipe, one for it without each trick, and one without all; what has run is not run again."""
-    of = ablation.variants(name)
-    assert len(of) == len(tricks(name)) + 2 and len(set(of.values())) == len(of)
-    assert [bool(settings(load(name), [flags])) for flags in of.values()] == [False, *[True] * (len(of) - 1)]
-    ran = []
-
-    def pretended(name, seed, steps, flags):
-        ran.append((seed, flags))
-        gain = seed / 10 if flags else 0.0
-        log = [{"step": step, "eval/avg": 0.5 + step / 100 + gain, "length": 30.0} for step in (0, 10, 20)]
-        return {"method": name, "seed": seed, "seconds": 60.0, "log": log}
-
-    page = tmp_path / "page.md"
-    page.write_text(f"Above\n\n| {name} | flags | old\n|---|\n\nBelow\n")
-    monkeypatch.setattr(ablation, "HERE", tmp_path)
-    monkeypatch.setattr(ablation, "PAGE", page)
-    monkeypatch.setattr(ablation, "run", pretended)
-    for seeds in (1, 2, 2):
-        ablation.main(ablation.Args(name, steps=20, seeds=seeds))
-    assert len(ran) == len(set(ran)) == 2 * len(of)
-    above, table, below = page.read_text().split("\n\n")
-    assert (above, below) == ("Above", "Below\n")
-    lines = table.splitlines()[2:]
-    assert len(lines) == len(of) and "| 0.700 ± 0.000 |  | 0.650 |" in lines[0]
-    # 0.1 and 0.2 above the whole recipe: ± t(0.975, 1) * 0.0707 / √2
-    assert all("| 0.850 ± 0.635 | +0.150 ± 0.635 | 0.800 |" in line for line in lines[1:])
-    for arguments, words in ((ablation.Args(name), "holds runs of 20 steps"), (ablation.Args("grpo"), "is no recipe")):
-        with pytest.raises(SystemExit):
-            ablation.main(arguments)
-        assert words in capsys.readouterr().err
-
-
 class TestOlmo3:
-    def test_without_its_tricks_it_is_grpo(self, tmp_path, capsys):
+    def test_without_its_components_it_is_grpo(self, tmp_path, capsys):
         """All seven flags of the docstring's table: GRPO with its KL and without TIS, to the bit."""
-        plain = settings(olmo3, tricks("olmo3").values())
+        plain = settings(olmo3, components("olmo3").values())
         assert len(plain) == 7
         weights, logged = run("olmo3", tmp_path / "olmo3", **plain)
         expected, of_grpo = run("grpo", tmp_path / "grpo", kl_beta=plain["kl_beta"], tis_cap=0.0)
@@ -99,7 +64,7 @@ class TestOlmo3:
         """Without any one of them, a step ends at another place; clip-higher acts between the bounds alone."""
         monkeypatch.setattr(Run, "evaluate", lambda *_: None)
         one_round, settings_of = {"max_rounds": 1}, [{}]
-        for flag in tricks("olmo3").values():
+        for flag in components("olmo3").values():
             ((name, value),) = settings(olmo3, [flag]).items()
             if name != "clip_eps_high":  # with one round there are groups to be left out
                 settings_of.append({name: value} | (one_round if name == "filter_groups" else {}))
@@ -219,9 +184,9 @@ def sampled():
 class TestScaleRL:
     rewards = torch.tensor([[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
 
-    def test_without_its_tricks_it_is_cispo(self, tmp_path, capsys):
+    def test_without_its_components_it_is_cispo(self, tmp_path, capsys):
         """All eight flags of the docstring's table: CISPO without TIS, to the bit; with two updates, off-policy too."""
-        plain = settings(scalerl, tricks("scalerl").values())
+        plain = settings(scalerl, components("scalerl").values())
         assert len(plain) == 8
         same = {"num_minibatches": 2, "lr": 1e-3}
         weights, logged = run("scalerl", tmp_path / "scalerl", **plain, **same)
@@ -233,7 +198,7 @@ class TestScaleRL:
     def test_each_trick_can_be_taken_away(self, tmp_path, monkeypatch, capsys):
         """Without any one of them a run ends at another place: in bf16, on few problems, which come back."""
         monkeypatch.setattr(Run, "evaluate", lambda *_: None)
-        plain = settings(scalerl, tricks("scalerl").values())
+        plain = settings(scalerl, components("scalerl").values())
         same = few_problems(tmp_path, 20) | {"steps": 3, "prompts_per_step": 8, "lr": 1e-3, "learner_precision": "bf16"}
         same |= {"rollout_precision": "bf16", "no_resampling_pass_rate": 0.5, "save_every": 0}
         settings_of = [same, *(same | {name: value} for name, value in plain.items())]
@@ -705,9 +670,9 @@ CORRECTIONS = get_args(get_type_hints(pipeline_rl.Args)["correction"])
 
 
 class TestPipelineRL:
-    def test_without_its_tricks_it_is_grpo(self, tmp_path, capsys):
+    def test_without_its_components_it_is_grpo(self, tmp_path, capsys):
         """All four flags of the docstring's table: GRPO without TIS, to the bit; with token-tis and its cap, GRPO."""
-        plain = settings(pipeline_rl, tricks("pipeline_rl").values())
+        plain = settings(pipeline_rl, components("pipeline_rl").values())
         assert len(plain) == 4
         for own, of_grpo in (plain, {"tis_cap": 0.0}), (plain | {"correction": "token-tis", "tis_cap": 2.0}, {}):
             weights, logged = run("pipeline_rl", tmp_path / f"own-{len(of_grpo)}", **own)
@@ -720,7 +685,7 @@ class TestPipelineRL:
     def test_each_trick_can_be_taken_away(self, tmp_path, monkeypatch, capsys):
         """Without any one of them a run ends at another place."""
         monkeypatch.setattr(Run, "evaluate", lambda *_: None)
-        away = [{}, *(settings(pipeline_rl, [flag]) for flag in tricks("pipeline_rl").values())]
+        away = [{}, *(settings(pipeline_rl, [flag]) for flag in components("pipeline_rl").values())]
         ends = [run("pipeline_rl", tmp_path / str(i), **LONG | s)[0] for i, s in enumerate(away)]
         for one, other in itertools.combinations(ends, 2):
             assert any(not torch.equal(one[key], other[key]) for key in one)

@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import grpo
+from tools.scripts import ROOT
 
 import pytest
 import torch
 from conftest import SMALL
-
-ROOT = Path(__file__).parent.parent
+from runs import on_tiny
 
 
 class Bomb:
@@ -27,13 +27,19 @@ class Bomb:
         return Path.touch, (self.target,)
 
 
-def test_code_beside_a_model_is_not_run(tmp_path, capsys):
+def model_with_code(tmp_path):
+    """A model whose own code makes a file when it is imported."""
     folder = tmp_path / "model"
     shutil.copytree(ROOT / "worlds/sums/model", folder)
     config = json.loads((folder / "config.json").read_text())
     config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own"}}
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "own.py").write_text(f"open({str(tmp_path / 'HACKED')!r}, 'w')\nclass Own: ...\n")
+    return folder
+
+
+def test_code_beside_a_model_is_not_run(tmp_path, capsys):
+    folder = model_with_code(tmp_path)
     with pytest.raises(SystemExit):
         grpo.main(grpo.Args(model=str(folder), run_dir=tmp_path / "run", **SMALL))
     assert "cannot be loaded" in capsys.readouterr().err
@@ -50,8 +56,8 @@ def test_pickled_weights_are_not_read(tmp_path, capsys):
     assert not (tmp_path / "HACKED").exists()
 
 
-def test_code_in_a_checkpoint_is_not_run(tmp_path, capsys):
-    grpo.main(grpo.Args(run_dir=tmp_path / "run", save_every=1, **SMALL))
+def test_code_in_a_checkpoint_is_not_run(tiny_model, tmp_path, capsys):
+    grpo.main(grpo.Args(run_dir=tmp_path / "run", save_every=1, **on_tiny(tiny_model)))
     newest = tmp_path / "run" / "checkpoint-000002"
     torch.save({"step": 2, "optimizer": Bomb(tmp_path / "HACKED")}, newest / "state.pt")
     grpo.main(grpo.Args(resume=tmp_path / "run"))
@@ -60,14 +66,8 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path, capsys):
 
 
 def test_code_beside_a_model_is_not_run_for_a_yes(tmp_path):
-    """transformers asks at the terminal; nobody is asked here."""
-    folder = tmp_path / "model"
-    shutil.copytree(ROOT / "worlds/sums/model", folder)
-    config = json.loads((folder / "config.json").read_text())
-    config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own"}}
-    (folder / "config.json").write_text(json.dumps(config))
-    (folder / "own.py").write_text(f"open({str(tmp_path / 'HACKED')!r}, 'w')\nclass Own: ...\n")
-    command = [sys.executable, "grpo.py", "--model", str(folder), "--run-dir", str(tmp_path / "run")]
+    """transformers asks at the terminal; here it must not ask."""
+    command = [sys.executable, "grpo.py", "--model", str(model_with_code(tmp_path)), "--run-dir", str(tmp_path / "run")]
     result = subprocess.run(command, cwd=ROOT, input="y\ny\ny\n", capture_output=True, text=True)
     assert result.returncode == 2 and "cannot be loaded" in result.stderr
     assert not (tmp_path / "HACKED").exists()

@@ -1,6 +1,5 @@
-"""Runs that are killed, and answers that attack the verifier."""
+"""Runs that are killed or run out of something, and answers that attack the verifier."""
 
-import json
 import random
 import resource
 import signal
@@ -11,14 +10,14 @@ import time
 from pathlib import Path
 
 import grpo
-from common import models
-from common.verification.verifier import Verifier
+from common.verification import Verifier
+from tools.scripts import ROOT
 
 import pytest
-import torch
+from conftest import SMALL
+from runs import assert_same_rows, assert_same_weights, results
 from safetensors.torch import load_file
 
-ROOT = Path(__file__).parent.parent
 COMMAND = [sys.executable, "grpo.py", "--steps", "6", "--save-every", "1", "--eval-every", "2"]
 COMMAND += ["--prompts-per-step", "4", "--responses-per-prompt", "4", "--max-response-tokens", "48"]
 COMMAND += ["--eval-problems", "4", "--eval-samples", "2"]
@@ -28,40 +27,34 @@ def start(*flags):
     return subprocess.Popen([*COMMAND, *flags], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
-def outcome(folder):
-    """Final weights, and the log without times."""
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
-    rows = [{k: v for k, v in row.items() if "second" not in k} for row in rows]
-    return load_file(folder / "checkpoint-000006" / "model.safetensors"), rows
-
-
-def test_killed_runs_end_as_the_uninterrupted_one(tmp_path):
-    """SIGKILL at random moments, again and again, also while a checkpoint is written; then to the end."""
+@pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.slow)])
+def test_killed_runs_end_as_the_uninterrupted_one(kills, tmp_path):
+    """SIGKILL at random moments, also while a checkpoint is written; then to the end."""
     assert start("--run-dir", str(tmp_path / "whole")).wait() == 0
-    weights, rows = outcome(tmp_path / "whole")
+    weights, rows = results(tmp_path / "whole")
     rng = random.Random(4)
-    folder, kills = tmp_path / "killed", 0
-    for _ in range(20):
+    folder, killed = tmp_path / "killed", 0
+    for _ in range(4 * kills):
         begun = (folder / "config.json").exists()
         process = start("--resume" if begun else "--run-dir", str(folder))
         # Wait until the run writes something, so that the kill falls between there and the end.
-        before, deadline = snapshot(folder), time.monotonic() + 60
+        before, deadline = snapshot(folder), time.monotonic() + 120
         while snapshot(folder) == before and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.002)
         try:
-            process.wait(rng.uniform(0, 0.3) if kills < 5 else None)
+            process.wait(rng.uniform(0, 0.3) if killed < kills else None)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
             process.wait()
-            kills += 1
+            killed += 1
         if process.returncode == 0:
             break
         assert process.returncode == -signal.SIGKILL, process.stderr.read()
     assert process.returncode == 0, "the run never came to its end"
-    assert kills >= 4
-    again, again_rows = outcome(folder)
-    assert all(torch.equal(weights[key], again[key]) for key in weights)
-    assert again_rows == rows
+    assert killed == kills, f"only {killed} of {kills} kills came in time"
+    again, again_rows = results(folder)
+    assert_same_weights(weights, again)
+    assert_same_rows(rows, again_rows)
 
 
 def snapshot(folder):
@@ -69,7 +62,7 @@ def snapshot(folder):
 
 
 def hostile(rng):
-    """One answer that someone, or a model under pressure, might write."""
+    """One answer that attacks the verifier."""
     digits = "".join(rng.choices(string.digits, k=rng.choice((1, 3, 50, 5000))))
     nested = rng.randint(1, 300)
     return rng.choice(
@@ -96,41 +89,48 @@ def hostile(rng):
     )()
 
 
+def processes_of(verifier):
+    """The workers of a verifier that run, and their children."""
+    return [pid for worker in verifier.pool.workers if worker.process for pid in family(worker.process.pid)]
+
+
 def test_ten_thousand_hostile_answers_to_numbers(tmp_path, monkeypatch):
-    """Where the answer is a number, nothing but a literal number is ever evaluated: fast, and without a worker."""
+    """If the answer is a number, only a literal number is ever evaluated: fast, and without a worker."""
     monkeypatch.chdir(tmp_path)
     rng = random.Random(0)
     answers = [f"\\boxed{{{hostile(rng)}}}" if rng.random() < 0.8 else hostile(rng) for _ in range(10_000)]
-    verifier = Verifier(None, [])
+    verifier = Verifier(grpo.Args(), None, [])
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     begin = time.perf_counter()
     assert not any(verifier.judge(answers, ["31415926"] * 10_000, [False] * 10_000))
     assert time.perf_counter() - begin < 30
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < 100 << 10  # KiB
-    assert all(worker.process is None for worker in verifier.workers)
+    assert not processes_of(verifier), "a worker was asked"
     assert not (tmp_path / "HACKED").exists()
     verifier.close()
 
 
-RIGHT = ["(x+1)^2", "x^2+2x+1", "1+2x+x^2", "(1+x)^2", "(x+1)(x+1)", "x^{2}+2 x+1", "x\\cdot x+2x+1", "y=(x+1)^2"]
+CORRECT = ["(x+1)^2", "x^2+2x+1", "1+2x+x^2", "(1+x)^2", "(x+1)(x+1)", "x^{2}+2 x+1", "x\\cdot x+2x+1", "y=(x+1)^2"]
 
 
-def test_ten_thousand_hostile_answers_to_expressions(tmp_path, monkeypatch):
-    """Through math-verify: no hang beyond the limit, no code run, no growth; failures counted, right answers found."""
+@pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_hostile_answers_to_expressions(count, tmp_path, monkeypatch):
+    """Through math-verify: no hang beyond the limit, no code run, no growth; failures are counted."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("common.verification.verifier.TIME_LIMIT", 0.5)
     rng = random.Random(1)
-    answers = [f"\\boxed{{{hostile(rng)}}}" for _ in range(10_000)]
-    answers[::100] = [f"\\boxed{{{rng.choice(RIGHT)}}}" for _ in answers[::100]]
-    verifier = Verifier(None, [])
+    answers = [f"\\boxed{{{hostile(rng)}}}" for _ in range(count)]
+    answers[::100] = [f"\\boxed{{{rng.choice(CORRECT)}}}" for _ in answers[::100]]
+    verifier = Verifier(grpo.Args(), None, [])
     begin = time.perf_counter()
-    verdicts = verifier.judge(answers, ["x^2+2x+1"] * 10_000, [False] * 10_000)
-    # Two workers; nobody waits longer than the limit for one answer, and equal answers are judged once.
+    scores = verifier.judge(answers, ["x^2+2x+1"] * count, [False] * count)
+    # Two workers; no answer takes longer than the limit, and equal answers are judged once.
     assert time.perf_counter() - begin < len(set(answers)) * 0.5 / 2 + 60
-    assert verdicts == [i % 100 == 0 for i in range(10_000)]
-    assert verifier.failures["timeout"] > 100
-    processes = [pid for worker in verifier.workers for pid in family(worker.process.pid)]
-    assert all(resident_mib(pid) < 300 for pid in processes)
+    wrong = [answer for i, answer in enumerate(answers) if scores[i] != (i % 100 == 0)]
+    assert not wrong, f"judged incorrectly: {wrong}"
+    assert verifier.failures.total() > count / 100, f"few failures: {verifier.failures}"
+    processes = processes_of(verifier)
+    assert processes and all(resident_mib(pid) < 300 for pid in processes)
     verifier.close()
     deadline = time.monotonic() + 5
     while any(Path(f"/proc/{pid}").exists() for pid in processes) and time.monotonic() < deadline:
@@ -149,8 +149,8 @@ def resident_mib(pid):
 
 
 def test_full_disk(tmp_path):
-    """Where a checkpoint does not fit any more, the one before it stays whole, and one sentence says how to go on."""
-    assert start("--steps", "2", "--run-dir", str(tmp_path / "run")).wait() == 0
+    """If a checkpoint does not fit, the one before it stays intact, and one sentence says how to resume."""
+    grpo.main(grpo.Args(run_dir=tmp_path / "run", save_every=1, **SMALL))
     (tmp_path / "run" / "checkpoint-000002" / "model.safetensors").write_bytes(b"broken")
     limit = 1 << 20  # bytes of any file; the weights take more
     command = [sys.executable, "grpo.py", "--resume", str(tmp_path / "run")]
@@ -170,6 +170,7 @@ def test_full_disk(tmp_path):
     load_file(tmp_path / "run" / "checkpoint-000001" / "model.safetensors")
 
 
+@pytest.mark.slow
 def test_too_little_memory(tmp_path):
     limit = 3 << 30  # bytes of address space
     sizes = ["--prompts-per-step", "32", "--responses-per-prompt", "32", "--num-minibatches", "1"]
@@ -192,7 +193,7 @@ def test_too_little_memory_for_the_model(tmp_path, monkeypatch, capsys):
     def does_not_fit(*args, **kwargs):
         raise MemoryError
 
-    monkeypatch.setattr(models.AutoModelForCausalLM, "from_pretrained", does_not_fit)
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", does_not_fit)
     with pytest.raises(SystemExit) as end:
         grpo.main(grpo.Args(run_dir=tmp_path / "run"))
     assert end.value.code == 1

@@ -6,11 +6,11 @@ import sys
 
 import grpo
 from common.folders import write_config
-from tools.plots import read_metrics
+from common.metrics import read_metrics
 from common.run import Run
-from tools.scripts import load
 from methods import vapo
 from recipes import r1
+from tools.scripts import load
 
 import pytest
 import torch

@@ -13,7 +13,7 @@ import pytest
 import torch
 import tyro
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 CELLS = nbformat.read(ROOT / "notebooks" / "gpu_t4.ipynb", as_version=4).cells
 SHELL = ("!", "%")
 
@@ -40,9 +40,9 @@ def test_the_script_accepts_the_commands_flags(tmp_path):
     args = tyro.cli(grpo.Args, args=flags).checked()
     assert args.lora_rank > 0 and args.engine == "transformers" and args.learner_precision == "auto"
     # A run folder has a name, and the cells behind read from it.
-    assert sum(f'"{args.run_dir}' in cell.source for cell in CELLS) == 2
+    assert sum(f'"{args.run_dir}' in cell.source for cell in CELLS) == 2, f"cells that read {args.run_dir}"
     for name in re.findall(r"-r (\S+)", " ".join(commands())):
-        assert (ROOT / name).exists()
+        assert (ROOT / name).exists(), f"gpu_t4.ipynb installs {name}, which is missing"
 
 
 @pytest.mark.parametrize("capability,bf16", [((7, 5), False), ((8, 0), True), ((9, 0), True), ((12, 0), True)])

@@ -6,13 +6,15 @@ import statistics
 from pathlib import Path
 
 import grpo
-from common import chat, evaluate, plots
 from common.data import STANDARD, load_problems
 from common.engines import TransformersEngine
-from tools.evaluate import pass_at_k
+from common.evaluation import pass_at_k
 from common.folders import write_config
+from common.metrics import read_metrics
 from common.models import load_model
-from tools.stats import share_interval
+from tools import chat, evaluate, plots, scripts
+from tools.scripts import parents
+from tools.stats import fraction_interval
 
 import datasets
 import numpy as np
@@ -51,8 +53,18 @@ def settings_of(trained, tiny_model):
 def test_a_checkpoint_has_the_figures_that_its_run_logged(trained, tiny_model, tmp_path, capsys):
     evaluate.main(evaluate.Args(run_dir=tmp_path / "run", **settings_of(trained, tiny_model)))
     found = json.loads((tmp_path / "run" / "results.json").read_text())["all"]
-    logged = plots.read_metrics(trained)[-1]
-    names = ["n", "avg", "standard_error", "greedy", "length_correct", "length_wrong", "truncated", "pass@1", "pass@8"]
+    logged = read_metrics(trained)[-1]
+    names = [
+        "n",
+        "avg",
+        "standard_error",
+        "greedy",
+        "length_correct",
+        "length_incorrect",
+        "truncated",
+        "pass@1",
+        "pass@8",
+    ]
     assert {name: found[name] for name in names} == {name: logged[f"eval/{name}"] for name in names}
     assert found["pass@1"] == pytest.approx(found["avg"], abs=1e-12)
     table = capsys.readouterr().out
@@ -78,7 +90,7 @@ def test_figures_come_from_the_samples_in_the_files(trained, tiny_model, tmp_pat
         assert found[name]["truncated"] == pytest.approx(statistics.mean(cut for x in mine for cut in x["truncated"]))
         values = [pass_at_k(6, sum(x["correct"]), 2) for x in mine]
         assert found[name]["pass@2"] == pytest.approx(statistics.mean(values))
-        assert found[name]["pass@2_interval"] == pytest.approx(list(share_interval(values)))
+        assert found[name]["pass@2_interval"] == pytest.approx(list(fraction_interval(values)))
     for line in lines:
         assert len(line["responses"]) == len(line["lengths"]) == 6
 
@@ -108,8 +120,8 @@ def test_an_interrupted_evaluation_ends_with_the_same_figures(trained, tiny_mode
     assert calls[3:] == [2, 1, 7], "the chunks are not the same, or what is done was sampled again"
     for name in ("samples.jsonl", "greedy.jsonl", "results.json"):
         assert (cut / name).read_text() == (tmp_path / "whole" / name).read_text()
-    found, logged = json.loads((cut / "results.json").read_text())["all"], plots.read_metrics(trained)[-1]
-    assert all(found[name] == logged[f"eval/{name}"] for name in ("avg", "pass@8", "greedy", "length_wrong"))
+    found, logged = json.loads((cut / "results.json").read_text())["all"], read_metrics(trained)[-1]
+    assert all(found[name] == logged[f"eval/{name}"] for name in ("avg", "pass@8", "greedy", "length_incorrect"))
     assert "leave out --max-response-tokens" in ended(
         capsys, lambda: evaluate.main(evaluate.Args(resume=cut, max_response_tokens=9))
     )
@@ -153,20 +165,18 @@ def test_of_generated_problems_the_length_is_known(tmp_path):
     assert all(terms(p) == len(p.question.removesuffix("=?").replace("-", "+").split("+")) for p in problems)
 
 
-def test_intervals_of_shares():
+def test_intervals_of_fractions():
     """Wilson's for values of 0 and 1; of others it holds the truth nine times in ten, also close to 0."""
-    low, high = share_interval([1.0] * 8 + [0.0] * 2, 0.95)
+    low, high = fraction_interval([1.0] * 8 + [0.0] * 2, 0.95)
     t, p, n = 2.2621571628, 0.8, 9  # with the sample variance, 10 values count as 9
     roots = np.roots([1 + t * t / n, -(2 * p + t * t / n), p * p])
     assert (low, high) == pytest.approx(tuple(sorted(roots)), abs=1e-9)
-    assert share_interval([1.0] * 30)[0] == pytest.approx(30 / (30 + 2.0452296421**2)) and share_interval([0.5]) == (
-        0,
-        1,
-    )
+    assert fraction_interval([1.0] * 30)[0] == pytest.approx(30 / (30 + 2.0452296421**2))
+    assert fraction_interval([0.5]) == (0, 1)
     rng, hits, true = np.random.default_rng(0), 0, 0.2 / 4.2
     for _ in range(400):
         values = rng.binomial(16, rng.beta(0.2, 4, 30)) / 16
-        low, high = share_interval(list(values))
+        low, high = fraction_interval(list(values))
         assert 0 <= low <= values.mean() <= high <= 1
         hits += low <= true <= high
     assert hits / 400 > 0.89, "Student's t has 0.88"
@@ -325,6 +335,26 @@ def test_runs_are_grouped_by_what_differs(tmp_path, capsys):
     assert len(set(styles[:3])) == 3 and styles[3:] == [plots.method_style("grpo"), plots.method_style("dr_grpo")]
 
 
+def test_any_number_of_methods_has_a_style():
+    """A style follows from the name alone, and lines in one picture look different even if two styles are the same."""
+    top = {name: plots.method_style(name) for name in plots.FIXED}
+    assert len(set(top.values())) == len(top), "two of the eleven look the same"
+    names = [f"method_{i}" for i in range(200)]
+    found = [plots.method_style(name) for name in names]
+    assert len(set(found)) > 100 and not set(found) & set(top.values())
+    assert found == [plots.method_style(name) for name in names]
+    groups = [plots.Group(name, {}, {}) for name in names]
+    assert len(set(plots.styles(groups))) == len(names), "of 200 lines in one picture two look the same"
+
+
+def test_a_new_method_changes_no_style(monkeypatch):
+    """Also where scripts are found while it is there: nothing looks at the list of methods."""
+    before = {name: plots.method_style(name) for name in parents()}
+    monkeypatch.setattr(scripts, "parents", lambda: {"a_new_method": "grpo", **before})
+    assert {name: plots.method_style(name) for name in before} == before
+    assert plots.method_style("a_new_method") not in [before[name] for name in plots.FIXED]
+
+
 def test_mistakes_in_plots(tmp_path, capsys):
     run = write_run(tmp_path / "run")
     again = write_run(tmp_path / "again")
@@ -333,11 +363,11 @@ def test_mistakes_in_plots(tmp_path, capsys):
         folder.mkdir()
         write_config(folder, method, grpo.Args())
     for runs, out, words in (
-        ((), "a.png", "there is nothing to plot"),
+        ((), "a.png", "no run folders are given"),
         ((tmp_path / "none",), "a.png", "is no run folder"),
-        ((empty,), "a.png", "has logged nothing yet"),
+        ((empty,), "a.png", "has logged no steps yet"),
         ((evaluation,), "a.png", "is an evaluation"),
-        ((run, again), "a.png", "the same run as another, with seed 1"),
+        ((run, again), "a.png", "has the same seed 1 and settings as another run"),
         ((run,), "a.txt", "must end in .png"),
         ((run,), "none/a.png", "cannot be written: No such file"),
     ):

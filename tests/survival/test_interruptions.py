@@ -1,0 +1,203 @@
+"""Runs that are interrupted, damaged or broken, in this process: what is saved, and how --resume ends.
+
+What needs processes of its own is in test_survival.py.
+"""
+
+import json
+import os
+import signal
+
+import grpo
+import ppo
+from common import evaluation
+from common.ending import SIGNALS
+from common.metrics import read_metrics
+from tools.scripts import load
+
+import pytest
+import torch
+from runs import assert_same_rows, assert_same_weights, base_weights, results, run
+
+RESUMED = ("ppo", "reinforce", "dapo", "dcpo", "adaptive_entropy", "vapo", "olmo3", "pipeline_rl", "scalerl")
+
+
+def checkpoint_names(folder):
+    return sorted(path.name for path in folder.glob("checkpoint-*"))
+
+
+def settings_with_state(name, folder):
+    """Settings with which a script carries something from step to step."""
+    settings = {"steps": 4, "save_every": 2, "eval_every": 2}
+    if name in ("grpo", "ppo", "vapo"):
+        settings["kl_beta"] = 0.01
+    if name == "reinforce":
+        settings["baseline"] = "ema"
+    if name == "adaptive_entropy":
+        settings["target_entropy"] = 9.0
+    if name in ("dcpo", "scalerl"):  # few problems, which come back
+        problems = [{"question": f"{i}+17-3=?", "answer": str(i + 14)} for i in range(6 if name == "dcpo" else 15)]
+        (folder / "few.jsonl").write_text("".join(json.dumps(problem) + "\n" for problem in problems))
+        settings["dataset"] = str(folder / "few.jsonl")
+    if name == "olmo3":
+        settings["prompts_per_step"] = 8
+    if name == "scalerl":
+        settings["no_resampling_pass_rate"] = 0.5
+    if name == "pipeline_rl":
+        settings["in_flight_every"] = 8
+    return settings
+
+
+@pytest.mark.parametrize("name", ["grpo", *(pytest.param(name, marks=pytest.mark.slow) for name in RESUMED)])
+def test_resumed_run_ends_as_the_uninterrupted_one(name, tmp_path, capsys):
+    """A run that stopped after its second checkpoint, in the middle of writing logs and a third."""
+    folder = tmp_path / "run"
+    weights, rows = run(name, folder, **settings_with_state(name, tmp_path))
+    states = [torch.load(folder / f"checkpoint-00000{step}" / "state.pt", weights_only=True) for step in (2, 4)]
+    if name == "olmo3":
+        assert states[0]["kept"], "no group waits"
+    if name == "scalerl":
+        drawn = [state["drawn"] for state in states]
+        assert states[0]["solved"] and drawn[0] == 8 and drawn[1] > 16, "no problem was left out"
+    for path in (folder / "checkpoint-000004").iterdir():
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])  # a broken checkpoint
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 5, "accu')
+    script = load(name)
+    script.main(script.Args(resume=folder))
+    output = capsys.readouterr().out
+    assert "skipping the broken checkpoint" in output and "after step 2" in output
+    again, again_rows = results(folder)
+    assert_same_weights(weights, again)
+    assert_same_rows(rows, again_rows)
+
+
+@pytest.mark.parametrize(
+    "what,named",
+    [("loss", "loss"), ("learner_logp", "old_logp"), ("engine_logp", "rollout_logp"), ("advantages", "loss")],
+)
+def test_nothing_that_is_not_finite_reaches_the_weights(what, named, tmp_path, monkeypatch, capsys):
+    """Caught where it arises and named; the weights before it are saved."""
+    loss, scores, collated, advantages = grpo.policy_loss, grpo.batch_logps, grpo.collate, grpo.compute_advantages
+
+    def poisoned_batch(*args):
+        batch = collated(*args)
+        batch.rollout_logp[0, 0] = float("-inf")
+        return batch
+
+    poison = {
+        "loss": ("policy_loss", lambda *args: (loss(*args)[0] * float("nan"), loss(*args)[1])),
+        "learner_logp": ("batch_logps", lambda *args: (scores(*args)[0] + float("inf"), scores(*args)[1])),
+        "engine_logp": ("collate", poisoned_batch),
+        "advantages": ("compute_advantages", lambda *args: advantages(*args) / 0),
+    }
+    monkeypatch.setattr(grpo, *poison[what])
+    with pytest.raises(SystemExit) as stop:
+        run("grpo", tmp_path / "run", eval_problems=1, eval_samples=1)
+    assert stop.value.code == 1
+    error = capsys.readouterr().err
+    assert f"step 1: not finite: {named}" in error and "--model" in error, error
+    assert_same_weights(results(tmp_path / "run", "nonfinite-step-000001")[0], base_weights())
+
+
+def test_critic_that_is_not_finite_stops_the_run(tmp_path, monkeypatch, capsys):
+    original = ppo.value_loss
+    monkeypatch.setattr(ppo, "value_loss", lambda *args: original(*args) * float("inf"))
+    with pytest.raises(SystemExit):
+        run("ppo", tmp_path / "run", eval_problems=1, eval_samples=1)
+    assert "critic_grad_norm" in capsys.readouterr().err
+
+
+def test_interrupted_run_saves_and_can_be_resumed(tmp_path, monkeypatch, capsys):
+    """Ctrl-C during the first step: the step is finished, the state saved, and the rest can follow."""
+    weights, _ = run("grpo", tmp_path / "whole", steps=3)
+    original = grpo.collate
+    monkeypatch.setattr(grpo, "collate", lambda *args: (os.kill(os.getpid(), signal.SIGINT), original(*args))[1])
+    run("grpo", tmp_path / "run", steps=3)
+    assert "--resume" in capsys.readouterr().out
+    assert checkpoint_names(tmp_path / "run") == ["checkpoint-000001"]
+    monkeypatch.setattr(grpo, "collate", original)
+    grpo.main(grpo.Args(resume=tmp_path / "run"))
+    again, rows = results(tmp_path / "run")
+    assert [row["step"] for row in rows] == [0, 1, 2, 3]
+    assert_same_weights(weights, again)
+
+
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGHUP])
+def test_requests_to_end_are_heard(kind, tmp_path, monkeypatch, capsys):
+    """As Ctrl-C: the step is finished and saved. Afterwards the handlers of before are back."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    original = grpo.collate
+    monkeypatch.setattr(grpo, "collate", lambda *args: (os.kill(os.getpid(), kind), original(*args))[1])
+    run("grpo", tmp_path / "run", steps=3, eval_problems=1, eval_samples=1)
+    assert checkpoint_names(tmp_path / "run") == ["checkpoint-000001"]
+    assert {number: signal.getsignal(number) for number in SIGNALS} == before
+
+
+def test_second_ctrl_c_stops_at_once(tmp_path, monkeypatch, capsys):
+    """In the evaluation after a step nothing is lost: the step was saved before. One sentence, exit code 130."""
+
+    def stop(*args):
+        if (tmp_path / "run" / "checkpoint-000001").exists():
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+        return evaluate(*args)
+
+    evaluate = evaluation.evaluate
+    monkeypatch.setattr(evaluation, "evaluate", stop)
+    with pytest.raises(SystemExit) as end:
+        run("grpo", tmp_path / "run", save_every=1, eval_every=1)
+    assert end.value.code == 130
+    assert "stopped. Everything up to checkpoint-000001 is saved" in capsys.readouterr().err
+    monkeypatch.setattr(evaluation, "evaluate", evaluate)
+    grpo.main(grpo.Args(resume=tmp_path / "run"))
+    assert [row["step"] for row in read_metrics(tmp_path / "run") if "eval/avg" in row] == [0, 1, 2]
+
+
+def test_weights_broken_by_the_last_update_are_not_saved(tmp_path, monkeypatch, capsys):
+    """The checkpoint before stays the newest, and --resume finds it."""
+    step, calls = torch.optim.AdamW.step, []
+
+    def breaks(optimizer, *args):
+        step(optimizer, *args)
+        calls.append(1)
+        if len(calls) == 8:  # the last update of the second step
+            with torch.no_grad():
+                optimizer.param_groups[0]["params"][0][0, 0] = float("nan")
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", breaks)
+    with pytest.raises(SystemExit) as end:
+        run("grpo", tmp_path / "run", steps=3, save_every=1)
+    assert end.value.code == 1
+    error = capsys.readouterr().err
+    assert "step 2: its updates left weights that are not finite" in error, error
+    assert "Everything up to checkpoint-000001 is saved" in error, error
+    assert checkpoint_names(tmp_path / "run") == ["checkpoint-000001"]
+
+
+def test_the_best_weights_are_kept_and_a_collapse_is_named(tmp_path, monkeypatch, capsys):
+    accuracies, first = iter([0.3, 0.8, 0.5, 0.1]), []
+    evaluate = evaluation.evaluate
+
+    def scripted(engine, *args):
+        metrics, samples = evaluate(engine, *args)
+        first.append({name: weight.clone() for name, weight in engine.model.named_parameters()})
+        return metrics | {"eval/avg": next(accuracies)}, samples
+
+    monkeypatch.setattr(evaluation, "evaluate", scripted)
+    run("grpo", tmp_path / "run", steps=3, save_every=1, eval_every=1)
+    best, _ = results(tmp_path / "run", "best")
+    assert not (tmp_path / "run" / "checkpoint-000001").exists()
+    assert_same_weights(best, {name: first[1][name] for name in best})
+    output = capsys.readouterr().out
+    assert "accuracy has collapsed; it was 0.800 at step 1" in output and str(tmp_path / "run" / "best") in output
+
+
+def test_a_flipped_bit_in_a_checkpoint_is_noticed(tmp_path, capsys):
+    run("grpo", tmp_path / "run", save_every=1, eval_every=0)
+    weights = tmp_path / "run" / "checkpoint-000002" / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-100] ^= 1
+    weights.write_bytes(data)
+    grpo.main(grpo.Args(resume=tmp_path / "run"))
+    output = capsys.readouterr().out
+    assert "skipping the broken checkpoint" in output and "has changed since it was written" in output

@@ -1,0 +1,64 @@
+"""Benchmarks without their runs: what is made of made-up results."""
+
+from benchmarks import ablation, methods, peers, stress
+from tools import reports
+from tools.reports import REPORTS, read_report
+from tools.scripts import components, load, parents
+
+import pytest
+import tyro
+
+
+@pytest.mark.parametrize("name", [name for name in parents() if components(name)])
+def test_ablation(name, tmp_path, monkeypatch, capsys):
+    """A line for the recipe, one without each component, and one without all; finished runs are not run again."""
+    names = ablation.variants(name)
+    assert len(names) == len(components(name)) + 2, f"two components of {name} have the same flags"
+    script, ran = load(name), []
+    for flags in filter(None, names):
+        assert tyro.cli(script.Args, args=flags.split()) != script.Args(), f"{name} {flags} changes nothing"
+
+    def pretended(name, seed, steps, flags):
+        ran.append((seed, flags))
+        gain = seed / 10 if flags else 0.0
+        log = [{"step": step, "eval/avg": 0.5 + step / 100 + gain, "length": 30.0} for step in (0, 10, 20)]
+        return {"method": name, "seed": seed, "seconds": 60.0, "log": log}
+
+    page = tmp_path / "page.md"
+    page.write_text(f"Above\n\n| {name} | flags | old\n|---|\n\nBelow\n")
+    monkeypatch.setattr(reports, "REPORTS", tmp_path)
+    monkeypatch.setattr(ablation, "PAGE", page)
+    monkeypatch.setattr(ablation, "run", pretended)
+    for seeds in (1, 2, 2):
+        ablation.main(ablation.Args(name, steps=20, seeds=seeds))
+    assert len(ran) == len(set(ran)) == 2 * len(names)
+    above, table, below = page.read_text().split("\n\n")
+    assert (above, below) == ("Above", "Below\n")
+    lines = table.splitlines()[2:]
+    assert len(lines) == len(names) and "| 0.700 ± 0.000 |  | 0.650 |" in lines[0]
+    # 0.1 and 0.2 above the whole recipe: ± t(0.975, 1) * 0.0707 / √2
+    for line in lines[1:]:
+        assert "| 0.850 ± 0.635 | +0.150 ± 0.635 | 0.800 |" in line
+    for arguments, words in ((ablation.Args(name), "holds runs of 20 steps"), (ablation.Args("grpo"), "has no table")):
+        with pytest.raises(SystemExit):
+            ablation.main(arguments)
+        assert words in capsys.readouterr().err
+
+
+def test_tables_show_what_was_measured():
+    page = (REPORTS / "methods.md").read_text()
+    assert methods.table(read_report("methods")) in page, "reports/methods.md: python -m benchmarks.methods --redraw"
+    for recipe in filter(components, parents()):
+        table = ablation.table(recipe, read_report(f"ablation_{recipe}"))
+        assert table in page, f"reports/methods.md: python -m benchmarks.ablation {recipe} --redraw"
+    written = (REPORTS / "stress.md").read_text()
+    assert written == stress.page(read_report("stress")), "reports/stress.md: python -m benchmarks.stress --redraw"
+    written = (REPORTS / "peers.md").read_text()
+    assert written == peers.table(read_report("peers")), "reports/peers.md: python -m benchmarks.peers --redraw"
+
+
+def test_pictures_are_drawn_for_any_number_of_runs():
+    assert len(methods.draw(read_report("methods")).axes) == 1
+    heat, _ = stress.draw(read_report("stress")).axes
+    shown = [tick.get_text() for tick in heat.get_yticklabels()]
+    assert sorted(shown) == sorted(stress.METHODS), f"rows of the heat map: {shown}"
