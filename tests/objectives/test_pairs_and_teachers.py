@@ -77,7 +77,8 @@ class TestDPO:
 
     def test_spin_begins_as_imitation(self):
         """At the opponent, Eq. 4.7's gradient is β/2 times: up with the solution, down with one's own responses."""
-        ours, _ = spin.compute_advantages(torch.zeros(4, 3, dtype=torch.float64), spin.Args(kl_beta=0.3))
+        scores, preferred = torch.zeros(4, 3, dtype=torch.float64), torch.tensor([[1.0, 0.0, 0.0]] * 4)
+        ours, _ = spin.compute_advantages(scores, preferred, spin.Args(kl_beta=0.3))
         close(ours, 0.3 / 2 / 4 * torch.tensor([[1.0, -0.5, -0.5]] * 4, dtype=torch.float64))
 
     @pytest.mark.parametrize("seed", range(3))
@@ -85,7 +86,8 @@ class TestDPO:
         """A response that is the data set's solution makes a pair without a gradient, wherever the policy has gone."""
         logp, ref, _, _, mask = (x[:2] for x in rows(seed))
         logp, ref, mask = logp[:1].repeat(2, 1), ref[:1].repeat(2, 1), mask[:1].repeat(2, 1)
-        advantages, loss = spin.compute_advantages(((logp - ref) * mask).sum(1).view(1, 2), spin.Args())
+        scores, preferred = ((logp - ref) * mask).sum(1).view(1, 2), torch.tensor([[1.0, 0.0]])
+        advantages, loss = spin.compute_advantages(scores, preferred, spin.Args())
         inputs = logp, ref, ref, advantages.view(-1, 1).expand(mask.shape), mask
         each = gradient(spin, inputs)
         assert each.abs().max() > 0 and each.sum(0).abs().max() == 0 and loss.item() == pytest.approx(math.log(2))
