@@ -12,11 +12,11 @@ from pathlib import Path
 import dppo
 import maxrl
 from common.settings import Settings
-from tools.scripts import load, parents
+from tools.scripts import call, load, parents
 
 import pytest
 import torch
-from oracles import Row, call, oracle
+from oracles import Row, oracle
 
 SCRIPTS = list(parents())
 SEEDS = range(5)
