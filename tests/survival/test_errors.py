@@ -1,7 +1,8 @@
-"""Every mistake of a user gets one clear sentence, exit code 2, and leaves everything as it was."""
+"""Every mistake of a user gets one clear sentence and exit code 2, and changes nothing."""
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -17,10 +18,13 @@ from common.records import Problem
 from common.run import Run
 from common.terminal import Terminal, write_samples
 from recipes import pipeline_rl
+from tools.scripts import ROOT
 
 import pytest
+import runs
 import torch
 from conftest import SMALL
+from runs import on_tiny
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
@@ -31,18 +35,9 @@ from transformers import (
     MambaConfig,
 )
 
-ROOT = Path(__file__).parent.parent
-
 
 def refused(capsys, tmp_path, script=grpo, **settings):
-    """The sentence that a run with these settings ends with."""
-    with pytest.raises(SystemExit) as stop:
-        script.main(script.Args(**SMALL | {"run_dir": tmp_path / "run"} | settings))
-    assert stop.value.code == 2
-    error = capsys.readouterr().err.strip()
-    assert error.startswith("error: ") and "\n" not in error and "Traceback" not in error
-    assert not (tmp_path / "run").exists(), "a refused run left its folder behind"
-    return error
+    return runs.refused(capsys, tmp_path, script, **settings)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +64,7 @@ def refused(capsys, tmp_path, script=grpo, **settings):
         ({"weight_decay": 2.0}, "--weight-decay must be less than or equal to 1"),
         ({"clip_eps": 0.0}, "--clip-eps must be greater than 0"),
         ({"ddof": 2}, "0 or 1"),
-        ({"ratio_anchor": "sampler"}, "needs --tis-cap 0"),
+        ({"ratio_anchor": "engine"}, "needs --tis-cap 0"),
         ({"prompts_per_step": 2**20}, "responses at once"),
         ({"eval_samples": 2**20}, "responses at once"),
         ({"eval_split": "test"}, "data set of your own"),
@@ -167,29 +162,58 @@ def test_unwritable_run_folder(capsys, tmp_path):
     assert "cannot be written" in refused(capsys, tmp_path, run_dir=tmp_path / "file" / "run")
 
 
-def test_resume(capsys, tmp_path):
+def test_resume(capsys, tmp_path, tiny_model):
     assert "no run folder" in refused(capsys, tmp_path, resume=tmp_path / "nowhere")
     run = tmp_path / "finished"
-    grpo.main(grpo.Args(**SMALL | {"run_dir": run, "steps": 1}))
+    grpo.main(grpo.Args(**on_tiny(tiny_model) | {"run_dir": run, "steps": 1}))
     capsys.readouterr()
     with pytest.raises(SystemExit):
         rloo.main(rloo.Args(resume=run))
     assert "is a run of grpo.py" in capsys.readouterr().err
     (run / "curves.png").unlink()
-    grpo.main(grpo.Args(resume=run))  # a finished run has nothing left to do but its picture and summary
+    grpo.main(grpo.Args(resume=run))  # a finished run only draws its picture and prints its summary
     assert "held-out accuracy" in capsys.readouterr().out and (run / "curves.png").exists()
     with pytest.raises(SystemExit):
         grpo.main(grpo.Args(resume=run, lr=1.0))
     assert "leave out --lr" in capsys.readouterr().err
 
 
+HEAVY = ("transformers", "datasets", "matplotlib", "scipy")  # they take seconds to import
+COMMAND = """
+import atexit, runpy, sys
+atexit.register(lambda: print("imported:", *(name for name in heavy.split() if name in sys.modules)))
+heavy = sys.argv[1]; del sys.argv[:2]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
 @pytest.mark.parametrize(
-    "flags,words", [(["--stepz", "3"], "--stepz"), (["--steps", "many"], "steps"), (["--engine", "magic"], "magic")]
+    "flags,words",
+    [
+        (["--stepz", "3"], "--stepz"),
+        (["--steps", "many"], "steps"),
+        (["--engine", "magic"], "magic"),
+        (["--lr", "-1"], "error: --lr must be greater than 0, not -1.0."),
+        (["--prompts-per-step", "3"], "error: --num-minibatches 4 does not divide --prompts-per-step 3"),
+        (["--help"], "--clip-eps"),
+    ],
 )
 def test_command_line(flags, words):
-    result = subprocess.run([sys.executable, "grpo.py", *flags], cwd=ROOT, capture_output=True, text=True)
-    assert result.returncode == 2
-    assert words in result.stdout + result.stderr and "Traceback" not in result.stderr
+    """Answered before what takes seconds is imported."""
+    command = [sys.executable, "-c", COMMAND, " ".join(HEAVY), "grpo.py", *flags]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == (0 if flags == ["--help"] else 2), result.stderr
+    assert words in result.stdout + result.stderr and "Traceback" not in result.stderr, result.stderr
+    assert re.search(r"^imported:$", result.stdout, re.M), f"grpo.py {' '.join(flags)} {result.stdout.splitlines()[-1]}"
+
+
+@pytest.mark.parametrize("script", ["methods/sapo.py", "recipes/olmo3.py"])
+def test_a_script_in_a_folder_runs_in_every_way(script, tmp_path):
+    """As a file and as a module from the repository, and as a file from another folder."""
+    module = script.removesuffix(".py").replace("/", ".")
+    for words, folder in (([script], ROOT), (["-m", module], ROOT), ([str(ROOT / script)], tmp_path)):
+        result = subprocess.run([sys.executable, *words, "--help"], cwd=folder, capture_output=True, text=True)
+        assert result.returncode == 0 and "--ddof" in result.stdout, f"python {' '.join(words)}: {result.stderr}"
 
 
 # Models and data that are not what they seem
@@ -298,11 +322,11 @@ def test_runs_of_one_second_have_folders_of_their_own(tmp_path, monkeypatch, cap
 
 
 @pytest.mark.parametrize("flag", ["run_dir", "resume"])
-def test_a_folder_in_use(flag, tmp_path, monkeypatch, capsys):
-    """A second start with the same folder is refused while the first one works, and leaves it alone."""
+def test_a_folder_in_use(flag, tiny_model, tmp_path, monkeypatch, capsys):
+    """A second start with the same folder is refused while the first one runs, and does not change it."""
     monkeypatch.setattr(Run, "summarize", lambda self: None)
     folder = tmp_path / "run"
-    grpo.main(grpo.Args(**SMALL | {"run_dir": folder, "steps": 1}))
+    grpo.main(grpo.Args(**on_tiny(tiny_model) | {"run_dir": folder, "steps": 1}))
     if flag == "run_dir":
         folder = tmp_path / "new"
     with Run(grpo.Args(**{flag: folder}), str(ROOT / "grpo.py")):
@@ -312,9 +336,9 @@ def test_a_folder_in_use(flag, tmp_path, monkeypatch, capsys):
     assert result.returncode == 2 and "is in use by another run" in result.stderr, result.stderr
 
 
-def test_config_that_was_changed(capsys, tmp_path):
+def test_config_that_was_changed(capsys, tiny_model, tmp_path):
     run = tmp_path / "finished"
-    grpo.main(grpo.Args(**SMALL | {"run_dir": run, "steps": 1}))
+    grpo.main(grpo.Args(**on_tiny(tiny_model) | {"run_dir": run, "steps": 1}))
     config = json.loads((run / "config.json").read_text())
     for name, value, words in (("steps", "many", "--steps"), ("lr", [1], "--lr"), ("nonsense", 1, "--nonsense")):
         changed = config | {"args": config["args"] | {name: value}}
@@ -326,12 +350,12 @@ def test_config_that_was_changed(capsys, tmp_path):
         assert "missing or damaged" in refused(capsys, tmp_path, resume=run, run_dir=None)
 
 
-def test_home_folder_and_relative_data(capsys, tmp_path, monkeypatch):
+def test_home_folder_and_relative_data(capsys, tiny_model, tmp_path, monkeypatch):
     """`~` is the home folder, and a run with a relative --dataset resumes from any folder."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    write(tmp_path / "data.jsonl", [{"question": f"{i}+1=?", "answer": str(i + 1)} for i in range(40)])
-    grpo.main(grpo.Args(**SMALL | {"run_dir": Path("~/x"), "dataset": "data.jsonl", "steps": 1}))
+    shutil.copy(tiny_model / "problems.jsonl", tmp_path / "data.jsonl")
+    grpo.main(grpo.Args(**on_tiny(tiny_model) | {"run_dir": Path("~/x"), "dataset": "data.jsonl", "steps": 1}))
     assert (tmp_path / "x" / "config.json").exists() and not (tmp_path / "~").exists()
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
@@ -341,7 +365,7 @@ def test_home_folder_and_relative_data(capsys, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("how", ["deleted", "read-only"])
-def test_run_folder_that_vanishes(how, tmp_path, monkeypatch, capsys):
+def test_run_folder_that_vanishes(how, tiny_model, tmp_path, monkeypatch, capsys):
     """In the middle of a run: one sentence, no traceback."""
     original = grpo.collate
 
@@ -356,18 +380,18 @@ def test_run_folder_that_vanishes(how, tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(grpo, "collate", vanish)
     with pytest.raises(SystemExit) as stop:
-        grpo.main(grpo.Args(**SMALL | {"run_dir": tmp_path / "run"}))
+        grpo.main(grpo.Args(**on_tiny(tiny_model) | {"run_dir": tmp_path / "run"}))
     assert stop.value.code == 1
     assert "was moved, deleted or made read-only" in capsys.readouterr().err
 
 
-def test_a_full_disk_is_named_where_torch_does_not(tmp_path, monkeypatch, capsys):
+def test_a_full_disk_is_named_where_torch_does_not(tiny_model, tmp_path, monkeypatch, capsys):
     def full(*args, **kwargs):
         raise RuntimeError("[enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0")
 
     monkeypatch.setattr("torch.save", full)
     with pytest.raises(SystemExit):
-        grpo.main(grpo.Args(**SMALL | {"run_dir": tmp_path / "run"}))
+        grpo.main(grpo.Args(**on_tiny(tiny_model) | {"run_dir": tmp_path / "run"}))
     error = capsys.readouterr().err
     assert "cannot be written: the disk is full" in error and "enforce" not in error
 
@@ -375,10 +399,9 @@ def test_a_full_disk_is_named_where_torch_does_not(tmp_path, monkeypatch, capsys
 # Terminals
 
 
-def test_nobody_reads_the_output(tmp_path):
+def test_stdout_that_is_closed(tiny_model, tmp_path):
     """As with `| head -1`: the step under way is finished and saved, and no traceback follows."""
-    flags = ["--steps", "50", "--prompts-per-step", "4", "--responses-per-prompt", "4", "--eval-problems", "4"]
-    flags += ["--eval-samples", "2", "--max-response-tokens", "32", "--run-dir", str(tmp_path / "run")]
+    flags = runs.flags(on_tiny(tiny_model) | {"steps": 200, "run_dir": tmp_path / "run"})
     process = subprocess.Popen(
         [sys.executable, "grpo.py", *flags], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -390,13 +413,13 @@ def test_nobody_reads_the_output(tmp_path):
     process.wait(60)
     assert "Traceback" not in error and "BrokenPipe" not in error, error
     (checkpoint,) = (tmp_path / "run").glob("checkpoint-*")
-    assert int(checkpoint.name.removeprefix("checkpoint-")) < 50
+    assert int(checkpoint.name.removeprefix("checkpoint-")) < 200
 
 
-def test_ascii_terminal(tmp_path):
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in (SMALL | {"steps": 1}).items()]
+def test_ascii_terminal(tiny_model, tmp_path):
+    flags = runs.flags(on_tiny(tiny_model) | {"steps": 1, "run_dir": tmp_path / "run"})
     result = subprocess.run(
-        [sys.executable, "grpo.py", *flags, "--run-dir", str(tmp_path / "run")], cwd=ROOT, capture_output=True,
+        [sys.executable, "grpo.py", *flags], cwd=ROOT, capture_output=True,
         text=True, env=os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
     )  # fmt: skip
     assert result.returncode == 0, result.stderr

@@ -1,4 +1,4 @@
-"""Runs that are interrupted, damaged or broken, in this process: what is saved, and that --resume ends as the whole run.
+"""Runs that are interrupted, damaged or broken, in this process: what is saved, and how --resume ends.
 
 What needs processes of its own is in test_survival.py.
 """
