@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, Cache, DynamicLayer
 from transformers.initialization import no_init_weights
 
 MAX_ROWS = 1024  # responses computed at a time: bounds the memory of keys and values
-ROOM = 32  # tokens, the least that a cache grows by
+ROOM = 16  # tokens, the least that a cache grows by
 
 
 def close_gaps(tensor: Tensor, gaps: Tensor, sources: Tensor, count: int) -> Tensor:
@@ -29,42 +29,43 @@ def close_gaps(tensor: Tensor, gaps: Tensor, sources: Tensor, count: int) -> Ten
 
 
 class GrowingLayer(DynamicLayer):
-    """Keys and values of one layer, (b, H, S, D) at the front of buffers with room for more tokens.
+    """Keys and values of one layer, (b, H, S, D), at the front of buffers with room for more tokens.
 
-    `DynamicLayer` copies all of them for each token, and for each time that rows are dropped.
+    `DynamicLayer` copies all of them for each token.
     """
+
+    buffers: tuple[Tensor, ...] = ()  # keys and values, (b, H, room, D)
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Append the keys and values of new tokens, and return all."""
-        start = self.get_seq_length()
-        end = start + key_states.shape[-2]
-        if start == 0:
-            self.keys, self.values = key_states[:, :, :0], value_states[:, :, :0]
-            self.is_initialized = True
-        if start == 0 or end > self.all_keys.shape[2]:
+        if not self.is_initialized:
+            self.keys, self.values, self.is_initialized = key_states[:, :, :0], value_states[:, :, :0], True
+        start = self.keys.shape[2]
+        end = start + key_states.shape[2]
+        if not self.buffers or end > self.buffers[0].shape[2]:
             self.move(end + max(ROOM, end // 2))
-        self.all_keys[:, :, start:end] = key_states
-        self.all_values[:, :, start:end] = value_states
-        self.keys, self.values = self.all_keys[:, :, :end], self.all_values[:, :, :end]
+        for buffer, states in zip(self.buffers, (key_states, value_states), strict=True):
+            buffer[:, :, start:end] = states
+        self.keys, self.values = (buffer[:, :, :end] for buffer in self.buffers)
         return self.keys, self.values
 
     def move(self, room: int, copies: int = 1) -> None:
         """Move to buffers for `room` tokens, with each row `copies` times."""
+        length = self.keys.shape[2]
 
-        def moved(old: Tensor) -> Tensor:
-            b, H, S, D = old.shape
-            new = old.new_empty(b, copies, H, room, D)
-            new[:, :, :, :S] = old[:, None]
-            return new.flatten(0, 1)
+        def moved(states: Tensor) -> Tensor:  # (b, H, S, D)
+            b, H, _, D = states.shape
+            buffer = states.new_empty(b, copies, H, room, D)
+            buffer[:, :, :, :length] = states[:, None]
+            return buffer.flatten(0, 1)
 
-        end = self.keys.shape[2]
-        self.all_keys, self.all_values = moved(self.keys), moved(self.values)
-        self.keys, self.values = self.all_keys[:, :, :end], self.all_values[:, :, :end]
+        self.buffers = (moved(self.keys), moved(self.values))
+        self.keys, self.values = (buffer[:, :, :length] for buffer in self.buffers)
 
     def keep(self, *which: Any) -> None:
         """Drop rows, as `close_gaps` does."""
         self.keys, self.values = close_gaps(self.keys, *which), close_gaps(self.values, *which)
-        self.all_keys, self.all_values = self.all_keys[: len(self.keys)], self.all_values[: len(self.keys)]
+        self.buffers = tuple(buffer[: len(self.keys)] for buffer in self.buffers)
 
 
 class Rows:
@@ -103,7 +104,7 @@ class Rows:
         self.numbers = torch.arange(len(self.numbers) * n, device=self.numbers.device)
         self.seen, self.position = self.seen.repeat_interleave(n, 0), self.position.repeat_interleave(n, 0)
         for layer in self.cache.layers:
-            layer.move(layer.all_keys.shape[2], n)
+            layer.move(layer.buffers[0].shape[2], n)
 
     def append(self, token: Tensor) -> None:
         """The next unread token of each row, (b,)."""
@@ -112,11 +113,10 @@ class Rows:
     def keep(self, alive: Tensor, count: int) -> None:
         """Drop all but the `count` rows that are `alive` (b,): only rows behind the first `count` of them move."""
         gaps, sources = (~alive[:count]).nonzero().squeeze(1), count + alive[count:].nonzero().squeeze(1)
-        which = (gaps, sources, count)
-        self.numbers, self.tokens = close_gaps(self.numbers, *which), close_gaps(self.tokens, *which)
-        self.seen, self.position = close_gaps(self.seen, *which), close_gaps(self.position, *which)
+        for name in ("numbers", "tokens", "seen", "position"):
+            setattr(self, name, close_gaps(getattr(self, name), gaps, sources, count))
         for layer in self.cache.layers:
-            layer.keep(*which)
+            layer.keep(gaps, sources, count)
 
 
 class Responses:
@@ -161,7 +161,7 @@ class Responses:
             cut(self.logps.tolist()),
             (~self.finished).tolist(),
             [[True] * end for end in ends],
-            # Copies: other processes get a row's whole storage.
+            # Copies, because other processes receive the whole storage of a row.
             [row.clone() for row in cut(self.top_ids.cpu())] if K else [],
             [row.clone() for row in cut(self.top_logps.cpu())] if K else [],
         )
@@ -226,7 +226,7 @@ class TransformersEngine(Engine):
     def check_cache(self) -> None:
         """End the program if the model computes something else with the cache than without it."""
         tokens = torch.arange(2, 8, device=self.model.device)[None] % self.model.config.get_text_config().vocab_size
-        cache = make_cache(self.model)
+        cache, reason = make_cache(self.model), ""
         try:
             whole = self.model.base_model(input_ids=tokens, use_cache=False).last_hidden_state[:, -1]
             for part in (tokens[:, :4], tokens[:, 4:5], tokens[:, 5:]):
@@ -234,8 +234,6 @@ class TransformersEngine(Engine):
             difference = (hidden[:, -1] - whole).abs().max() / whole.abs().max()
         except Exception as error:  # recurrent and encoder-decoder models have other caches, or none
             difference, reason = torch.inf, f" ({first_line(error)})"
-        else:
-            reason = ""
         if difference > 0.05:
             fail(f"--engine transformers needs a model with a standard KV cache{reason}. Take another --model.")
 
@@ -264,24 +262,13 @@ class TransformersEngine(Engine):
         top_k: int = 0,
         in_flight: InFlight | None = None,
     ) -> Rollouts:
-        at_once = max(1, self.max_rows // n)
-        parts = [slice(i, i + at_once) for i in range(0, len(prompt_ids), at_once)]
-        return Rollouts.join(
-            self.sample_part(prompt_ids[part], n, limits[part], temperature, seeds[part], top_k, in_flight)
-            for part in parts
-        )
-
-    def sample_part(
-        self,
-        prompt_ids: list[list[int]],
-        n: int,
-        limits: list[int],
-        temperature: float,
-        seeds: list[int],
-        top_k: int,
-        in_flight: InFlight | None,
-    ) -> Rollouts:
-        """`sample` of at most `max_rows` responses."""
+        """`Engine.sample`, at most `max_rows` responses at a time."""
+        if len(prompt_ids) > (at_once := max(1, self.max_rows // n)):
+            parts = [slice(i, i + at_once) for i in range(0, len(prompt_ids), at_once)]
+            return Rollouts.join(
+                self.sample(prompt_ids[part], n, limits[part], temperature, seeds[part], top_k, in_flight)
+                for part in parts
+            )
         device, head, stop = self.model.device, self.model.get_output_embeddings(), self.args.stop
         rows = Rows(self.model, prompt_ids, max(limits))
         responses = Responses(limits, n, top_k, device)
