@@ -1,7 +1,7 @@
 import math
 import os
 
-from oracles import ENGINE_ANCHOR, Row, at_least, grpo, not_negative
+from oracles import ENGINE_ANCHOR, Row, at_least, grpo
 
 
 class Oracle(grpo.Oracle):
@@ -14,7 +14,7 @@ class Oracle(grpo.Oracle):
         IN_FLIGHT | {"overlap": True, "correction": "sequence-mask", "tis_cap": 1.5},
         {"staleness": 3, "in_flight_every": 4, "steps": 5, "overlap": True, "kv": "recompute", "kl_beta": 0.3}
         | {"correction": "geometric-mask", "geometric_low": 0.95, "geometric_high": 1.04},
-        {"staleness": 1, "in_flight_every": 1, "steps": 3, "correction": "deepseek", "deepseek_delta": 0.02}
+        {"staleness": 1, "in_flight_every": 1, "steps": 3, "correction": "none"}
         | {"responses_per_prompt": 3, **ENGINE_ANCHOR},
         {"staleness": 2, "in_flight_every": 0, "steps": 4, "overlap": True, "correction": "none"},
         {"staleness": 0, "in_flight_every": 0, "num_minibatches": 1, "update_epochs": 1},
@@ -25,7 +25,6 @@ class Oracle(grpo.Oracle):
         "icepop_low": lambda v: 0 <= v <= 1,
         "geometric_low": lambda v: 0 <= v <= 1,
         "geometric_high": lambda v: 1 <= v <= 1e6,
-        "deepseek_delta": not_negative,
     }
     DEFAULTS = {
         **grpo.Oracle.DEFAULTS,
@@ -38,7 +37,6 @@ class Oracle(grpo.Oracle):
         "icepop_low": 0.5,
         "geometric_low": 0.9,
         "geometric_high": 1.1,
-        "deepseek_delta": 0.5,
     }
 
     def settings_fit(self):
@@ -54,9 +52,6 @@ class Oracle(grpo.Oracle):
 
     def tis(self, row: Row):
         kind, cap, n = self.args.correction, self.args.tis_cap, len(row.old)
-        if kind == "deepseek":
-            away = sum(mu - pi for mu, pi in zip(row.rollout, row.new, strict=True)) / n > self.args.deepseek_delta
-            return [0.0 if away and a < 0 else 1.0 for a in row.advantages]
         rho = [math.exp(old - mu) for old, mu in zip(row.old, row.rollout, strict=True)]
         whole = math.prod(rho)
         if kind == "geometric-mask":
