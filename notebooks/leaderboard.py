@@ -22,15 +22,15 @@ from common.checkpoints import CHECKSUMS, checksum
 from common.cli import fail, flag
 from common.data import GENERATORS, generated_problems, make_prompt
 from common.engines import make_engine
-from tools.evaluate import evaluate
 from common.folders import write_whole
 from common.help import parse_args
 from common.models import load_model
-from tools.plots import read_metrics
 from common.records import Problem
 from common.settings import Count, validated
-from tools.stats import interval
 from common.verification.verifier import Verifier
+from tools.evaluate import evaluate
+from tools.plots import read_metrics
+from tools.stats import interval
 
 import tyro
 
