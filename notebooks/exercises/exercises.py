@@ -62,8 +62,8 @@ EXERCISES = [
         ("cispo", "policy_loss", 2,
          LOSS + "\n    A token's weight is capped at args.ratio_cap; there is no lower clip."),
         ("grpo", "tis_weight", 2,
-         "Both log-probs (B, T). Returns the weights (B, T) of truncated importance sampling, π_old / π_engine, at most\n"
-         "    args.tis_cap; a cap of 0 disables them. `old_logp` is the learner's, `rollout_logp` the engine's."),
+         "Both log-probs (B, T). Returns the weights (B, T) of truncated importance sampling, π_old / π_engine, at\n"
+         "    most args.tis_cap; a cap of 0 disables them."),
         ("grpo", "kl_penalty", 2,
          "Both inputs (B, T). Returns k3 (B, T): with x = π_ref / π_θ of the sampled token, x - log x - 1."),
         ("dapo", "has_signal", 2,
@@ -78,7 +78,7 @@ EXERCISES = [
         ("gspo", "policy_loss", 3, LOSS),
         ("gmpo", "policy_loss", 3, LOSS + "\n    A log ratio is clipped at args.clip_log_eps before the mean."),
         ("gmpo", "tis_weight", 3,
-         "All inputs (B, T). Returns (B, T): the geometric mean over a response of the capped weights of its tokens."),
+         "All tensors (B, T). Returns (B, T): the geometric mean over a response of the capped weights of its tokens."),
         ("dppo", "policy_loss", 3,
          LOSS + "\n    `old_logp` is log μ, the engine's log-probs. The ratio, capped at args.ratio_cap, is the\n"
          "    weight of log π. A token is masked if its ratio moved in the advantage's direction and\n"

@@ -59,11 +59,11 @@ RUNS = {
            "response_mask=(response_mask & (pad_sequence(responses, batch_first=True) != 1)).to(device),")),
     "G": ("grpo", (),
           ("common/transformers_engine.py",
-           "            if temperature == 0:\n                token = logp.argmax(-1)",
+           "or --lr is too high.\", code=1)\n",
+           "or --lr is too high.\", code=1)\n"
            "            p, order = logp.exp().sort(-1, descending=True)\n"
            "            kept = torch.where(p.cumsum(-1) - p < 0.8, p, 0.0)\n"
-           "            logp = torch.zeros_like(logp).scatter(1, order, kept / kept.sum(-1, keepdim=True)).log()\n"
-           "            if temperature == 0:\n                token = logp.argmax(-1)")),
+           "            logp = torch.zeros_like(logp).scatter(1, order, kept / kept.sum(-1, keepdim=True)).log()\n")),
     "H": ("dr_grpo", (), None),
     "I": ("grpo", ("--num-minibatches", "8", "--update-epochs", "2"), ("grpo.py", GRPO_LOSS, INVERTED_LOSS)),
     "J": ("dr_grpo", (), ("dr_grpo.py", CONSTANT, ROW_MEAN)),

@@ -559,6 +559,16 @@ def test_the_runs_hide_what_they_are():
         assert len({pair[i] for pair in key.KEY.values()} & set(texts)) == 9
 
 
+@pytest.mark.parametrize("letter", make_bugs.RUNS)
+def test_every_bug_can_be_made(letter):
+    """The line that a bug changes occurs once in its file, and the changed file is valid Python."""
+    script, _, change = make_bugs.RUNS[letter]
+    file, line, wrong_line = change or (f"{script}.py", "def main", "def main")
+    text = (ROOT / file).read_text()
+    assert text.count(line) == 1, f"{file}: {line!r}"
+    ast.parse(text.replace(line, wrong_line))
+
+
 def test_points_for_silent_bugs(tmp_path):
     """One point each for name, mechanism and test; the latter two only with the correct name; none for nonsense."""
     bug, third = key.SHOWN["C"], list(silent_bugs.runs()).index("C")
