@@ -22,23 +22,24 @@ from common.batch import collate
 from common.data import generated_problems, load_problems, make_prompt, sample_problems
 from common.engines import TransformersEngine, prompt_seeds
 from common.models import load_model
-from recipes.overlap import Generator
-from tools.plots import read_metrics
 from common.records import Problem
 from common.run import Run
-from tools.scripts import components, load
 from common.verification.verifier import Verifier
 from methods import reinforce_pp
 from recipes import olmo3, pipeline_rl, r1, scalerl, scaling_fit
+from recipes.overlap import Generator
+from tools.plots import read_metrics
+from tools.scripts import components
 
 import numpy as np
 import pytest
 import torch
 import tyro
 from conftest import SMALL
+from runs import results, without_times
 from test_errors import refused
 from test_identities import OFF, close, gradient, rows
-from test_scripts import ROOT, load_file, results, run, without_times
+from test_scripts import ROOT, load_file, run
 from test_steps import AdamW, Model, check_adam, clipped, rate
 from test_steps import close as close_tensors
 
