@@ -1,11 +1,11 @@
-"""A sampling loop over a Hugging Face model."""
+"""A sampling loop over a Hugging Face model: it needs nothing but transformers and is meant for small models."""
 
 import copy
 from typing import Any
 
 from common.cli import fail, first_line
 from common.distributed import has_bf16
-from common.engines import Engine, InFlight, Weights, rounded
+from common.engines import MAX_ROWS, Engine, InFlight, Weights, rounded
 from common.logprobs import distribution
 from common.lora import whole_weights
 from common.models import eos_ids
@@ -18,32 +18,152 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, Cache, DynamicLayer
 from transformers.initialization import no_init_weights
 
-MAX_ROWS = 1024  # that the engine here computes at a time: bounds the memory of keys and values
+ROOM = 16  # tokens, the least that a cache grows by
 
 
-class PreallocatedLayer(DynamicLayer):
-    """`DynamicLayer` copies a layer's keys and values anew for every token; this writes in place."""
+def close_gaps(tensor: Tensor, gaps: Tensor, sources: Tensor, count: int) -> Tensor:
+    """The first `count` rows of a tensor, after the rows `sources` (behind them) replaced the rows `gaps`, in place."""
+    tensor[gaps] = tensor[sources]
+    return tensor[:count]
 
-    def __init__(self, length: int) -> None:
-        super().__init__()
-        self.length = length
+
+class GrowingLayer(DynamicLayer):
+    """Keys and values of one layer, (b, H, S, D), at the front of buffers with room for more tokens.
+
+    `DynamicLayer` copies all of them for each token.
+    """
+
+    buffers: tuple[Tensor, ...] = ()  # keys and values, (b, H, room, D)
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        start = self.get_seq_length()
-        end = start + key_states.shape[-2]
-        if start == 0:
-            self.all_keys = key_states.new_zeros(*key_states.shape[:2], self.length, key_states.shape[-1])
-            self.all_values = value_states.new_zeros(*value_states.shape[:2], self.length, value_states.shape[-1])
-            self.is_initialized = True
-        self.all_keys[:, :, start:end] = key_states
-        self.all_values[:, :, start:end] = value_states
-        self.keys, self.values = self.all_keys[:, :, :end], self.all_values[:, :, :end]
+        """Append the keys and values of new tokens, and return all."""
+        if not self.is_initialized:
+            self.keys, self.values, self.is_initialized = key_states[:, :, :0], value_states[:, :, :0], True
+        start = self.keys.shape[2]
+        end = start + key_states.shape[2]
+        if not self.buffers or end > self.buffers[0].shape[2]:
+            self.move(end + max(ROOM, end // 2))
+        for buffer, states in zip(self.buffers, (key_states, value_states), strict=True):
+            buffer[:, :, start:end] = states
+        self.keys, self.values = (buffer[:, :, :end] for buffer in self.buffers)
         return self.keys, self.values
 
-    def batch_select_indices(self, indices: Tensor) -> None:
-        end = self.get_seq_length()
-        self.all_keys, self.all_values = self.all_keys[indices], self.all_values[indices]
-        self.keys, self.values = self.all_keys[:, :, :end], self.all_values[:, :, :end]
+    def move(self, room: int, copies: int = 1) -> None:
+        """Move to buffers for `room` tokens, with each row `copies` times."""
+        length = self.keys.shape[2]
+
+        def moved(states: Tensor) -> Tensor:  # (b, H, S, D)
+            b, H, _, D = states.shape
+            buffer = states.new_empty(b, copies, H, room, D)
+            buffer[:, :, :, :length] = states[:, None]
+            return buffer.flatten(0, 1)
+
+        self.buffers = (moved(self.keys), moved(self.values))
+        self.keys, self.values = (buffer[:, :, :length] for buffer in self.buffers)
+
+    def keep(self, *which: Any) -> None:
+        """Drop rows, as `close_gaps` does."""
+        self.keys, self.values = close_gaps(self.keys, *which), close_gaps(self.values, *which)
+        self.buffers = tuple(buffer[: len(self.keys)] for buffer in self.buffers)
+
+
+class Rows:
+    """The b rows that the model still computes: their unread tokens, and the keys and values of those it has read."""
+
+    def __init__(self, model: Any, prompt_ids: list[list[int]], max_tokens: int) -> None:
+        self.model, P, W = model, len(prompt_ids), max(map(len, prompt_ids))
+        self.prompts = torch.zeros(P, W, dtype=torch.long)  # (P, W), padded on the left
+        self.seen = torch.ones(P, W + max_tokens, dtype=torch.long)  # (b, W + T), 0 on padding
+        for i, ids in enumerate(prompt_ids):
+            self.prompts[i, W - len(ids) :] = torch.tensor(ids)
+            self.seen[i, : W - len(ids)] = 0
+        self.prompts, self.seen = self.prompts.to(model.device), self.seen.to(model.device)
+        self.numbers = torch.arange(P, device=model.device)  # (b,) of the rows in the whole batch
+        self.start(self.prompts)
+
+    def start(self, tokens: Tensor) -> None:
+        """Begin with an empty cache, and `tokens` (b, S) to read."""
+        self.cache, self.length = make_cache(self.model), tokens.shape[1]
+        self.tokens = tokens  # (b, s) unread
+        self.position = (self.seen[:, : self.length].cumsum(1) - 1).clamp(min=0)  # (b, s) of the unread tokens
+
+    def read(self) -> Tensor:
+        """Read the unread tokens, and return the hidden states (b, D) at the last of them."""
+        output = self.model.base_model(
+            input_ids=self.tokens,
+            attention_mask=self.seen[:, : self.length],
+            position_ids=self.position,
+            past_key_values=self.cache,
+            use_cache=True,
+        )
+        return output.last_hidden_state[:, -1]
+
+    def repeat(self, n: int) -> None:
+        """Continue each row n times: a prompt is read once for all its responses."""
+        self.numbers = torch.arange(len(self.numbers) * n, device=self.numbers.device)
+        self.seen, self.position = self.seen.repeat_interleave(n, 0), self.position.repeat_interleave(n, 0)
+        for layer in self.cache.layers:
+            layer.move(layer.buffers[0].shape[2], n)
+
+    def append(self, token: Tensor) -> None:
+        """The next unread token of each row, (b,)."""
+        self.tokens, self.position, self.length = token[:, None], self.position[:, -1:] + 1, self.length + 1
+
+    def keep(self, alive: Tensor, count: int) -> None:
+        """Drop all but the `count` rows that are `alive` (b,): only rows behind the first `count` of them move."""
+        gaps, sources = (~alive[:count]).nonzero().squeeze(1), count + alive[count:].nonzero().squeeze(1)
+        for name in ("numbers", "tokens", "seen", "position"):
+            setattr(self, name, close_gaps(getattr(self, name), gaps, sources, count))
+        for layer in self.cache.layers:
+            layer.keep(gaps, sources, count)
+
+
+class Responses:
+    """What was sampled so far for all B rows."""
+
+    def __init__(self, limits: list[int], n: int, top_k: int, device: torch.device) -> None:
+        B, T = len(limits) * n, max(limits)
+        self.limits = torch.tensor(limits, device=device).repeat_interleave(n)  # (B,)
+        self.lengths = torch.zeros_like(self.limits)  # (B,)
+        self.finished = torch.zeros(B, dtype=torch.bool, device=device)  # (B,) by EOS or a stop string
+        self.tokens = torch.zeros(B, T, dtype=torch.long, device=device)  # (B, T)
+        self.logps = torch.zeros(B, T, device=device)  # (B, T)
+        self.top_ids = torch.zeros(B, T, top_k, dtype=torch.long, device=device)  # (B, T, K)
+        self.top_logps = torch.zeros(B, T, top_k, device=device)  # (B, T, K)
+
+    def alive(self, rows: Tensor) -> Tensor:
+        """(b,) whether the response in each of these rows goes on."""
+        return ~self.finished[rows] & (self.lengths[rows] < self.limits[rows])
+
+    def add(self, t: int, rows: Tensor, token: Tensor, logp: Tensor, ended: Tensor) -> None:
+        """Take position t of b rows: tokens (b,), log-probs (b, V), and whether the token ends the response (b,).
+
+        Of rows that have ended before, nothing counts.
+        """
+        self.tokens[rows, t] = token
+        self.logps[rows, t] = logp.gather(1, token[:, None]).squeeze(1)
+        if K := self.top_ids.shape[2]:
+            self.top_logps[rows, t], self.top_ids[rows, t] = logp.topk(K)
+        alive = self.alive(rows)  # (b,)
+        self.lengths[rows] += alive
+        self.finished[rows] |= ended & alive
+
+    def rollouts(self) -> Rollouts:
+        """The finished responses."""
+
+        def cut(rows: Any) -> list:
+            return [row[:end] for row, end in zip(rows, ends, strict=True)]
+
+        ends, K = self.lengths.tolist(), self.top_ids.shape[2]
+        return Rollouts(
+            cut(self.tokens.tolist()),
+            cut(self.logps.tolist()),
+            (~self.finished).tolist(),
+            [[True] * end for end in ends],
+            # Copies, because other processes receive the whole storage of a row.
+            [row.clone() for row in cut(self.top_ids.cpu())] if K else [],
+            [row.clone() for row in cut(self.top_logps.cpu())] if K else [],
+        )
 
 
 class StopStrings:
@@ -63,32 +183,49 @@ class StopStrings:
         return any(string in text for string in self.stop)
 
 
+def make_cache(model: Any) -> Cache:
+    return Cache(layers=[GrowingLayer() for _ in range(model.config.get_text_config().num_hidden_layers)])
+
+
+def random_numbers(n: int, limits: list[int], seeds: list[int]) -> Tensor:
+    """(B, T) numbers in (0, 1], for each token its own; those of a prompt depend on its seed and limit alone."""
+    random = torch.ones(len(limits), n, max(limits))
+    for i, (seed, end) in enumerate(zip(seeds, limits, strict=True)):
+        random[i, :, :end] = 1 - torch.rand(n, end, generator=torch.Generator().manual_seed(seed))
+    return random.flatten(0, 1)
+
+
+def choose(logp: Tensor, random: Tensor, greedy: bool) -> Tensor:
+    """Tokens (b,) by their log-probs (b, V): the likeliest, or those in whose part of [0, 1] the numbers (b,) fall."""
+    if greedy:
+        return logp.argmax(-1)
+    cumulative = logp.exp().cumsum(-1)  # (b, V)
+    return torch.searchsorted(cumulative, random[:, None] * cumulative[:, -1:]).squeeze(1)
+
+
 class TransformersEngine(Engine):
-    """A sampling loop over a Hugging Face model: the prompt is read once per group, rows leave as they end."""
+    """A sampling loop over a Hugging Face model: a prompt is read once for its group, and rows leave as they end."""
 
     def __init__(self, args: ModelSettings, model: Any, tokenizer: Any, max_rows: int = MAX_ROWS) -> None:
         super().__init__(args)
-        precision, fp32_lm_head, stop = args.rollout_precision, args.fp32_lm_head, args.stop
-        if precision == "auto":
-            precision = "bf16" if has_bf16(model.device) else "fp32"
-        self.precision = precision
-        dtype = torch.float32 if precision == "fp32" else torch.bfloat16
+        self.precision = args.rollout_precision
+        if self.precision == "auto":
+            self.precision = "bf16" if has_bf16(model.device) else "fp32"
+        dtype = torch.float32 if self.precision == "fp32" else torch.bfloat16
         with no_init_weights():
             self.model = AutoModelForCausalLM.from_config(copy.deepcopy(model.config), dtype=dtype)
         self.model.tie_weights()
         self.model.to(model.device).requires_grad_(False).eval()
         self.eos = torch.tensor(eos_ids(model, tokenizer), device=model.device)
-        self.fp32_lm_head = fp32_lm_head
-        self.max_rows = max_rows
-        self.stop, self.tokenizer = stop, tokenizer
+        self.tokenizer, self.max_rows = tokenizer, max_rows
         self.update(whole_weights(model))
         self.check_cache()
 
     @torch.inference_mode()
     def check_cache(self) -> None:
-        """End the program if the model computes something else from its keys and values than from the whole text."""
+        """End the program if the model computes something else with the cache than without it."""
         tokens = torch.arange(2, 8, device=self.model.device)[None] % self.model.config.get_text_config().vocab_size
-        cache = self.make_cache(6)
+        cache, reason = make_cache(self.model), ""
         try:
             whole = self.model.base_model(input_ids=tokens, use_cache=False).last_hidden_state[:, -1]
             for part in (tokens[:, :4], tokens[:, 4:5], tokens[:, 5:]):
@@ -96,16 +233,11 @@ class TransformersEngine(Engine):
             difference = (hidden[:, -1] - whole).abs().max() / whole.abs().max()
         except Exception as error:  # recurrent and encoder-decoder models have other caches, or none
             difference, reason = torch.inf, f" ({first_line(error)})"
-        else:
-            reason = ""
         if difference > 0.05:
-            fail(f"--engine transformers needs a model with a standard KV cache{reason}.")
-
-    def make_cache(self, length: int) -> Cache:
-        layers = self.model.config.get_text_config().num_hidden_layers
-        return Cache(layers=[PreallocatedLayer(length) for _ in range(layers)])
+            fail(f"--engine transformers needs a model with a standard KV cache{reason}. Take another --model.")
 
     def update(self, weights: Weights) -> None:
+        """Load the learner's weights, rounded to the engine's precision."""
         mine = dict(self.model.named_parameters())
         with torch.no_grad():
             for name, learned in rounded(weights, self.precision):
@@ -129,102 +261,41 @@ class TransformersEngine(Engine):
         top_k: int = 0,
         in_flight: InFlight | None = None,
     ) -> Rollouts:
-        at_once = max(1, self.max_rows // n)
-        parts = [slice(i, i + at_once) for i in range(0, len(prompt_ids), at_once)]
-        return Rollouts.join(
-            self.sample_part(prompt_ids[part], n, limits[part], temperature, seeds[part], top_k, in_flight)
-            for part in parts
-        )
-
-    def sample_part(
-        self,
-        prompt_ids: list[list[int]],
-        n: int,
-        limits: list[int],
-        temperature: float,
-        seeds: list[int],
-        top_k: int,
-        in_flight: InFlight | None,
-    ) -> Rollouts:
-        device, P, B, T = self.model.device, len(prompt_ids), len(prompt_ids) * n, max(limits)
-        W = max(map(len, prompt_ids))
-        tokens = torch.zeros(P, W, dtype=torch.long, device=device)  # (P, W), padded on the left
-        seen = torch.zeros(P, W + T, dtype=torch.long, device=device)  # (P, W + T)
-        for i, ids in enumerate(prompt_ids):
-            tokens[i, W - len(ids) :] = torch.tensor(ids)
-            seen[i, W - len(ids) :] = 1
-        prompts, position = tokens, (seen[:, :W].cumsum(1) - 1).clamp(min=0)  # (P, W), (P, W)
-        cache, head = self.make_cache(W + T), self.model.get_output_embeddings()
-        random = torch.ones(P, n, T)  # in (0, 1], for each token its own
-        for i, (seed, end) in enumerate(zip(seeds, limits, strict=True)):
-            random[i, :, :end] = 1 - torch.rand(n, end, generator=torch.Generator().manual_seed(seed))
-        random = random.view(B, T).to(device)  # (B, T)
-
-        rows = torch.arange(B, device=device)  # (b,) the rows that are still computed
-        limit = torch.tensor(limits, device=device).repeat_interleave(n)  # (B,)
-        sampled = torch.zeros(B, T, dtype=torch.long, device=device)  # (B, T)
-        logps = torch.zeros(B, T, device=device)  # (B, T)
-        top_ids = torch.zeros(B, T, top_k, dtype=torch.long, device=device)  # (B, T, K)
-        top_logps = torch.zeros(B, T, top_k, device=device)  # (B, T, K)
-        lengths = limit.clone()  # (B,)
-        finished = torch.zeros(B, dtype=torch.bool, device=device)  # (B,) by EOS or a stop string
-        stops = [StopStrings(self.stop, self.tokenizer, ids) for ids in prompt_ids for _ in range(n) if self.stop]
-        for t in range(T):
+        """`Engine.sample`, at most `max_rows` responses at a time."""
+        if len(prompt_ids) > (at_once := max(1, self.max_rows // n)):
+            parts = [slice(i, i + at_once) for i in range(0, len(prompt_ids), at_once)]
+            return Rollouts.join(
+                self.sample(prompt_ids[part], n, limits[part], temperature, seeds[part], top_k, in_flight)
+                for part in parts
+            )
+        device, head, stop = self.model.device, self.model.get_output_embeddings(), self.args.stop
+        rows = Rows(self.model, prompt_ids, max(limits))
+        responses = Responses(limits, n, top_k, device)
+        random = random_numbers(n, limits, seeds).to(device)  # (B, T)
+        stops = [StopStrings(stop, self.tokenizer, ids) for ids in prompt_ids for _ in range(n) if stop]
+        for t in range(max(limits)):
             if in_flight and t % in_flight.every == 0 and t // in_flight.every < len(in_flight.versions):
                 self.update(in_flight.versions[t // in_flight.every])
                 if t > 0 and not in_flight.keep:
-                    tokens = torch.cat([prompts[rows // n], sampled[rows, :t]], 1)  # (b, W + t)
-                    position = (seen[:, : W + t].cumsum(1) - 1).clamp(min=0)  # (b, W + t)
-                    cache = self.make_cache(W + T)
-            hidden = self.model.base_model(
-                input_ids=tokens,
-                attention_mask=seen[:, : W + t],
-                position_ids=position,
-                past_key_values=cache,
-                use_cache=True,
-            ).last_hidden_state[:, -1]  # (b, D)
-            if t == 0:  # the prompt was read once, and every response of its group continues from it
-                copies = torch.arange(P, device=device).repeat_interleave(n)  # (B,)
-                hidden, seen, position = hidden[copies], seen[copies], position[copies, -1:]
-                for layer in cache.layers:
-                    layer.batch_select_indices(copies)
-            logp = distribution(hidden, head, temperature or 1.0, self.fp32_lm_head)  # (b, V)
-            if logp.isnan().any():
+                    rows.start(torch.cat([rows.prompts[rows.numbers // n], responses.tokens[rows.numbers, :t]], 1))
+            hidden = rows.read()  # (b, D), of the first tokens (P, D)
+            if t == 0:
+                hidden = hidden.repeat_interleave(n, 0)  # (B, D)
+                rows.repeat(n)
+            logp = distribution(hidden, head, temperature or 1.0, self.args.fp32_lm_head)  # (b, V)
+            if logp[:, 0].isnan().any():  # the softmax spreads a NaN over its row
                 fail("the model computes no finite probabilities: its weights are broken, or --lr is too high.", code=1)
-            if temperature == 0:
-                token = logp.argmax(-1)  # (b,)
-            else:  # the token in whose part of [0, 1] the random number falls
-                cumulative = logp.exp().cumsum(-1)  # (b, V)
-                token = torch.searchsorted(cumulative, random[rows, t, None] * cumulative[:, -1:]).squeeze(1)  # (b,)
-            sampled[rows, t] = token
-            logps[rows, t] = logp.gather(1, token[:, None]).squeeze(1)
-            if top_k:
-                top_logps[rows, t], top_ids[rows, t] = logp.topk(top_k)
-
-            ended = torch.isin(token, self.eos)  # (b,)
+            token = choose(logp, random[rows.numbers, t], greedy=temperature == 0)  # (b,)
+            ended = (token[:, None] == self.eos).any(1)  # (b,)
             if stops:
-                pairs = zip(rows.tolist(), token.tolist(), strict=True)
+                pairs = zip(rows.numbers.tolist(), token.tolist(), strict=True)
                 ended |= torch.tensor([stops[row].complete(one) for row, one in pairs], device=device)  # (b,)
-            ended &= ~finished[rows] & (t < limit[rows])  # (b,)
-            lengths[rows[ended]] = t + 1
-            finished[rows[ended]] = True
-            alive = ~finished[rows] & (t + 1 < limit[rows])  # (b,)
-            if not alive.any():
+            responses.add(t, rows.numbers, token, logp, ended)
+            alive = responses.alive(rows.numbers)  # (b,)
+            count = int(alive.sum())
+            if count == 0:
                 break
-            tokens, position = token[:, None], position[:, -1:] + 1  # (b, 1), (b, 1)
-            # Dropping rows copies the cache, so it waits until an eighth of them has ended.
-            if alive.sum() <= 0.875 * len(rows):
-                keep = alive.nonzero().squeeze(1)
-                rows, tokens, seen, position = rows[keep], tokens[keep], seen[keep], position[keep]
-                for layer in cache.layers:
-                    layer.batch_select_indices(keep)
-        ends = lengths.tolist()
-        return Rollouts(
-            [row[:end] for row, end in zip(sampled.tolist(), ends, strict=True)],
-            [row[:end] for row, end in zip(logps.tolist(), ends, strict=True)],
-            (~finished).tolist(),
-            [[True] * end for end in ends],
-            # Copies: other processes get a row's whole storage.
-            [row[:end].clone() for row, end in zip(top_ids.cpu(), ends, strict=True)] if top_k else [],
-            [row[:end].clone() for row, end in zip(top_logps.cpu(), ends, strict=True)] if top_k else [],
-        )
+            rows.append(token)
+            if count <= 0.875 * len(alive):  # a few rows are not worth the time to drop them
+                rows.keep(alive, count)
+        return responses.rollouts()

@@ -1,6 +1,6 @@
 """A second device on a machine that has none: tensors there compute on the CPU, but not together with the CPU's.
 
-    python -m tests.fake_device grpo --steps 1 ...     # all flags of the script
+    python -m tests.common.fake_device grpo --steps 1 ...     # all flags of the script
 
 Runs a script as on a GPU. Where a tensor of the device meets one of the CPU (other than a number, as on a GPU), the run
 ends with an error. It needs a process of its own.
@@ -94,10 +94,11 @@ def run(name: str, flags: list[str]) -> None:
     save = torch.save  # reads the memory of a tensor, and these have none
     torch.save = lambda value, *more, **named: save(tree_map(unwrapped, value), *more, **named)
 
-    from common import distributed, scripts
+    from common import distributed
+    from tools.scripts import load
 
     assert distributed.device().type == "fake"
-    script = scripts.load(name)
+    script = load(name)
     script.main(tyro.cli(script.Args, args=flags))
 
 

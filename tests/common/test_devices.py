@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from tools.scripts import ROOT, command, load, parents, script_path
+from tools.scripts import ROOT, load, parents, script_path
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def weights(folder):
     return load_file(next(folder.glob("checkpoint-000002/model.safetensors")))
 
 
-QUICK = {"grpo", "ppo", "dapo", "dppo"}  # between them they have nearly every line of the others
+QUICK = {"grpo"}  # the others are minutes
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_nothing_is_left_on_the_cpu(name, tiny_model, tmp_path):
     flags += ["--reward", f"{tmp_path / 'own.py'}:even"]
     for setting, value in needed(load(name), tiny_model).items():
         flags += [f"--{setting}", str(value)]
-    runs = {"cpu": command(script_path(name)), "device": ["-m", "tests.fake_device", name]}
+    runs = {"cpu": [str(script_path(name))], "device": ["-m", "tests.common.fake_device", name]}
     for where, words in runs.items():
         words = [sys.executable, *words, *flags, "--run-dir", str(tmp_path / where)]
         result = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)

@@ -2,17 +2,19 @@ import shutil
 
 import grpo
 from common.batch import collate
-from common.engines import TransformersEngine, WeightHistory, prompt_seeds
+from common.engines import WeightHistory
 from common.logprobs import batch_logps
 from common.lora import named_weights
 from common.models import load_model
+from common.records import Problem
+from common.transformers_engine import TransformersEngine
 
 import pytest
 import torch
 from conftest import SMALL
 from transformers import AutoModelForCausalLM
 
-PROMPTS = [[13, 20, 5], [9, 30, 22, 41]]
+PROBLEMS = [Problem("", "", "", ids) for ids in ([13, 20, 5], [9, 30, 22, 41])]
 LORA = SMALL | {"lora_rank": 3, "lora_alpha": 6.0, "lr": 1e-2, "warmup_steps": 0, "eval_every": 0}
 
 
@@ -35,7 +37,7 @@ def test_at_first_the_model_is_its_base(tiny_model):
     own = dict(named_weights(model))
     assert own.keys() == dict(base.named_parameters()).keys()
     assert all(torch.equal(own[name], weight) for name, weight in base.named_parameters())
-    tokens = torch.tensor([PROMPTS[1]])
+    tokens = torch.tensor([PROBLEMS[1].prompt_ids])
     assert torch.equal(model(tokens).logits, base(tokens).logits)
     again = load_model(args)[0]
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
@@ -54,13 +56,12 @@ def test_adapters_stand_beside_every_linear_layer_but_the_head(tiny_model):
         torch.testing.assert_close(merged, layer.weight + 6.0 / 3 * B @ A)
 
 
-def test_the_sampler_has_the_learners_log_probs(tiny_model):
+def test_the_engine_has_the_learners_log_probs(tiny_model):
     model, _, tokenizer, args = trained(tiny_model)
-    engine = TransformersEngine(model, tokenizer)
-    engine.load_weights(WeightHistory(model, 0).oldest())
-    rollouts = engine.generate(PROMPTS, 8, 24, 1.0, prompt_seeds(2, 0))
-    rollouts.rewards = [0.0] * 16
-    batch = collate(PROMPTS, rollouts, "cpu")
+    engine = TransformersEngine(args, model, tokenizer)
+    engine.load_weights(model)
+    rollouts = engine.generate(PROBLEMS, 8, 0)
+    batch = collate(PROBLEMS, rollouts, "cpu")
     learner, _ = batch_logps(model, batch, args)
     assert (learner - batch.rollout_logp).abs().max() < 1e-4
     # ... which are not the base's: the adapters matter
@@ -108,19 +109,19 @@ def test_a_resumed_run_has_the_same_weights(run, tmp_path):
 
 def test_stale_weights_are_merged_ones(tiny_model):
     model, *_ = trained(tiny_model)
-    history = WeightHistory(model, 1)
-    first = {name: weight.clone() for name, weight in history.oldest()}
+    history = WeightHistory(1)
+    first = {name: weight.clone() for name, weight in history.oldest(model)}
     assert first.keys() == dict(named_weights(model)).keys()
     with torch.no_grad():
         for weight in model.parameters():
             if weight.requires_grad:
                 weight *= 2
-    older = dict(history.oldest())
+    older = dict(history.oldest(model))
     assert all(torch.equal(first[name], weight) for name, weight in older.items())
     assert not all(torch.equal(first[name], weight) for name, weight in named_weights(model))
 
 
-def test_where_the_learner_computes_in_bf16_frozen_layers_are_kept_in_it(tiny_model):
+def test_frozen_layers_are_in_bf16_if_the_learner_computes_in_it(tiny_model):
     model, base, _, _ = trained(tiny_model, learner_precision="bf16")
     kinds = {
         name.rpartition(".base_layer.")[0] != "": w.dtype for name, w in model.named_parameters() if not w.requires_grad

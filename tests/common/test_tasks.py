@@ -8,9 +8,10 @@ from collections import Counter
 import grpo
 import maxrl
 from common.data import load_problems, make_prompt, problem_stream
-from common.engines import TransformersEngine, prompt_seeds
+from common.engines import prompt_seeds
 from common.models import load_model
 from common.records import Problem, Rollouts
+from common.transformers_engine import TransformersEngine
 from common.verification import verifier as verification
 from common.verification.verifier import Verifier
 from tools.plots import read_metrics
@@ -77,7 +78,7 @@ def test_a_mix_has_its_weights_and_can_start_anywhere():
     counts = Counter(problem.dataset for problem in stream)
     for name, part in parts.items():
         # Four standard deviations of a binomial fraction.
-        assert abs(counts[name] / 4000 - part[0].share) < 4 * (part[0].share * (1 - part[0].share) / 4000) ** 0.5
+        assert abs(counts[name] / 4000 - part[0].weight) < 4 * (part[0].weight * (1 - part[0].weight) / 4000) ** 0.5
         assert [p for p in stream if p.dataset == name] == problem_stream(part, 3, 0, counts[name])
     assert problem_stream(problems, 3, 33, 200) == stream[33:233]
     assert [p.dataset for p in problem_stream(problems, 4, 0, 99)] != [p.dataset for p in stream[:99]]
@@ -93,7 +94,7 @@ def test_two_data_sets_are_held_out_from_each_other(two_sets, tiny_model):
     )
     train, held_out = load_problems(args, *load_model(args))
     assert Counter(p.dataset for p in held_out) == {"sums": 4, "others": 3}
-    assert {(p.dataset, p.share) for p in train} == {("sums", 0.75), ("others", 0.25)}
+    assert {(p.dataset, p.weight) for p in train} == {("sums", 0.75), ("others", 0.25)}
     questions = {p.question for p in held_out}
     assert not questions & {p.question for p in train}
     # Of the 50 rows all others are trained on, but for the three that both have, where they are held out.
@@ -123,8 +124,8 @@ def test_a_run_on_two_data_sets_reports_and_resumes(two_sets, tiny_model, tmp_pa
     "settings,words",
     [
         ({"dataset": ("sums", "sums")}, "names sums twice"),
-        ({"dataset": ("sums", "sums-hard"), "mix": (1.0,)}, "--mix has 1 shares, but --dataset names 2"),
-        ({"mix": (0.5, 0.5)}, "--mix has 2 shares, but --dataset names 1"),
+        ({"dataset": ("sums", "sums-hard"), "mix": (1.0,)}, "--mix has 1 weights, but --dataset names 2"),
+        ({"mix": (0.5, 0.5)}, "--mix has 2 weights, but --dataset names 1"),
         ({"dataset": ("sums", "x.jsonl"), "eval_split": ("test",)}, "--eval-split has 1 values for 2 data sets"),
         (
             {"dataset": ("sums", "countdown")},
@@ -192,8 +193,9 @@ def test_a_stop_string_ends_a_response(model, stop, chat_model):
     model, tokenizer = load_model(args)
     prompts = [tokenizer(text)["input_ids"] for text in ("7+5-1=?\n", "12+30-4=?\n", "9+9+9+9=?\n")]
     seeds = prompt_seeds(3, 1)
-    free = TransformersEngine(model, tokenizer).generate(prompts, 24, 40, 1.0, seeds)
-    ended = TransformersEngine(model, tokenizer, stop=stop, max_rows=24).generate(prompts, 24, 40, 1.0, seeds)
+    free = TransformersEngine(args, model, tokenizer).sample(prompts, 24, [40] * 3, 1.0, seeds)
+    args.stop = stop
+    ended = TransformersEngine(args, model, tokenizer, max_rows=24).sample(prompts, 24, [40] * 3, 1.0, seeds)
     lengths = [
         cut_behind(lambda ids: tokenizer.decode(ids, skip_special_tokens=True), tokens, stop) for tokens in free.tokens
     ]
@@ -255,21 +257,22 @@ def test_the_scorer_of_a_task_gives_the_reward(stand_in, tmp_path, monkeypatch):
     boxes = [answer.answer, f"{answer.answer}b", "raise", "hang", "b", None]
     texts = ["so" if box is None else f"\\boxed{{{box}}}" for box in boxes]
     rollouts = Rollouts(tokens=[tokenizer.encode(text) for text in texts], truncated=[False] * 6)
-    verifier = Verifier(tokenizer, [problem, other])
-    assert verifier([problem], rollouts) == [True, False, False, False, False, False]
-    assert rollouts.rewards == [1, 0.25, 0, 0, 0, 0]
+    verifier = Verifier(grpo.Args(), tokenizer, [problem, other])
+    assert verifier([problem], rollouts).tolist() == [[1, 0.25, 0, 0, 0, 0]]
+    assert rollouts.correct == [True, False, False, False, False, False]
     assert verifier.take_failures() == 2
     rollouts.truncated = [True] * 6
-    assert verifier([problem], rollouts) == [False] * 6 and not any(rollouts.rewards)
+    assert not verifier([problem], rollouts).any() and not any(rollouts.correct)
     # Beside another data set in the same batch.
     both = Rollouts(tokens=[tokenizer.encode(f"\\boxed{{{x}}}") for x in (answer.answer, "2")], truncated=[False] * 2)
-    assert verifier([problem, other], both) == [True, True]
+    assert verifier([problem, other], both).tolist() == [[1.0], [1.0]]
     verifier.close()
     (tmp_path / "own.py").write_text("def same_length(problem, *rest): return len(problem.answer) / 8")
     # `correct` among the user's rewards is 1 or 0.
-    verifier = Verifier(tokenizer, [problem], reward=("correct=2", f"{tmp_path}/own.py:same_length"))
+    args = grpo.Args(reward=("correct=2", f"{tmp_path}/own.py:same_length"))
+    verifier = Verifier(args, tokenizer, [problem])
     some = Rollouts(tokens=rollouts.tokens[:2], truncated=[False] * 2)
-    assert verifier([problem], some) == [True, False] and some.rewards == [2.125, 0.125]
+    assert verifier([problem], some).tolist() == [[2.125, 0.125]] and some.correct == [True, False]
     verifier.close()
 
 

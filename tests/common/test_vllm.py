@@ -7,10 +7,10 @@ from common.batch import collate
 from common.engines import InFlight, continue_responses, prompt_seeds
 from common.logprobs import batch_logps, top_logps
 from common.models import load_model
-from tools.plots import read_metrics
 from common.vllm_engine import VLLMEngine, check_memory
 from methods import vapo
 from recipes import pipeline_rl
+from tools.plots import read_metrics
 
 import pytest
 import torch

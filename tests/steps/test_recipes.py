@@ -22,23 +22,24 @@ from common.batch import collate
 from common.data import generated_problems, load_problems, make_prompt, sample_problems
 from common.engines import TransformersEngine, prompt_seeds
 from common.models import load_model
-from recipes.overlap import Generator
-from tools.plots import read_metrics
 from common.records import Problem
 from common.run import Run
-from tools.scripts import components, load
 from common.verification.verifier import Verifier
 from methods import reinforce_pp
 from recipes import olmo3, pipeline_rl, r1, scalerl, scaling_fit
+from recipes.overlap import Generator
+from tools.plots import read_metrics
+from tools.scripts import components
 
 import numpy as np
 import pytest
 import torch
 import tyro
 from conftest import SMALL
+from runs import results, without_times
 from test_errors import refused
 from test_identities import OFF, close, gradient, rows
-from test_scripts import ROOT, load_file, results, run, without_times
+from test_scripts import ROOT, load_file, run
 from test_steps import AdamW, Model, check_adam, clipped, rate
 from test_steps import close as close_tensors
 
@@ -680,7 +681,7 @@ class TestPipelineRL:
             assert all(torch.equal(weights[key], expected[key]) for key in expected)
             for row, row_ in zip(without_times(logged), without_times(rows_), strict=True):
                 assert row_.items() <= row.items()
-                assert row.keys() - row_.keys() <= {"ess", "tis_masked", "deepseek_masked"}
+                assert row.keys() - row_.keys() <= {"ess", "tis_masked"}
 
     def test_each_trick_can_be_taken_away(self, tmp_path, monkeypatch, capsys):
         """Without any one of them a run ends at another place."""
@@ -707,7 +708,7 @@ class TestPipelineRL:
     def test_nothing_to_correct(self, correction):
         """Where the sampler is the learner all corrections are none, and the gradient is GRPO's."""
         logp, old, _, a, mask = rows(0)
-        close(gradient(pipeline_rl, (logp, old, old, a, mask), correction=correction, deepseek_delta=1e3, tis_cap=5.0),
+        close(gradient(pipeline_rl, (logp, old, old, a, mask), correction=correction, tis_cap=5.0),
               gradient(grpo, (logp, old, old, a, mask)))  # fmt: skip
 
     @pytest.mark.parametrize("seed", range(3))
@@ -743,21 +744,6 @@ class TestPipelineRL:
         close(gradient(pipeline_rl, inputs, tis_cap=OFF), -each * torch.exp(old - mu) * u * a * flows)
         weight = torch.exp(old - mu).clamp(max=1.3)
         close(gradient(pipeline_rl, (old, old, mu, a, mask), tis_cap=1.3), -each * weight * a)
-
-    @pytest.mark.parametrize("seed", range(3))
-    def test_deepseek_leaves_out_wrong_responses_that_are_far_away(self, seed):
-        """2512.02556, Eq. 9, response by response, with the policy of the update and not of the rollout."""
-        logp, _, mu, a, mask = inputs = rows(seed)
-        weights = gradient(pipeline_rl, inputs, correction="deepseek", deepseek_delta=0.1) / gradient(grpo, inputs)
-        left_out = set()
-        for i in range(len(mask)):
-            n = int(mask[i].sum())
-            if a[i, 0] < 0 and (mu[i, :n] - logp[i, :n]).mean() > 0.1:
-                left_out.add(i)
-        flows = ~weights.isnan()  # GRPO's own gradient is not 0
-        assert left_out and any(flows[i].any() for i in left_out)
-        for i in range(len(mask)):
-            assert (weights[i][flows[i]] == (0 if i in left_out else 1)).all()
 
     def test_only_weights_of_whole_responses_are_unbiased(self):
         """By enumeration: E_μ[ρ R ∇log π] is ∇E_π[R] for two-token responses; with weights per token it is not."""

@@ -82,7 +82,7 @@ def test_group_of_one_in_rloo(capsys, tmp_path):
 
 def test_settings_of_one_method(capsys, tmp_path):
     assert "--overlong-cache" in refused(capsys, tmp_path, dapo, overlong_cache=33)
-    assert "binary divergences" in refused(capsys, tmp_path, dppo, divergence="topk-tv", ratio_anchor="learner")
+    assert "needs a binary divergence" in refused(capsys, tmp_path, dppo, divergence="topk-tv", ratio_anchor="learner")
     assert "less than or equal to 1" in refused(capsys, tmp_path, ppo, gamma=1.5)
     assert "--in-flight-every needs --staleness 1" in refused(capsys, tmp_path, pipeline_rl, staleness=0)
     on_policy = {"staleness": 0, "in_flight_every": 0}
@@ -281,7 +281,7 @@ def test_mistyped_paths_are_not_looked_up_elsewhere(capsys, tmp_path, monkeypatc
 
 def test_token_ids_beyond_the_embedding(capsys, tmp_path):
     small = LlamaConfig(**SIZES | {"vocab_size": 30}, eos_token_id=1)
-    assert "the tokenizer writes token" in refused(capsys, tmp_path, model=save_random(tmp_path / "small", small))
+    assert "the tokenizer uses token" in refused(capsys, tmp_path, model=save_random(tmp_path / "small", small))
 
 
 def test_chat_template_that_refuses(capsys, tmp_path, chat_model):
