@@ -3,12 +3,12 @@
 import json
 import math
 
-import runs
 from common.verification import Verifier
 from tools.scripts import load, parents
 from worlds import MODELS
 
 import pytest
+import runs
 from oracles import oracle
 from safetensors.torch import load_file
 
