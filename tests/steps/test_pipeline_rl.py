@@ -31,6 +31,7 @@ CORRECTIONS = get_args(get_type_hints(pipeline_rl.Args)["correction"])
 
 
 class TestPipelineRL:
+    @pytest.mark.slow
     def test_without_its_components_it_is_grpo(self, tmp_path, capsys):
         """All four flags of the docstring's table: GRPO without TIS, to the bit; with token-tis and its cap, GRPO."""
         plain = settings_of(pipeline_rl, components("pipeline_rl").values())
@@ -58,7 +59,7 @@ class TestPipelineRL:
 
     @pytest.mark.slow
     def test_weights_that_never_change_are_no_new_weights(self, tmp_path, monkeypatch, capsys):
-        """In flight, with the keys and values of before, the engine continues as if nothing had happened, to the bit."""
+        """In flight, with the keys and values of before, the engine continues as if nothing happened, to the bit."""
         monkeypatch.setattr(torch.optim.AdamW, "step", lambda *_: None)
         monkeypatch.setattr(Run, "evaluate", lambda *_: None)
         _, changing = run("pipeline_rl", tmp_path / "changing", **LONG)

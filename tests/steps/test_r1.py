@@ -100,7 +100,7 @@ class TestR1:
             (total / sum(len(answer) for _, answer in some)).backward()
             expected = clipped([p.grad for p in learner.parameters], 0.3)
             close_tensors(gradients, expected, f"gradient of update {step}")
-            check_adam(adam, before, gradients, after, rate(of_run, step), 0.1)
+            check_adam(adam, before, gradients, after, rate(of_run, step), 0.1, f"update {step}")
 
     def test_weights_of_sft(self):
         """Each token of the solutions counts the same, whatever the lengths; they sum to 1."""

@@ -47,6 +47,7 @@ def sampled():
 class TestScaleRL:
     rewards = torch.tensor([[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
 
+    @pytest.mark.slow
     def test_without_its_components_it_is_cispo(self, tmp_path, capsys):
         """All eight flags of the docstring's table: CISPO without TIS, to the bit; with two updates, off-policy too."""
         plain = settings_of(scalerl, components("scalerl").values())
@@ -92,7 +93,8 @@ class TestScaleRL:
     @pytest.mark.parametrize("seed", range(3))
     def test_each_prompt_counts_the_same(self, seed):
         """The mean of what DAPO's Eq. 8 gives for each group; with one group the token mean, as with equal lengths."""
-        inputs = rows(seed)
+        logp, _, rollout, a, mask = rows(seed)
+        inputs = logp, rollout, rollout, a, mask
         groups = [gradient(cispo, [x[i : i + 8] for x in inputs]) for i in range(0, 40, 8)]
         ours = gradient(scalerl, inputs)
         close(ours, torch.cat(groups) / 5)
@@ -162,6 +164,7 @@ class TestScaleRL:
         expected = [p for p in sample_problems(self.problems, 28, 1, args) if p.prompt not in solved]
         assert drawn == expected and position == 28
 
+    @pytest.mark.slow
     def test_easy_prompts_run_out_after_one_pass(self, tmp_path, monkeypatch, capsys):
         """The run ends with one sentence, and the step before is saved; with a pass rate above 1 it goes on."""
         monkeypatch.setattr(
