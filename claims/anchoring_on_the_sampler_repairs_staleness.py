@@ -18,7 +18,7 @@ KIND = "runs"
 ARMS = {
     "uncorrected": f"grpo {STALE} --tis-cap 0",
     "TIS": f"grpo {STALE}",
-    "anchored": f"grpo {STALE} --tis-cap 0 --ratio-anchor sampler",
+    "anchored": f"grpo {STALE} --tis-cap 0 --ratio-anchor engine",
 }
 
 

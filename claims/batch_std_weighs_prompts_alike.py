@@ -3,7 +3,7 @@
 Said by: Lite PPO, 2508.08221, and REINFORCE++, 2501.03262, which divide by the std of the batch.
 
 Tested: a batch of three prompts with success rates 0.02, 0.5 and 0.98, and 16 responses to each; the expected gradient
-of each prompt is w ∇p. We compute w over all outcomes of the batch, with the advantages of methods/reinforce_pp.py
+of each prompt is w ∇p. We compute w over all outcomes of the batch, with the advantages of methods/lite_ppo.py
 (group mean, std of all rewards) and of grpo.py.
 
 Rule: reproduced if the largest w is at most 1.1 times the smallest with the batch's std; else refuted.
@@ -13,8 +13,9 @@ import itertools
 
 import grpo
 from claims.court import axes, decide, outcomes
-from methods import reinforce_pp
+from methods import lite_ppo
 from tools.plots import BLUE, GREEN
+from tools.scripts import call
 
 import torch
 from scipy.stats import binom
@@ -22,8 +23,8 @@ from scipy.stats import binom
 KIND = "exact"
 CHANCES, G = (0.02, 0.5, 0.98), 16
 SCRIPTS = {
-    "std of the group": (grpo, grpo.Args()),
-    "std of the batch": (reinforce_pp, reinforce_pp.Args(baseline="group", std="rewards")),
+    "std of the group": grpo,
+    "std of the batch": lite_ppo,
 }
 
 
@@ -35,8 +36,9 @@ def compute():
         rewards = of_count[list(counts)]  # (P, G)
         chance = binom.pmf(counts, G, CHANCES).prod()
         scores = torch.where(rewards > 0, 1 / p, -1 / (1 - p))  # (P, G), in units of ∇p
-        for name, (script, args) in SCRIPTS.items():
-            weights[name] += chance * (script.compute_advantages(rewards, args) * scores).mean(1)
+        for name, script in SCRIPTS.items():
+            advantages = call(script.compute_advantages, rewards=rewards, args=script.Args())  # (P, G)
+            weights[name] += chance * (advantages * scores).mean(1)
     return {name: w.tolist() for name, w in weights.items()}
 
 

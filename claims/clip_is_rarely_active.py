@@ -26,7 +26,7 @@ def compute():
     for epochs in EPOCHS:
         args = grpo.Args(prompts_per_step=P, responses_per_prompt=G, num_minibatches=4, update_epochs=epochs)
         model, batch, correct = embedded(P, G, args)
-        advantages = grpo.compute_advantages(correct, args).view(-1, 1).expand(batch.mask.shape)  # (B, T)
+        advantages = grpo.compute_advantages(correct, args).view(-1, 1).expand(batch.response_mask.shape)  # (B, T)
         result[4 * epochs] = updates(model, batch, advantages, args)
     return result
 

@@ -26,10 +26,10 @@ def compute():
     for epochs in EPOCHS:
         args = grpo.Args(prompts_per_step=P, responses_per_prompt=G, num_minibatches=4, update_epochs=epochs)
         model, batch, correct = embedded(P, G, args)
-        advantages = grpo.compute_advantages(correct, args).view(-1, 1).expand(batch.mask.shape)  # (B, T)
+        advantages = grpo.compute_advantages(correct, args).view(-1, 1).expand(batch.response_mask.shape)  # (B, T)
         old_logp, _ = batch_logps(model, batch, args)
         updates(model, batch, advantages, args)
-        ratio = (batch_logps(model, batch, args)[0] - old_logp)[batch.mask].exp()
+        ratio = (batch_logps(model, batch, args)[0] - old_logp)[batch.response_mask].exp()
         counts, _ = np.histogram(ratio.numpy(), EDGES)
         result[4 * epochs] = {
             "outside": ((ratio - 1).abs() > args.clip_eps).float().mean().item(),

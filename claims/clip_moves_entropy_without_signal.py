@@ -41,12 +41,14 @@ def entropy(t):
     """Entropy of the trained model, in nats per token of the fixed text."""
     args = grpo.Args(model=str(t.weights))
     batch = fixed_text()
-    return batch_logps(load_model(args)[0], batch, args)[1][batch.mask].mean().item()
+    return batch_logps(load_model(args)[0], batch, args)[1][batch.response_mask].mean().item()
 
 
 def compute(seeds):
     pairs = [("0.2 and 0.2", "0.2 and 0.28"), ("upper alone", "lower alone")]
-    base = batch_logps(load_model(grpo.Args())[0], fixed_text(), grpo.Args())[1][fixed_text().mask].mean().item()
+    base = (
+        batch_logps(load_model(grpo.Args())[0], fixed_text(), grpo.Args())[1][fixed_text().response_mask].mean().item()
+    )
     return compare(ARMS, pairs, seeds, entropy, "entropy") | {"base": base}
 
 

@@ -28,14 +28,14 @@ P, G = 32, 16
 def compute():
     args = grpo.Args(prompts_per_step=P, responses_per_prompt=G, num_minibatches=4, update_epochs=4)
     model, batch, correct = embedded(P, G, args)
-    advantages = grpo.compute_advantages(correct, args).view(-1, 1).expand(batch.mask.shape)  # (B, T)
+    advantages = grpo.compute_advantages(correct, args).view(-1, 1).expand(batch.response_mask.shape)  # (B, T)
     old_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
     updates(model, batch, advantages, args)
     logp, _ = batch_logps(model, batch, args)
-    _, metrics = loss_of(grpo, logp, advantages, args, old_logp, mask=batch.mask)
+    _, metrics = loss_of(grpo, logp, advantages, args, old_logp, mask=batch.response_mask)
     clipped = (metrics["clip_pos"] + metrics["clip_neg"]).bool()
-    counted = batch.mask & (advantages != 0)  # tokens of groups without signal never have a gradient
-    p, first = old_logp.exp(), torch.arange(batch.mask.shape[1]) == 0
+    counted = batch.response_mask & (advantages != 0)  # tokens of groups without signal never have a gradient
+    p, first = old_logp.exp(), torch.arange(batch.response_mask.shape[1]) == 0
     undecided = entropy >= entropy[counted].quantile(0.8)
     ranges = {name: (p > low) & (p <= high) for name, (low, high) in zip(BINS, itertools.pairwise(EDGES), strict=True)}
     ranges |= {"all": p > 0, "below 0.2": p < 0.2, "above 0.9": p > 0.9}

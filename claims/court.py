@@ -9,6 +9,7 @@ import importlib
 import json
 import re
 from collections.abc import Iterable
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -18,10 +19,11 @@ import grpo
 from common.batch import Batch, collate, minibatches
 from common.cli import fail
 from common.data import load_problems, sample_problems
-from common.engines import TransformersEngine, prompt_seeds, rounded_to_fp8
+from common.engines import rounded_to_fp8
 from common.logprobs import batch_logps, token_logps
 from common.models import load_model
-from common.verification.verifier import Verifier
+from common.transformers_engine import TransformersEngine
+from common.verification import Verifier
 from tools.plots import panel
 from tools.reports import REPORTS, heading, today
 from tools.scripts import ROOT, call, docstring
@@ -279,11 +281,10 @@ def group_gradients(script: ModuleType, p: float, G: int, **settings: Any) -> tu
     args = script.Args(responses_per_prompt=G, max_response_tokens=1, **settings)
     rewards = outcomes(G)  # (G + 1, G)
     probability = torch.where(rewards > 0, p, 1 - p)  # (G + 1, G)
-    advantages = script.compute_advantages(rewards, args).view(-1, 1)  # (B, 1)
+    advantages = call(script.compute_advantages, rewards=rewards, args=args).view(-1, 1)  # (B, 1)
     c = coefficients(script, probability.log().view(-1, 1), advantages, args).view(G + 1, G)
-    weights = call(script.token_weights, mask=torch.ones(G, 1, dtype=torch.float64), args=args).view(
-        G
-    )  # (G,) of a group alone
+    mask = torch.ones(G, 1, dtype=torch.float64)
+    weights = call(script.token_weights, mask=mask, args=args).view(G)  # (G,) of a group alone
     scores = torch.where(rewards > 0, 1, -1) / probability  # (G + 1, G)
     return torch.tensor(binom.pmf(range(G + 1), G, p)), (weights * c * scores).sum(1)
 
@@ -301,14 +302,11 @@ def embedded(P: int, G: int, args: Any) -> tuple[Any, Batch, Tensor]:
     """The embedded model, G responses of it to each of P training problems, and which are correct (P, G)."""
     model, tokenizer = load_model(args)
     train, held_out = load_problems(args, model, tokenizer)
-    problems = sample_problems(train, args.seed, 0, P)
-    prompts = [problem.prompt_ids for problem in problems]
-    engine = TransformersEngine(model, tokenizer)
-    rollouts = engine.generate(prompts, G, args.max_response_tokens, args.temperature, prompt_seeds(P, args.seed, 1))
-    verifier = Verifier(tokenizer, train + held_out)
-    correct = torch.tensor(verifier(problems, rollouts), device=model.device).float().view(P, G)
-    verifier.close()
-    return model, collate(prompts, rollouts, model.device), correct
+    problems = sample_problems(train, P, 1, args)
+    rollouts = TransformersEngine(args, model, tokenizer).generate(problems, G, 1)
+    with closing(Verifier(args, tokenizer, train + held_out)) as verifier:
+        correct = verifier(problems, rollouts)  # (P, G)
+    return model, collate(problems, rollouts, model.device), correct
 
 
 def scored(model: Any, batch: Batch, precision: str, args: Any) -> Tensor:
@@ -330,10 +328,9 @@ def updates(model: Any, batch: Batch, advantages: Tensor, args: Any) -> list[flo
     old_logp, clipped = batch_logps(model, batch, args)[0], []
     P, G = args.prompts_per_step, args.responses_per_prompt
     for rows in minibatches(P, G, args):
-        logp, _ = token_logps(model, batch, rows, args)  # (b, T)
-        mask, A = batch.mask[rows], advantages[rows]
-        loss, values = loss_of(grpo, logp, A, args, old_logp[rows], batch.rollout_logp[rows], mask)
-        weights = call(grpo.token_weights, mask=mask, args=args)
+        logp = token_logps(model, batch, rows, args)  # (b, T)
+        loss, values = grpo.policy_loss(logp, old_logp[rows], advantages[rows], args)  # (b, T)
+        weights = grpo.token_weights(batch.response_mask[rows])  # (b, T)
         clipped.append((weights * (values["clip_pos"] + values["clip_neg"])).sum().item())
         (weights * loss).sum().backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)

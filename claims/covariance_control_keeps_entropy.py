@@ -3,11 +3,11 @@
 Said by: 2505.22617, Sec. 4 (Clip-Cov and KL-Cov): with either of them entropy stays far above GRPO's, responses grow
 longer and accuracy rises.
 
-Tested: methods/entropy.py for 30 steps of 64 responses, without control, with Clip-Cov and with KL-Cov at their default
-settings (as published, except that Clip-Cov uses KL-Cov's fraction of the tokens). Mean entropy over the last 10 steps;
-held-out accuracy is reported and is part of the rule. Both replace PPO's clip, as published; the runs without control
-use the clip. Both act on 2 tokens in 1,000, and the four updates from each batch are nearly on-policy, so they have
-little effect.
+Tested: grpo.py with the token mean, methods/clip_cov.py and methods/kl_cov.py for 30 steps of 64 responses, at their
+default settings (as published, except that Clip-Cov uses KL-Cov's fraction of the tokens). Mean entropy over the last
+10 steps; held-out accuracy is reported and is part of the rule. Both replace PPO's clip, as published; the runs without
+control use the clip. Both act on 2 tokens in 1,000, and the four updates from each batch are nearly on-policy, so they
+have little effect.
 
 Rule: by KL-Cov, the stronger of the two in the paper, on paired seeds. Reproduced if its entropy is higher than without
 control by a tenth or more, the 95 % interval excludes 0, and the interval of the accuracies excludes a loss of 0.03;
@@ -22,9 +22,9 @@ from claims.runs import compare, draw_arms, judged, judged_lossless, summarize
 
 KIND = "runs"
 ARMS = {
-    "no control": "entropy --control none",
-    "Clip-Cov": "entropy --control clip-cov",
-    "KL-Cov": "entropy --control kl-cov",
+    "no control": "grpo+dapo.token_weights",
+    "Clip-Cov": "clip_cov",
+    "KL-Cov": "kl_cov",
 }
 PAIR = "no control → KL-Cov"
 

@@ -21,7 +21,9 @@ def compute():
     learner = scored(model, batch, "fp32", grpo.Args())
     result = {}
     for arm, (precision, head) in ARMS.items():
-        difference = (scored(model, batch, precision, grpo.Args(fp32_lm_head=head)) - learner)[batch.mask].abs()
+        difference = (scored(model, batch, precision, grpo.Args(fp32_lm_head=head)) - learner)[
+            batch.response_mask
+        ].abs()
         result[arm] = {"mean": difference.mean().item(), "largest": difference.max().item()}
     return result
 

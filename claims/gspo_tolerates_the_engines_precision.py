@@ -30,13 +30,13 @@ def measure(**settings):
     """Figures of the model named by the settings."""
     args = gspo.Args(**settings)
     model, batch, _ = embedded(128, 8, args)
-    learner, advantages = scored(model, batch, "fp32", args), torch.ones(batch.mask.shape)
-    result = {"responses": {}, "tokens": {}, "mean length": batch.mask.sum(1).float().mean().item()}
+    learner, advantages = scored(model, batch, "fp32", args), torch.ones(batch.response_mask.shape)
+    result = {"responses": {}, "tokens": {}, "mean length": batch.response_mask.sum(1).float().mean().item()}
     for precision in PRECISIONS:
         engine = scored(model, batch, precision, args)
-        _, metrics = loss_of(gspo, learner, advantages, args, engine, mask=batch.mask)
+        _, metrics = loss_of(gspo, learner, advantages, args, engine, mask=batch.response_mask)
         result["responses"][precision] = outside(metrics["ratio"][:, 0], LOW, HIGH)
-        differences = (learner - engine)[batch.mask]
+        differences = (learner - engine)[batch.response_mask]
         result["tokens"][precision] = outside(differences.exp(), 0.8, 1.2)
         if precision == "bf16":
             generator = torch.Generator().manual_seed(0)

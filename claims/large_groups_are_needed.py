@@ -14,6 +14,7 @@ import grpo
 import rloo
 from claims.court import axes, coefficients, decide, outcomes
 from tools.plots import BLUE, GREEN, ORANGE
+from tools.scripts import call
 
 import torch
 from scipy.stats import binom
@@ -26,7 +27,7 @@ GROUPS, CHANCES = (2, 4, 8, 16, 32, 64), (0.02, 0.1, 0.5)
 def relative_variance(script, p, G):
     """Trace of the gradient's covariance over its squared mean, for a batch of responses in groups of G."""
     rewards = outcomes(G)  # (G + 1, G)
-    advantages = script.compute_advantages(rewards, script.Args()).view(-1, 1)
+    advantages = call(script.compute_advantages, rewards=rewards, args=script.Args()).view(-1, 1)
     c = coefficients(script, torch.zeros_like(advantages), advantages, script.Args()).view(G + 1, G) / G
     chance = torch.tensor(binom.pmf(range(G + 1), G, p))  # (G + 1,)
     # Scores of correct and incorrect answers have the means u_r and u_w; an answer's deviation from its mean is noise.

@@ -22,7 +22,7 @@ GROUPS = (2, 4, 8, 16, 64)
 def factors(G):
     """The combination divided by GRPO's advantage, for every mixed group and response."""
     rewards = outcomes(G)[1:-1]  # (G - 1, G): 1 to G - 1 correct
-    combined = rloo.compute_advantages(rewards, rloo.Args()) / rewards.std(1, keepdim=True)
+    combined = rloo.compute_advantages(rewards) / rewards.std(1, keepdim=True)
     return combined / grpo.compute_advantages(rewards, grpo.Args())  # (G - 1, G)
 
 

@@ -3,9 +3,9 @@
 Said by: Kimi k1.5, 2501.12599, Sec. 2.3.3 (it may slow down early learning, so the paper enables it later). L1,
 2503.04697, claims it for its budgets, which the embedded model cannot read.
 
-Tested: grpo.py and methods/lcpo.py with Kimi's length reward from the first step, for 30 steps of 64 responses. Working
-step by step takes more tokens than guessing but is correct more often, so the shortest correct answers are not the most
-reliable. Mean length over the last 10 steps; held-out accuracy is reported and is part of the rule.
+Tested: grpo.py and methods/kimi_length.py, with its length reward from the first step, for 30 steps of 64 responses.
+Working step by step takes more tokens than guessing but is correct more often, so the shortest correct answers are not
+the most reliable. Mean length over the last 10 steps; held-out accuracy is reported and is part of the rule.
 
 Rule: on paired seeds. Reproduced if responses are shorter by 2 tokens or more, the 95 % interval excludes 0, and the
 interval of the accuracies excludes a loss of 0.03; refuted if the interval of the lengths excludes 2 tokens, or
@@ -16,7 +16,7 @@ from claims.court import judge_all
 from claims.runs import compare, draw_arms, judged, judged_lossless, summarize
 
 KIND = "runs"
-ARMS = {"no length reward": "grpo", "Kimi's": "lcpo --length-reward kimi"}
+ARMS = {"no length reward": "grpo", "Kimi's": "kimi_length"}
 PAIR = "no length reward → Kimi's"
 
 

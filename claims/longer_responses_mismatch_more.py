@@ -22,7 +22,7 @@ def compute():
     args = grpo.Args()
     model, batch, _ = embedded(128, 8, args)
     learner, engine = (scored(model, batch, precision, args).exp() for precision in ("fp32", "bf16"))
-    change = (learner - engine).abs()[batch.mask.sum(1) >= LENGTHS[-1], : LENGTHS[-1]]  # (N, 40)
+    change = (learner - engine).abs()[batch.response_mask.sum(1) >= LENGTHS[-1], : LENGTHS[-1]]  # (N, 40)
     generator = torch.Generator().manual_seed(0)
     shuffled = change.flatten()[torch.randint(change.numel(), change.shape, generator=generator)]  # (N, 40)
     return {

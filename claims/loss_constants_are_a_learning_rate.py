@@ -27,7 +27,7 @@ OPTIMIZERS = {
 def path(optimizer, factor):
     """Probability of a correct answer after each update."""
     args, answers = dr_grpo.Args(max_response_tokens=1), torch.tensor(ANSWERS)
-    advantages = dr_grpo.compute_advantages((answers < RIGHT).double()[None], args).view(-1, 1)  # (G, 1)
+    advantages = dr_grpo.compute_advantages((answers < RIGHT).double()[None]).view(-1, 1)  # (G, 1)
     mask = torch.ones_like(advantages, dtype=torch.bool)
     theta = torch.zeros(6, dtype=torch.float64, requires_grad=True)
     step, probabilities = OPTIMIZERS[optimizer](theta), []

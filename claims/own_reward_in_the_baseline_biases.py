@@ -14,6 +14,7 @@ import dr_grpo
 import rloo
 from claims.court import axes, coefficients, decide, tree
 from tools.plots import BLUE, GREEN
+from tools.scripts import call
 
 import torch
 
@@ -32,7 +33,7 @@ def compute():
         of_size = {}
         for G in GROUPS:
             groups = torch.cartesian_prod(*[torch.arange(len(p))] * G)  # (V^G, G)
-            advantages = script.compute_advantages(reward[groups], script.Args()).view(-1, 1)
+            advantages = call(script.compute_advantages, rewards=reward[groups], args=script.Args()).view(-1, 1)
             c = coefficients(script, logp[groups].view(-1, 1), advantages, script.Args()).view(groups.shape)
             gradient = (p[groups].prod(1)[:, None] * (c[..., None] * scores[groups, 0]).mean(1)).sum(0)  # (V,)
             of_size[G] = gradient

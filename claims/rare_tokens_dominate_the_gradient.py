@@ -29,10 +29,10 @@ def compute():
     p, generator = batch_logps(model, batch, args)[0].exp(), torch.Generator().manual_seed(0)
     result = {}
     for name, (low, high) in zip(BINS, itertools.pairwise(EDGES), strict=True):
-        tokens = ((p > low) & (p <= high) & batch.mask).nonzero()  # (N, 2)
+        tokens = ((p > low) & (p <= high) & batch.response_mask).nonzero()  # (N, 2)
         norms, rest = [], []
         for row, t in tokens[torch.randperm(len(tokens), generator=generator)[:TOKENS]].tolist():
-            logp, _ = token_logps(model, batch, torch.tensor([row]), args)  # (1, T)
+            logp = token_logps(model, batch, torch.tensor([row]), args)  # (1, T)
             gradients = torch.autograd.grad(logp[0, t], list(model.parameters()))
             norms.append(sum(g.pow(2).sum().item() for g in gradients) ** 0.5)
             rest.append(1 - p[row, t].item())

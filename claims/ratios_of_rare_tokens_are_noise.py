@@ -23,7 +23,7 @@ BINS = tuple(f"{low:g} to {high:g}" for low, high in itertools.pairwise(EDGES))
 def compute():
     args = grpo.Args()
     model, batch, _ = embedded(128, 8, args)
-    learner, engine = (scored(model, batch, precision, args)[batch.mask] for precision in ("fp32", "bf16"))
+    learner, engine = (scored(model, batch, precision, args)[batch.response_mask] for precision in ("fp32", "bf16"))
     p, ratio, change = learner.exp(), (learner - engine).abs(), (learner.exp() - engine.exp()).abs()
     ranges = {name: (p > low) & (p <= high) for name, (low, high) in zip(BINS, itertools.pairwise(EDGES), strict=True)}
     ranges |= {"rare": p < 0.05, "likely": p > 0.9, "all": p > 0}

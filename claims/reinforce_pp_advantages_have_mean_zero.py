@@ -11,7 +11,6 @@ Rule: reproduced if the mean over responses, which the loss takes, stays within 
 from claims.court import axes, decide
 from methods import reinforce_pp
 from tools.plots import BLUE, ORANGE
-from tools.scripts import call
 
 import torch
 
@@ -21,12 +20,12 @@ RIGHT_LENGTH, WRONG_LENGTHS = 10, (10, 20, 40, 80)
 
 def means(wrong_length):
     """Mean advantage over tokens and over responses."""
-    rewards, args = torch.tensor([[1.0] * 4 + [0.0] * 4], dtype=torch.float64), reinforce_pp.Args()
+    rewards = torch.tensor([[1.0] * 4 + [0.0] * 4], dtype=torch.float64)  # (1, B)
     lengths = torch.where(rewards[0] > 0, RIGHT_LENGTH, wrong_length)[:, None]  # (B, 1)
     mask = torch.arange(max(RIGHT_LENGTH, wrong_length)) < lengths  # (B, T)
-    advantages = reinforce_pp.compute_advantages(rewards, args).view(-1, 1).expand(mask.shape)
-    advantages = reinforce_pp.normalize(advantages, mask)  # (B, T)
-    weights = call(reinforce_pp.token_weights, mask=mask, args=args)
+    kl = torch.zeros(mask.shape, dtype=torch.float64)  # (B, T)
+    advantages = reinforce_pp.compute_advantages(rewards, kl, mask, reinforce_pp.Args())  # (B, T)
+    weights = reinforce_pp.token_weights(mask)  # (B, T)
     return advantages[mask].mean().item(), (weights * advantages).sum().item()
 
 

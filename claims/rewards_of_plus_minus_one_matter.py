@@ -14,6 +14,7 @@ import grpo
 import rloo
 from claims.court import axes, bars, decide, outcomes
 from tools.plots import BLUE, GRAY, ORANGE, RED
+from tools.scripts import call
 
 KIND = "exact"
 G = 8
@@ -24,7 +25,9 @@ def compute():
     rewards = outcomes(G)[1:-1]  # (G - 1, G): 1 to G - 1 correct
     result = {}
     for name, script in SCRIPTS.items():
-        zero_one, plus_minus = (script.compute_advantages(r, script.Args()) for r in (rewards, 2 * rewards - 1))
+        zero_one, plus_minus = (
+            call(script.compute_advantages, rewards=r, args=script.Args()) for r in (rewards, 2 * rewards - 1)
+        )
         factors = plus_minus / zero_one  # (G - 1, G)
         result[name] = [factors.min().item(), factors.max().item()]
     return result

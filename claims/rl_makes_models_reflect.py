@@ -30,7 +30,7 @@ def waits(model):
     """Fraction of responses with "wait", and the accuracy of responses with and without it."""
     args = grpo.Args(model=model)
     _, batch, correct = embedded(256, 8, args)
-    tokens = [row[mask].tolist() for row, mask in zip(batch.response, batch.mask, strict=True)]
+    tokens = [row[mask].tolist() for row, mask in zip(batch.response, batch.response_mask, strict=True)]
     with_it = torch.tensor(["wait" in text for text in load_model(args)[1].batch_decode(tokens)])
     correct = correct.flatten().bool()
     return [x.float().mean().item() if len(x) else 0.0 for x in (with_it, correct[with_it], correct[~with_it])]

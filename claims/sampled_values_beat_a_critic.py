@@ -18,13 +18,13 @@ import ppo
 from claims.court import axes, bars, decide
 from common.batch import collate, micro_batches, minibatches
 from common.data import load_problems, sample_problems
-from common.engines import TransformersEngine, prompt_seeds
+from common.engines import prompt_seeds
 from common.logprobs import in_micro_batches
 from common.models import load_model
-from common.verification.verifier import Verifier
+from common.transformers_engine import TransformersEngine
+from common.verification import Verifier
 from methods import vineppo
 from tools.plots import BLUE, GRAY, GREEN, ORANGE, PURPLE
-from tools.scripts import call
 
 import torch
 
@@ -38,19 +38,17 @@ def train_critic(model, engine, verifier, problems, args):
     optimizer = torch.optim.AdamW(critic.parameters(), lr=args.critic_lr)
     P, G = args.prompts_per_step, args.responses_per_prompt
     for step in range(1, BATCHES + 1):
-        asked = sample_problems(problems, args.seed, (step - 1) * P, P)
-        prompts, seeds = [problem.prompt_ids for problem in asked], prompt_seeds(P, args.seed, step)
-        rollouts = engine.generate(prompts, G, args.max_response_tokens, args.temperature, seeds)
-        rewards = torch.tensor(verifier(asked, rollouts)).float()  # (B,)
-        batch = collate(prompts, rollouts, model.device)
+        asked = sample_problems(problems, P, step, args)
+        rollouts = engine.generate(asked, G, step)
+        rewards = verifier(asked, rollouts)  # (P, G)
+        batch = collate(asked, rollouts, model.device)
         old_values = in_micro_batches(critic, batch, args)  # (B, T)
-        returns = rewards[:, None] * batch.mask  # (B, T), as γ and λ are 1
+        returns = rewards.view(-1, 1) * batch.response_mask  # (B, T), as γ and λ are 1
         for minibatch in minibatches(P, G, args):
-            weights = torch.zeros_like(old_values)  # (B, T)
-            weights[minibatch] = call(ppo.token_weights, mask=batch.mask[minibatch], args=args)
-            for rows in micro_batches(minibatch, batch, args.micro_batch_tokens):
-                loss = ppo.value_loss(critic(batch, rows, args), old_values[rows], returns[rows], args)  # (b, T)
-                (weights[rows] * loss).sum().backward()
+            weights = ppo.token_weights(batch.response_mask[minibatch])  # (b, T)
+            for rows, w in micro_batches(minibatch, weights, batch, args):  # (m,), (m, T)
+                loss = ppo.value_loss(critic(batch, rows, args), old_values[rows], returns[rows], args)  # (m, T)
+                (w * loss).sum().backward()
             torch.nn.utils.clip_grad_norm_(critic.parameters(), args.max_grad_norm)
             optimizer.step()
             optimizer.zero_grad()
@@ -62,11 +60,11 @@ def compute():
     args, vine = ppo.Args(), vineppo.Args(responses_per_prompt=2)
     model, tokenizer = load_model(args)
     train, held_out = load_problems(args, model, tokenizer)
-    engine, problems = TransformersEngine(model, tokenizer), held_out[:PROBLEMS]
-    with closing(Verifier(tokenizer, train + held_out)) as verifier:
+    engine, problems = TransformersEngine(args, model, tokenizer), held_out[:PROBLEMS]
+    with closing(Verifier(args, tokenizer, train + held_out)) as verifier:
         critic = train_critic(model, engine, verifier, train, args)
-        prompts, seeds = [problem.prompt_ids for problem in problems], prompt_seeds(PROBLEMS, 0)
-        rollouts = engine.generate(prompts, 2, args.max_response_tokens, args.temperature, seeds)
+        prompts, limits = [problem.prompt_ids for problem in problems], [args.max_response_tokens] * PROBLEMS
+        rollouts = engine.sample_shards(prompts, 2, limits, args.temperature, prompt_seeds(PROBLEMS, 0))
         line_end = {i for i in range(len(tokenizer)) if tokenizer.decode([i]) == "\n"}
         steps = [vineppo.split_steps(tokens, line_end, vine) for tokens in rollouts.tokens]
 
@@ -78,7 +76,7 @@ def compute():
 
         truth = sampled(TRUE_SAMPLES, 1)  # (N,)
         values = {f"{K} continuation{'s' * (K > 1)}": sampled(K, 1 + K) for K in SAMPLES}
-    of_critic = in_micro_batches(critic, collate(prompts, rollouts, model.device), args)  # (B, T)
+    of_critic = in_micro_batches(critic, collate(problems, rollouts, model.device), args)  # (B, T)
     starts = [(i, t) for i, ends in enumerate(steps) for t in [0, *ends[:-1]]]
     values |= {"the critic": of_critic[tuple(zip(*starts, strict=True))], "a constant": truth.mean().expand(len(truth))}
     noise = truth * (1 - truth) / (TRUE_SAMPLES - 1)  # (N,), variance of the estimated truth

@@ -18,7 +18,7 @@ KIND = "runs"
 ARMS = {
     "recomputed": "grpo --rollout-precision int4 --tis-cap 0",
     "with TIS": "grpo --rollout-precision int4",
-    "anchored": "grpo --rollout-precision int4 --tis-cap 0 --ratio-anchor sampler",
+    "anchored": "grpo --rollout-precision int4 --tis-cap 0 --ratio-anchor engine",
     "DPPO, recomputed": "dppo --rollout-precision int4 --ratio-anchor learner",
     "DPPO, anchored": "dppo --rollout-precision int4",
 }

@@ -12,6 +12,7 @@ import dr_grpo
 import grpo
 from claims.court import axes, decide
 from tools.plots import BLUE, ORANGE
+from tools.scripts import call
 
 import torch
 
@@ -23,8 +24,8 @@ def compute():
     rewards = torch.rand(200, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     result = {}
     for name, script in {"grpo": grpo, "dr_grpo": dr_grpo}.items():
-        before = script.compute_advantages(rewards, script.Args())
-        after = {scale: script.compute_advantages(scale * rewards + 5, script.Args()) for scale in SCALES}
+        before = call(script.compute_advantages, rewards=rewards, args=script.Args())
+        after = {s: call(script.compute_advantages, rewards=s * rewards + 5, args=script.Args()) for s in SCALES}
         result[name] = {scale: ((A - before).abs().max() / before.abs().max()).item() for scale, A in after.items()}
     return result
 

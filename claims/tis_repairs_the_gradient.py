@@ -15,7 +15,6 @@ fraction is at least a half, refuted if the interval excludes a half.
 import grpo
 from claims.court import axes, coefficients, judge, tree
 from tools.plots import BLUE, ORANGE
-from tools.scripts import call
 from tools.stats import interval
 
 import torch
@@ -53,10 +52,7 @@ def compute():
                 c = coefficients(grpo, logp, advantages, args, rollout_logp=rollout_logp)  # (N, T)
                 if whole:
                     old, rollout = logp.sum(1, keepdim=True), rollout_logp.sum(1, keepdim=True)
-                    c = c * call(
-                        grpo.tis_weight,
-                        old_logp=old, rollout_logp=rollout, mask=torch.ones_like(old), args=grpo.Args(tis_cap=cap),
-                    )  # fmt: skip
+                    c = c * grpo.tis_weight(old, rollout, grpo.Args(tis_cap=cap))
                 gradients = (c[..., None] * scores).sum(1)  # (N, D)
                 mean = (sampled[:, None] * gradients).sum(0)  # (D,)
                 bias[noise][arm].append(((mean - true).norm() / true.norm()).item())

@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from common.cli import fail
-from tools.scripts import load
+from tools.scripts import call, load
 
 import torch
 import tyro
@@ -41,9 +41,7 @@ def with_mask(script: ModuleType, kind: str) -> Callable[..., tuple[Tensor, dict
     def policy_loss(*inputs):  # as in the script
         given = inspect.signature(original).bind(*inputs).arguments
         advantages, args = given["advantages"], given["args"]  # (B, T)
-        mask = given.get("mask", advantages.new_ones(advantages.shape, dtype=torch.bool)) & (
-            given["logp"] != 0
-        )  # (B, T)
+        mask = given["logp"] != 0  # (B, T), False on padding
         _, values = original(*inputs)
         free, _ = original(**given | {"args": dataclasses.replace(args, delta=1e6)})  # (B, T), nothing masked
         masked = {side: values[side].bool() & mask for side in ("clip_pos", "clip_neg")}  # (B, T)
@@ -64,19 +62,24 @@ def with_mask(script: ModuleType, kind: str) -> Callable[..., tuple[Tensor, dict
     return policy_loss
 
 
-def change(script: ModuleType, name: str) -> None:
-    """Replace one part of a script."""
+def taking(original: Callable[..., Any], other: Callable[..., Any], args: Any) -> Callable[..., Any]:
+    """Another script's function, called with the parameters of the original and with `args`."""
+    return lambda *inputs: call(other, **{"args": args} | inspect.signature(original).bind(*inputs).arguments)
+
+
+def change(script: ModuleType, name: str, args: Any) -> None:
+    """Replace one part of a script, which runs with `args`."""
     kind, _, number = name.partition("=")
     other, _, function = name.rpartition(".")
     if kind in REWARDS:
         original, q = script.compute_advantages, float(number or 0)
-        script.compute_advantages = lambda rewards, args: original(REWARDS[kind](rewards, q), args)
+        script.compute_advantages = lambda rewards, *more: original(REWARDS[kind](rewards, q), *more)
     elif kind == "k1":
         script.kl_penalty = lambda logp, ref_logp: logp - ref_logp
     elif kind in MASKS:
         script.policy_loss = with_mask(script, kind)
     elif other and "=" not in name:
-        setattr(script, function, getattr(load(other), function))
+        setattr(script, function, taking(getattr(script, function), getattr(load(other), function), args))
     else:
         fail(f"{name} is not a change of a script: name {', '.join([*REWARDS, 'k1', *MASKS])} or SCRIPT.FUNCTION.")
 
@@ -85,9 +88,10 @@ def main(arguments: list[str]) -> Any:
     first, *flags = arguments or fail("name a script and its changes: python -m claims.variant grpo+coin")
     name, *changes = first.split("+")
     script = load(name)
+    args = tyro.cli(script.Args, args=flags, description=__doc__)
     for one in changes:
-        change(script, one)
-    script.main(tyro.cli(script.Args, args=flags, description=__doc__))
+        change(script, one, args)
+    script.main(args)
 
 
 if __name__ == "__main__":

@@ -18,19 +18,20 @@ from pathlib import Path
 from typing import Any
 
 import grpo
+import worlds
 from common.checkpoints import CHECKSUMS, checksum
 from common.cli import fail, flag
-from common.data import GENERATORS, generated_problems, make_prompt
+from common.data import generated_problems, make_prompt
 from common.engines import make_engine
-from tools.evaluate import evaluate
+from common.evaluation import evaluate
 from common.folders import write_whole
 from common.help import parse_args
+from common.metrics import read_metrics
 from common.models import load_model
-from tools.plots import read_metrics
 from common.records import Problem
 from common.settings import Count, validated
+from common.verification import Verifier
 from tools.stats import interval
-from common.verification.verifier import Verifier
 
 import tyro
 
@@ -48,7 +49,7 @@ class Args:
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Its run folders."""
     hidden_seed: str
-    """Any text; the same for all entries, and known to the teacher only."""
+    """Any text; the same for all entries, and known only to the teacher."""
     table: Path = Path("leaderboard.md")
     """The file to update; figures go to the .json of the same name."""
     dataset: str = "sums-hard"
@@ -58,7 +59,7 @@ class Args:
     problems: Count = 512
     """Hidden problems."""
     samples: Count = 4
-    """Responses to each; the accuracy is the share of correct ones."""
+    """Responses to each; the accuracy is the fraction of correct ones."""
     max_response_tokens: Count = 96
     """Their length limit."""
 
@@ -84,13 +85,13 @@ class Submission:
 
 
 def read_submission(folder: Path) -> Submission:
-    """A finished run, or the end of the program with one sentence."""
+    """A finished run; ends the program if it is not one."""
     try:
         config = json.loads((folder / "config.json").read_text())
         method, settings = config["method"], config["args"]
         rows = [row for row in read_metrics(folder) if "response_tokens" in row]
     except (OSError, ValueError, KeyError, TypeError):
-        fail(f"{folder} is no run folder: its config.json or metrics.jsonl is missing or damaged.")
+        fail(f"{folder} is not a run folder: its config.json or metrics.jsonl is missing or damaged.")
     run = Submission(folder, method, settings, rows)
     if [row["step"] for row in rows] != list(range(1, settings["steps"] + 1)):
         fail(f"{folder}: {len(rows)} of {settings['steps']} steps are recorded; finish the run with --resume {folder}.")
@@ -105,7 +106,7 @@ def read_submission(folder: Path) -> Submission:
 
 
 def check_run(run: Submission, args: Args) -> None:
-    """End the program with one sentence where a run breaks the rules."""
+    """End the program if a run breaks the rules."""
     settings = run.settings
     if settings["model"] != "sums" or settings.get("teacher"):
         other = settings.get("teacher") or settings["model"]
@@ -123,7 +124,7 @@ def check_run(run: Submission, args: Args) -> None:
 
 
 def check_entry(runs: list[Submission]) -> None:
-    """End the program with one sentence where the runs do not belong together."""
+    """End the program if the runs do not belong together."""
     if len(runs) < LEAST:
         fail(f"an entry needs at least {LEAST} runs with different seeds, for an interval; {len(runs)} were given.")
     if len({run.settings["seed"] for run in runs}) < len(runs):
@@ -140,32 +141,32 @@ def check_entry(runs: list[Submission]) -> None:
 
 def hidden_problems(dataset: str, seed: str, count: int) -> list[tuple[str, Any]]:
     """Questions and answers that the data set's generator makes from the seed, none of them in the data set."""
-    if dataset not in GENERATORS:
-        fail(f"--dataset {dataset}: hidden problems can be made for {', '.join(GENERATORS)}.")
+    if dataset not in worlds.DATASETS:
+        fail(f"--dataset {dataset}: hidden problems can be made for {', '.join(worlds.DATASETS)}.")
     known = {question for split in ("train", "eval") for question, _ in generated_problems(dataset, split)}
-    rng, made = random.Random(seed), {}
+    make_problem, rng, made = worlds.problem_function(dataset), random.Random(seed), {}
     while len(made) < count:
-        question, answer = GENERATORS[dataset](rng)
+        question, answer = make_problem(rng)
         if question not in known:
             made[question] = answer
     return list(made.items())
 
 
 def accuracy(model: Path | str, pairs: list[tuple[str, Any]], args: Args) -> float:
-    """Share of correct responses of a model to hidden problems, sampled at temperature 1."""
+    """Fraction of correct responses of a model to hidden problems, sampled at temperature 1."""
     settings = grpo.Args(model=str(model), max_response_tokens=args.max_response_tokens)
     learner, tokenizer = load_model(settings)
     problems = [Problem(question, answer, *make_prompt(question, None, tokenizer)) for question, answer in pairs]
     with (
-        closing(Verifier(tokenizer, problems)) as verifier,
+        closing(Verifier(settings, tokenizer, problems)) as verifier,
         closing(make_engine(settings, learner, tokenizer, problems)) as engine,
     ):
-        engine.load_weights(learner.named_parameters())
+        engine.load_weights(learner)
         return evaluate(engine, verifier, problems, args.samples, settings)[0]["eval/avg"]
 
 
 def rules_of(args: Args, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """What all entries share. The digest tells the same hidden problems from others, and gives none of them away."""
+    """What all entries share. The digest identifies the hidden problems without revealing them."""
     rules = {name: getattr(args, name) for name in ("dataset", "budget", "problems", "samples", "max_response_tokens")}
     return rules | {"hidden_seed": hashlib.sha256(json.dumps([question for question, _ in pairs]).encode()).hexdigest()}
 
@@ -184,7 +185,7 @@ def read_entries(path: Path, rules: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def render(entries: list[dict[str, Any]]) -> str:
-    """The rows of the table; whoever cannot be told from a better entry shares its place."""
+    """The rows of the table; an entry whose interval overlaps a better one shares its place."""
     lines = []
     for e in entries:
         place = 1 + sum(other["mean"] - other["half"] > e["mean"] + e["half"] for other in entries)

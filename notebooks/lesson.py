@@ -22,13 +22,13 @@ sys.path.insert(0, str(ROOT))
 
 from common.batch import Batch, collate
 from common.data import load_problems, sample_problems
-from common.engines import TransformersEngine, prompt_seeds
 from common.logprobs import token_logps
 from common.models import load_model
 from common.records import Problem, Rollouts
-from common.verification.verifier import Verifier
+from common.transformers_engine import TransformersEngine
+from common.verification import Verifier
 from tools.plots import BLUE, GRAY, GREEN, ORANGE, PURPLE, RED, method_style
-from tools.scripts import parents
+from tools.scripts import call, parents  # noqa: F401 (the lessons use `call`)
 
 import matplotlib.pyplot as plt
 import torch
@@ -150,23 +150,18 @@ class Lab:
         self.args = args
         self.model, self.tokenizer = load_model(args)
         self.train, self.held_out = load_problems(args, self.model, self.tokenizer)
-        self.verifier = Verifier(self.tokenizer, self.train + self.held_out)
+        self.verifier = Verifier(args, self.tokenizer, self.train + self.held_out)
 
-    def sample(
-        self, P: int, G: int, seed: int = 1, held_out: bool = False
-    ) -> tuple[list[Problem], Rollouts, Batch, Tensor]:
+    def sample(self, P: int, G: int, held_out: bool = False) -> tuple[list[Problem], Rollouts, Batch, Tensor]:
         """G responses to each of P problems: problems, rollouts, batch, and 1.0 for each correct response (P, G)."""
-        engine = TransformersEngine(self.model, self.tokenizer)
-        engine.load_weights(self.model.named_parameters())
-        problems = sample_problems(self.held_out if held_out else self.train, seed, 0, P)
-        prompts = [problem.prompt_ids for problem in problems]
-        rollouts = engine.generate(prompts, G, self.args.max_response_tokens, 1.0, prompt_seeds(P, seed, 0))
-        right = torch.tensor(self.verifier(problems, rollouts)).float().view(P, G)  # (P, G)
-        return problems, rollouts, collate(prompts, rollouts, self.model.device), right
+        problems = sample_problems(self.held_out if held_out else self.train, P, 1, self.args)
+        rollouts = TransformersEngine(self.args, self.model, self.tokenizer).generate(problems, G, 0)
+        rewards = self.verifier(problems, rollouts)  # (P, G)
+        return problems, rollouts, collate(problems, rollouts, self.model.device), rewards
 
     def logps(self, batch: Batch) -> Tensor:
         """The model's log-probs (B, T) of a batch, with gradient."""
-        return token_logps(self.model, batch, torch.arange(len(batch.mask)), self.args)[0]
+        return token_logps(self.model, batch, torch.arange(len(batch.tokens)), self.args)
 
     def gradient(self, loss: Tensor) -> Tensor:
         """The gradient of a loss with respect to all of the model's parameters, as one vector."""

@@ -124,3 +124,11 @@ def tiny_model(tmp_path_factory):
     rows = [{"question": f"{i}+{i}=?", "answer": str(2 * i)} for i in range(PROBLEMS)]
     (folder / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
+
+
+@pytest.fixture
+def half_correct(monkeypatch):
+    """Verdicts by the length of the text, so that the tiny model has correct and incorrect responses."""
+    from common.verification import Verifier
+
+    monkeypatch.setattr(Verifier, "judge", lambda self, responses, *_: [float(len(text) % 2) for text in responses])

@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from notebooks.exercises.exercises import Exercise, defaults
+from notebooks.exercises.exercises import Exercise, defaults, functions, parameters
 
 import torch
 from torch import Tensor
@@ -102,25 +102,32 @@ def inputs(exercise: Exercise, draw: Draw, A: int, Z: int) -> dict[str, Any]:
     if function == "kl_penalty":
         return {"inputs": [logp, old], "weights": weights, "shown": mask}
     if function == "tis_weight":
-        return {"inputs": [old, rollout, mask], "shown": mask}
+        return {"inputs": taken(exercise, old_logp=old, rollout_logp=rollout, mask=mask), "shown": mask}
     if script in ("gspo", "gmpo"):  # equal within a response
         advantages = advantages.abs()[:, :1] * torch.tensor([1.0, -1.0]).repeat(A)[:A, None].expand(A, Z)
     if script == "gspo":  # the mean is near 0, on both sides of each clip for both signs of the advantage
         mean = torch.tensor(MEANS, dtype=torch.double).repeat_interleave(2).repeat(A)[:A, None]
         logp = old + moves - (moves * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True) + mean
     if script == "dppo":
-        logp, rollout = draw.uniform(0.02, 0.95, A, Z).log(), draw.uniform(0.05, 0.9, A, Z).log()
-    return {"inputs": [logp, old, rollout, advantages, mask], "weights": weights, "parts": 2}
+        logp, old = draw.uniform(0.02, 0.95, A, Z).log(), draw.uniform(0.05, 0.9, A, Z).log()
+    given = taken(exercise, logp=logp, old_logp=old, advantages=advantages, mask=mask)
+    return {"inputs": given, "weights": weights, "parts": 2}
+
+
+def taken(exercise: Exercise, **values: Tensor) -> list[Tensor]:
+    """Those of these values that the exercise's function takes, in its order."""
+    names = parameters(functions(exercise.script)[exercise.function])
+    return [values[name] for name in names if name in values]
 
 
 def top(draw: Draw, case: dict[str, Any], K: int = 3) -> list[Tensor]:
     """DPPO's last input: log-probs of K tokens under learner and engine, and whether the sampled one is among them."""
-    logp, _, rollout, _, mask = case["inputs"]
-    is_top = draw.uniform(0, 1, *mask.shape) < 0.5
-    shares = [draw.uniform(0.1, 1.0, *mask.shape, K) for _ in range(2)]
+    logp, old, _ = case["inputs"]
+    is_top = draw.uniform(0, 1, *logp.shape) < 0.5
+    parts = [draw.uniform(0.1, 1.0, *logp.shape, K) for _ in range(2)]
     both = []
-    for share, token in zip(shares, (logp.exp(), rollout.exp()), strict=True):
-        tokens = (1 - token[..., None]) * 0.9 * share / share.sum(-1, keepdim=True)
+    for part, token in zip(parts, (logp.exp(), old.exp()), strict=True):
+        tokens = (1 - token[..., None]) * 0.9 * part / part.sum(-1, keepdim=True)
         tokens[..., 0] = torch.where(is_top, token, tokens[..., 0] * 0.5)
         both.append(tokens.log())
     return [*both, is_top]
@@ -151,6 +158,6 @@ def cases(exercise: Exercise, seed: int) -> Iterator[dict[str, Any]]:
             name: [packed(x, dtype) for x in value] if isinstance(value, list) else packed(value, dtype)
             for name, value in case.items()
         }
-        if exercise.function != "kl_penalty":
+        if "args" in parameters(functions(exercise.script)[exercise.function]):
             plain["args"] = known | setting
         yield plain | {"setting": setting, "varied": shape != shapes[0]}

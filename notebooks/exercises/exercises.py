@@ -17,7 +17,7 @@ from torch import Tensor
 
 HERE = Path(__file__).parent
 SCRIPTS = [name for name in parents() if script_path(name).parent == ROOT]
-LOGPS = "All inputs (B, T). Returns the per-token loss (B, T) and a dict of metrics, which may be empty."
+LOSS = "All tensors (B, T). Returns the per-token loss (B, T) and a dict of metrics, which may be empty."
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ EXERCISES = [
          "    batch's mean reward, or the moving average `ema`."),
         ("reinforce", "token_weights", 1,
          "(B, T) mask in, (B, T) weights out: the loss is the mean over responses of the sum over their tokens."),
-        ("reinforce", "policy_loss", 1, LOGPS),
+        ("reinforce", "policy_loss", 1, LOSS),
         ("rloo", "compute_advantages", 1,
          "(P, G) rewards in, (P, G) advantages out: the reward minus the mean of the other G - 1."),
         ("grpo", "compute_advantages", 1,
@@ -57,13 +57,13 @@ EXERCISES = [
         ("dapo", "token_weights", 1, "(B, T) mask in, (B, T) weights out: the mean over all tokens."),
         ("maxrl", "compute_advantages", 1,
          "(P, G) rewards of 0 and 1 in, (P, G) advantages out; a group without a correct response gets 0."),
-        ("grpo", "policy_loss", 2, LOGPS),
-        ("dapo", "policy_loss", 2, LOGPS),
+        ("grpo", "policy_loss", 2, LOSS),
+        ("dapo", "policy_loss", 2, LOSS),
         ("cispo", "policy_loss", 2,
-         LOGPS + "\n    A token's weight is capped at args.ratio_cap; there is no lower clip."),
+         LOSS + "\n    A token's weight is capped at args.ratio_cap; there is no lower clip."),
         ("grpo", "tis_weight", 2,
-         "All inputs (B, T). Returns the weights (B, T) of truncated importance sampling, π_old / π_sampler, at most\n"
-         "    args.tis_cap; a cap of 0 disables them."),
+         "Both log-probs (B, T). Returns the weights (B, T) of truncated importance sampling, π_old / π_engine, at\n"
+         "    most args.tis_cap; a cap of 0 disables them."),
         ("grpo", "kl_penalty", 2,
          "Both inputs (B, T). Returns k3 (B, T): with x = π_ref / π_θ of the sampled token, x - log x - 1."),
         ("dapo", "has_signal", 2,
@@ -75,12 +75,12 @@ EXERCISES = [
         ("ppo", "compute_advantages", 3,
          "Token rewards, values and mask (B, T) in; GAE's advantages and returns (B, T) out. After the last token of\n"
          "    a response the value is 0; values on padding do not matter."),
-        ("gspo", "policy_loss", 3, LOGPS),
-        ("gmpo", "policy_loss", 3, LOGPS + "\n    A log ratio is clipped at args.clip_log_eps before the mean."),
+        ("gspo", "policy_loss", 3, LOSS),
+        ("gmpo", "policy_loss", 3, LOSS + "\n    A log ratio is clipped at args.clip_log_eps before the mean."),
         ("gmpo", "tis_weight", 3,
-         "All inputs (B, T). Returns (B, T): the geometric mean over a response of the capped weights of its tokens."),
+         "All tensors (B, T). Returns (B, T): the geometric mean over a response of the capped weights of its tokens."),
         ("dppo", "policy_loss", 3,
-         LOGPS + "\n    The ratio's denominator is the engine's probability. Capped at args.ratio_cap, it is the\n"
+         LOSS + "\n    `old_logp` is log μ, the engine's log-probs. The ratio, capped at args.ratio_cap, is the\n"
          "    weight of log π. A token is masked if its ratio moved in the advantage's direction and\n"
          "    divergence(μ, π, kind) exceeds args.delta."),
     )
@@ -88,14 +88,14 @@ EXERCISES = [
 BY_NAME = {exercise.name: exercise for exercise in EXERCISES}
 
 # Dynamic sampling is one line of DAPO's loop; this is the same line as a function:
-HAS_SIGNAL = '''def has_signal(correct: Tensor, rewards: Tensor, args: Args) -> Tensor:
+HAS_SIGNAL = '''def has_signal(correct: Tensor, rewards: Tensor) -> Tensor:
     """Which groups (P,) are neither all correct nor all incorrect."""
     return (correct.mean(1) > 0) & (correct.mean(1) < 1)  # (P,)
 '''
-SIGNAL_LINE = "(kept if 0 < row.mean() < 1 else spare)"
+SIGNAL_LINE = "(kept if 0 < sum(group.correct) < G else spare)"
 SIGNAL_CALL = (
-    "(kept if has_signal(row[None], (2 * row - 1 + overlong_penalty(torch.tensor(list(map(len, group.tokens))), args))"
-    "[None], args)[0] else spare)"
+    "(kept if has_signal(torch.tensor([group.correct]).float(), (2 * row - 1 + overlong_penalty("
+    "torch.tensor(list(map(len, group.tokens))), args))[None])[0] else spare)"
 )
 
 
@@ -114,6 +114,11 @@ def code(source: str) -> str:
     if ast.get_docstring(node):
         node.body = node.body[1:]
     return ast.dump(node)
+
+
+def parameters(source: str) -> list[str]:
+    """The names of a function's parameters."""
+    return [a.arg for a in ast.parse(source).body[0].args.args]
 
 
 def owner(script: str, function: str) -> str:

@@ -15,12 +15,13 @@ import tempfile
 from datetime import date
 from pathlib import Path
 
-import common.engines  # these two are loaded once, for all forked runs
+import common.transformers_engine  # these two are loaded once, for all forked runs
 import common.verification.verifier  # noqa: F401
 from common.folders import package_versions
+from common.metrics import read_metrics
+from notebooks.exercises.exercises import SIGNAL_LINE
 from notebooks.exercises.mistakes import CONSTANT, GRPO_LOSS, INVERTED_LOSS, ROW_MEAN
 from notebooks.exercises.silent_bugs import LOGS, PANELS
-from tools.plots import read_metrics
 from tools.scripts import ROOT
 
 FLAGS = (
@@ -44,7 +45,7 @@ HEALTHY_SEEDS, SEEDS = (1, 2, 3), (4, 5, 6)  # different, so that a run without 
 # By letter, as in key.py: (script, flags beyond FLAGS for the run and its twin, (file, line, the line with the bug) or None)
 RUNS = {
     "A": ("dapo", ("--overlong-cache", "80"),
-          ("dapo.py", "(kept if 0 < row.mean() < 1 else spare)",
+          ("dapo.py", SIGNAL_LINE,
            "(kept if (2 * row - 1 + overlong_penalty(torch.tensor([len(t) for t in group.tokens]), args)).std() > 0 "
            "else spare)")),
     "B": ("grpo", (), None),
@@ -54,15 +55,15 @@ RUNS = {
           ("common/models.py", "dtype=torch.float32", "dtype=torch.bfloat16")),
     "E": ("dr_grpo", (), ("dr_grpo.py", "args.max_response_tokens)", "(10 * args.max_response_tokens))")),
     "F": ("grpo", (),
-          ("common/batch.py", "sampled=sampled.to(device),",
-           "sampled=(sampled & (pad_sequence(responses, batch_first=True) != 1)).to(device),")),
+          ("common/batch.py", "response_mask=response_mask.to(device),",
+           "response_mask=(response_mask & (pad_sequence(responses, batch_first=True) != 1)).to(device),")),
     "G": ("grpo", (),
-          ("common/engines.py",
-           "            if temperature == 0:\n                token = logp.argmax(-1)",
+          ("common/transformers_engine.py",
+           "or --lr is too high.\", code=1)\n",
+           "or --lr is too high.\", code=1)\n"
            "            p, order = logp.exp().sort(-1, descending=True)\n"
            "            kept = torch.where(p.cumsum(-1) - p < 0.8, p, 0.0)\n"
-           "            logp = torch.zeros_like(logp).scatter(1, order, kept / kept.sum(-1, keepdim=True)).log()\n"
-           "            if temperature == 0:\n                token = logp.argmax(-1)")),
+           "            logp = torch.zeros_like(logp).scatter(1, order, kept / kept.sum(-1, keepdim=True)).log()\n")),
     "H": ("dr_grpo", (), None),
     "I": ("grpo", ("--num-minibatches", "8", "--update-epochs", "2"), ("grpo.py", GRPO_LOSS, INVERTED_LOSS)),
     "J": ("dr_grpo", (), ("dr_grpo.py", CONSTANT, ROW_MEAN)),

@@ -15,7 +15,7 @@ CONSTANT = "return mask / (len(mask) * args.max_response_tokens)"
 ALL_TOKENS = "return mask / mask.sum().clamp(min=1)"
 TOKEN_RATIO = "ratio = torch.exp(logp - old_logp)  # (B, T)"
 SEQUENCE_MEAN = "((logp - old_logp) * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)"
-TOWARDS = "torch.min(towards, towards.clamp(-args.clip_log_eps, args.clip_log_eps))"
+MOVED = "torch.min(moved, moved.clamp(-args.clip_log_eps, args.clip_log_eps))"
 
 # What each method's function computes, to name it if it is used instead of another's.
 WHAT = {
@@ -50,11 +50,7 @@ INVERTED = (
 )
 ON_LOG = "the clip is on the log ratio, at ±ε. Clip the ratio: exp(-ε) and exp(ε) are not 1 - ε and 1 + ε."
 UPSIDE_DOWN = "the ratio is inverted: it is the policy's current probability over the old one."
-SAMPLER = (
-    "the ratio's denominator is the engine's probability, but TIS already corrects for the engine. Use old_logp in the "
-    "denominator."
-)
-TIS_INVERTED = "the TIS weight is inverted: it is π_old / π_sampler, the learner's probability over the engine's."
+TIS_INVERTED = "the TIS weight is inverted: it is π_old / π_engine, the learner's probability over the engine's."
 TIS_UNCAPPED = "the TIS weight is not capped at tis_cap: one token that is rare in the engine could outweigh the batch."
 TIS_OF_0 = "a tis_cap of 0 disables TIS: all weights must be 1. Yours are 0, so nothing is learned."
 BATCH_SUM = "the weights are summed over responses, not averaged: also divide by the number of rows B."
@@ -90,7 +86,6 @@ def token_ratio(script: str) -> list[tuple[str, str, str, str]]:
         (f"{script}.policy_loss", TOKEN_RATIO, new, message)
         for new, message in (
             ("ratio = torch.exp(old_logp - logp)", UPSIDE_DOWN),
-            ("ratio = torch.exp(logp - rollout_logp)", SAMPLER),
             ("ratio = logp - old_logp + 1", "the exp is missing: the ratio is exp(logp - old_logp)."),
         )
     ]
@@ -192,28 +187,26 @@ MISTAKES = [
     ("gspo.policy_loss", "ratio = torch.exp(log_ratio).expand(mask.shape)", "ratio = torch.exp(logp - old_logp)",
      "there is one ratio per token, as in GRPO. GSPO has one per response."),
     ("gspo.policy_loss", SEQUENCE_MEAN, SEQUENCE_MEAN.replace("logp - old_logp", "old_logp - logp"), UPSIDE_DOWN),
-    ("gspo.policy_loss", SEQUENCE_MEAN, SEQUENCE_MEAN.replace("old_logp", "rollout_logp"), SAMPLER),
     ("gspo.policy_loss", "1 + args.clip_eps_high)  # (B, T)", "1 + args.clip_eps_low)  # (B, T)",
      "both sides of the clip use ε_low: GSPO has ε_high above."),
     # GMPO
-    ("gmpo.policy_loss", f"sign * {TOWARDS}", "logp - old_logp", "the tokens' ratios are not clipped before the geometric mean."),
-    ("gmpo.policy_loss", TOWARDS, "towards.clamp(-args.clip_log_eps, args.clip_log_eps)", NO_MINIMUM),
-    ("gmpo.policy_loss", TOWARDS, TOWARDS.replace("min", "max", 1), SWAPPED),
+    ("gmpo.policy_loss", f"sign * {MOVED}", "logp - old_logp", "the tokens' ratios are not clipped before the geometric mean."),
+    ("gmpo.policy_loss", MOVED, "moved.clamp(-args.clip_log_eps, args.clip_log_eps)", NO_MINIMUM),
+    ("gmpo.policy_loss", MOVED, MOVED.replace("min", "max", 1), SWAPPED),
     ("gmpo.policy_loss", "loss = -torch.exp(mean) * advantages", "loss = -torch.exp(clipped) * advantages", ARITHMETIC),
     ("gmpo.policy_loss", "mean = (clipped * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)",
      "mean = (clipped * mask).sum(1, keepdim=True)", "this is the product of the ratios: the |o|-th root is missing."),
     ("gmpo.policy_loss", "loss = -torch.exp(mean)", "loss = torch.exp(mean)", MINUS),
     ("gmpo.policy_loss", "clipped = sign * torch", "clipped = torch", "the clipped log ratio loses its sign for A < 0."),
-    ("gmpo.policy_loss", TOWARDS,
-     "torch.min(towards, sign * torch.log(torch.exp(logp - old_logp).clamp(1 - args.clip_log_eps, 1 + args.clip_log_eps)))",
+    ("gmpo.policy_loss", MOVED,
+     "torch.min(moved, sign * torch.log(torch.exp(logp - old_logp).clamp(1 - args.clip_log_eps, 1 + args.clip_log_eps)))",
      "the clip is on the ratio, at 1 ± ε. GMPO clips the log ratio, at ±ε."),
     ("gmpo.tis_weight", "old_logp - rollout_logp", "rollout_logp - old_logp", TIS_INVERTED),
     ("gmpo.tis_weight", ".clamp(max=args.tis_cap)", "", TIS_UNCAPPED),
     ("gmpo.tis_weight", "torch.exp((weight.log() * mask)", "((weight * mask)",
      "the mean of the weights is arithmetic: GMPO's is geometric, the exp of the mean log."),
     # DPPO
-    ("dppo.policy_loss", "ratio = torch.exp(logp - rollout_logp)  # (B, T), to the sampler",
-     "ratio = torch.exp(logp - old_logp)", "the ratio's denominator is old_logp: DPPO uses rollout_logp."),
+    ("dppo.policy_loss", TOKEN_RATIO, "ratio = torch.exp(old_logp - logp)", UPSIDE_DOWN),
     ("dppo.policy_loss", "(advantages > 0) & (ratio > 1) & outside", "(advantages > 0) & outside",
      "a token with A > 0 is masked whenever the divergence is large, even if its probability *fell*, so it cannot return "
      "to the trust region."),
@@ -242,9 +235,9 @@ MISTAKES = [
      "it goes forward through the response: GAE is a recursion from the end."),
     ("ppo.value_loss", "torch.max(", "torch.min(", SWAPPED.replace("objective", "loss").replace("smaller", "larger")
      .replace(", and the loss is minus that", "")),
-    ("ppo.value_loss", "torch.max((values - returns) ** 2, (near - returns) ** 2)", "(values - returns) ** 2",
+    ("ppo.value_loss", "torch.max((values - returns) ** 2, (clipped - returns) ** 2)", "(values - returns) ** 2",
      "this is the plain squared error: the clip is missing."),
-    ("ppo.value_loss", "torch.max((values - returns) ** 2, (near - returns) ** 2)", "(near - returns) ** 2",
+    ("ppo.value_loss", "torch.max((values - returns) ** 2, (clipped - returns) ** 2)", "(clipped - returns) ** 2",
      "this is only the clipped error: a value that moved the wrong way must keep its gradient."),
     ("ppo.value_loss", "0.5 * ", "", "the factor ½ is missing."),
     ("ppo.value_loss", "(values - old_values).clamp(-args.value_clip, args.value_clip)",

@@ -17,9 +17,10 @@ from common.data import (
     problem_stream,
     sample_problems,
 )
-from common.engines import TransformersEngine, prompt_seeds
+from common.engines import prompt_seeds
 from common.models import load_model
 from common.records import Problem, Rollouts
+from common.transformers_engine import TransformersEngine
 from common.verification.verifier import Verifier
 from worlds import DATASETS, MODELS
 from worlds.countdown.problems import Countdown
@@ -274,8 +275,8 @@ def test_the_model_with_filler_text():
     args = grpo.Args(model="sums-filler", eval_problems=32)
     model, tokenizer = load_model(args)
     _, held_out = load_problems(args, model, tokenizer)
-    engine = TransformersEngine(model, tokenizer)
-    rollouts = engine.generate([p.prompt_ids for p in held_out], 8, 96, 1.0, prompt_seeds(32, 0))
+    engine = TransformersEngine(args, model, tokenizer)
+    rollouts = engine.sample([p.prompt_ids for p in held_out], 8, [96] * 32, 1.0, prompt_seeds(32, 0))
     counts, same = Counter(), []
     for text in tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True):
         again, box = re.findall(r"^(?:so|hm|ok|er) (\d+)$", text, re.M), re.search(r"\\boxed\{(\d+)\}$", text)

@@ -170,10 +170,7 @@ def test_cache_grows_moves_and_drops_rows():
     ours, theirs, rows = GrowingLayer(), DynamicLayer(), torch.arange(4)
 
     def append(tokens):
-        new = (
-            torch.randn(len(rows), 2, tokens, 3, generator=noise),
-            torch.randn(len(rows), 2, tokens, 5, generator=noise),
-        )
+        new = [torch.randn(len(rows), 2, tokens, D, generator=noise) for D in (3, 5)]
         got, expected = ours.update(*new), theirs.update(*new)
         for a, b in zip(got, expected, strict=True):
             torch.testing.assert_close(a, b, rtol=0, atol=0)

@@ -8,9 +8,10 @@ from collections import Counter
 import grpo
 import maxrl
 from common.data import load_problems, make_prompt, problem_stream
-from common.engines import TransformersEngine, prompt_seeds
+from common.engines import prompt_seeds
 from common.models import load_model
 from common.records import Problem, Rollouts
+from common.transformers_engine import TransformersEngine
 from common.verification import verifier as verification
 from common.verification.verifier import Verifier
 from tools.plots import read_metrics
@@ -77,7 +78,7 @@ def test_a_mix_has_its_weights_and_can_start_anywhere():
     counts = Counter(problem.dataset for problem in stream)
     for name, part in parts.items():
         # Four standard deviations of a binomial fraction.
-        assert abs(counts[name] / 4000 - part[0].share) < 4 * (part[0].share * (1 - part[0].share) / 4000) ** 0.5
+        assert abs(counts[name] / 4000 - part[0].weight) < 4 * (part[0].weight * (1 - part[0].weight) / 4000) ** 0.5
         assert [p for p in stream if p.dataset == name] == problem_stream(part, 3, 0, counts[name])
     assert problem_stream(problems, 3, 33, 200) == stream[33:233]
     assert [p.dataset for p in problem_stream(problems, 4, 0, 99)] != [p.dataset for p in stream[:99]]
@@ -93,7 +94,7 @@ def test_two_data_sets_are_held_out_from_each_other(two_sets, tiny_model):
     )
     train, held_out = load_problems(args, *load_model(args))
     assert Counter(p.dataset for p in held_out) == {"sums": 4, "others": 3}
-    assert {(p.dataset, p.share) for p in train} == {("sums", 0.75), ("others", 0.25)}
+    assert {(p.dataset, p.weight) for p in train} == {("sums", 0.75), ("others", 0.25)}
     questions = {p.question for p in held_out}
     assert not questions & {p.question for p in train}
     # Of the 50 rows all others are trained on, but for the three that both have, where they are held out.
@@ -192,8 +193,9 @@ def test_a_stop_string_ends_a_response(model, stop, chat_model):
     model, tokenizer = load_model(args)
     prompts = [tokenizer(text)["input_ids"] for text in ("7+5-1=?\n", "12+30-4=?\n", "9+9+9+9=?\n")]
     seeds = prompt_seeds(3, 1)
-    free = TransformersEngine(model, tokenizer).generate(prompts, 24, 40, 1.0, seeds)
-    ended = TransformersEngine(model, tokenizer, stop=stop, max_rows=24).generate(prompts, 24, 40, 1.0, seeds)
+    free = TransformersEngine(args, model, tokenizer).sample(prompts, 24, [40] * 3, 1.0, seeds)
+    args.stop = stop
+    ended = TransformersEngine(args, model, tokenizer, max_rows=24).sample(prompts, 24, [40] * 3, 1.0, seeds)
     lengths = [
         cut_behind(lambda ids: tokenizer.decode(ids, skip_special_tokens=True), tokens, stop) for tokens in free.tokens
     ]

@@ -8,10 +8,10 @@ from oracles.forking_tokens import ROUNDING
 class Oracle(grpo.Oracle):
     CHOOSES = "choose_tokens"
     CASES = [
-        {"cov_fraction": 0.2, "cov_low": 0.05, "cov_high": 1.5, "kl_beta": 0.3, "tis_cap": 1.1, "ddof": 0},
-        {"cov_fraction": 0.3, "cov_low": 0.0, "cov_high": 3.0, "tis_cap": 0.0},
-        {"cov_fraction": 0.2, "cov_low": 0.05, "cov_high": 1.5} | ENGINE_ANCHOR,
-        {"cov_fraction": 0.2, "cov_low": 0.05, "cov_high": 1.5} | ONE_UPDATE,
+        {"cov_fraction": 0.1, "cov_low": 0.01, "cov_high": 3.0, "kl_beta": 0.3, "tis_cap": 1.1, "ddof": 0},
+        {"cov_fraction": 0.2, "cov_low": 0.05, "cov_high": 1.5, "tis_cap": 0.0},
+        {"cov_fraction": 0.1, "cov_low": 0.01, "cov_high": 3.0} | ENGINE_ANCHOR,
+        {"cov_fraction": 0.1, "cov_low": 0.01, "cov_high": 3.0} | ONE_UPDATE,
     ]
     RANGES = {
         **without(grpo.Oracle.RANGES, "clip_eps"),

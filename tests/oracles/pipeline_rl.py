@@ -14,8 +14,8 @@ class Oracle(grpo.Oracle):
         IN_FLIGHT | {"overlap": True, "correction": "sequence-mask", "tis_cap": 1.5},
         {"staleness": 3, "in_flight_every": 4, "steps": 5, "overlap": True, "kv": "recompute", "kl_beta": 0.3}
         | {"correction": "geometric-mask", "geometric_low": 0.95, "geometric_high": 1.04},
-        {"staleness": 1, "in_flight_every": 1, "steps": 3, "correction": "none"}
-        | {"responses_per_prompt": 3, **ENGINE_ANCHOR},
+        {"staleness": 1, "in_flight_every": 1, "steps": 3, "correction": "none", "responses_per_prompt": 3}
+        | ENGINE_ANCHOR,
         {"staleness": 2, "in_flight_every": 0, "steps": 4, "overlap": True, "correction": "none"},
         {"staleness": 0, "in_flight_every": 0, "num_minibatches": 1, "update_epochs": 1},
     ]

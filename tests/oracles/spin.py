@@ -1,7 +1,5 @@
 from oracles import Response, dpo
 
-import torch
-
 
 class Oracle(dpo.Oracle):
     LEARNS_WITHOUT_REWARDS = LEARNS_WHEN_ALL_IS_CORRECT = True  # from the data set's solutions
@@ -10,11 +8,6 @@ class Oracle(dpo.Oracle):
         {"kl_beta": 1.5, "responses_per_prompt": 2, "update_epochs": 3},
         {"num_minibatches": 1, "update_epochs": 1, "responses_per_prompt": 3},
     ]
-
-    def both_advantages(self, module, rewards):
-        zeros = [[0.0] * len(row) for row in rewards]
-        actual, _ = module.compute_advantages(torch.tensor(zeros, dtype=torch.float64), self.args)
-        return actual, self.of_pairs(zeros, [self.preferred(row) for row in rewards])
 
     def batch(self, rounds):
         """Before the others a solution nobody sampled: here the sum of a question such as 17+17=?."""

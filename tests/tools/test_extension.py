@@ -15,7 +15,7 @@ from tools.scripts import load
 import pytest
 import torch
 from conftest import SMALL
-from test_scripts import results, without_times
+from runs import results, without_times
 
 
 @pytest.fixture

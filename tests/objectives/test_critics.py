@@ -1,0 +1,180 @@
+"""VAPO's critic, and VinePPO's sampled values."""
+
+import dapo
+import ppo
+from common.engines import Engine, prompt_seeds
+from common.models import load_model
+from common.records import Problem, Rollouts
+from methods import vapo, vineppo
+
+import pytest
+import torch
+from runs import on_tiny
+from safetensors.torch import load_file
+from test_identities import close, gradient, rows
+
+
+class TestVAPO:
+    @staticmethod
+    def episode(seed, B=6, T=9):
+        generator = torch.Generator().manual_seed(seed)
+        mask = torch.arange(T) < torch.randint(1, T + 1, (B, 1), generator=generator)
+        rewards, values = (torch.randn(B, T, generator=generator, dtype=torch.float64) for _ in range(2))
+        return rewards * mask, values, mask
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_with_one_length_it_is_gae(self, seed):
+        """Where all have the same length, λ = 1 - 1 / (α |o|) of PPO; the returns are those of λ = 1."""
+        rewards, values, _ = self.episode(seed)
+        mask = torch.ones_like(values, dtype=torch.bool)
+        for alpha in (0.2, 0.5, 1e6):
+            advantages, returns = vapo.compute_advantages(rewards, values, mask, vapo.Args(gae_alpha=alpha, gamma=0.9))
+            lam = 1 - 1 / (alpha * 9)
+            expected, _ = ppo.compute_advantages(rewards, values, mask, ppo.Args(gae_lambda=lam, gamma=0.9))
+            torch.testing.assert_close(advantages, expected, rtol=1e-5, atol=1e-6)
+            _, monte_carlo = ppo.compute_advantages(rewards, values, mask, ppo.Args(gae_lambda=1.0, gamma=0.9))
+            close(returns, monte_carlo)
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_returns_hold_no_value(self, seed):
+        rewards, values, mask = self.episode(seed)
+        _, returns = vapo.compute_advantages(rewards, values, mask, vapo.Args())
+        _, others = vapo.compute_advantages(rewards, values + 7, mask, vapo.Args())
+        close(returns, others)
+        close(returns[:, 0], rewards.sum(1))
+
+    def test_reach_of_a_reward(self):
+        """λ of each response: the weights λ^l sum to α |o| where that is more than 1; below it λ is 0."""
+        lengths = torch.tensor([400, 100, 20, 3])
+        mask = torch.arange(400) < lengths[:, None]
+        rewards = torch.zeros(mask.shape, dtype=torch.float64)
+        rewards[torch.arange(4), lengths - 1] = 1.0
+        advantages, _ = vapo.compute_advantages(rewards, torch.zeros_like(rewards), mask, vapo.Args(gae_alpha=0.05))
+        # With values of 0 the advantage of a token is λ to the power of its distance from the end.
+        assert advantages.sum(1).tolist() == pytest.approx([20.0, 5.0, 1.0, 1.0], rel=1e-4)
+        assert advantages[0, -2].item() == pytest.approx(0.95)
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_with_one_bound_it_has_the_gradient_of_ppo(self, seed):
+        inputs = rows(seed)
+        close(gradient(vapo, inputs, clip_eps_low=0.2, clip_eps_high=0.2), gradient(ppo, inputs))
+        close(gradient(vapo, inputs), gradient(dapo, inputs))
+
+    def test_the_policy_waits_for_the_critic(self, tmp_path, capsys, tiny_model, half_correct):
+        """After the first half of the steps the weights are the initial ones to the bit, and the critic is not."""
+        settings = on_tiny(tiny_model) | {"steps": 4, "run_dir": tmp_path}
+        initial = load_model(vapo.Args(**settings))[0].state_dict()
+        vapo.main(vapo.Args(**settings, value_pretraining=0.5, save_every=2))
+        half, end = (load_file(tmp_path / f"checkpoint-00000{step}" / "model.safetensors") for step in (2, 4))
+        assert all(torch.equal(half[name], initial[name]) for name in half)
+        assert any(not torch.equal(end[name], initial[name]) for name in end)
+        critic = torch.load(tmp_path / "checkpoint-000002" / "state.pt", weights_only=True)["critic"]
+        assert critic["head.weight"].abs().max() > 0
+
+
+class Chain(Engine):
+    """A policy and a verdict that can be enumerated: three steps, each correct with a chance of its own, then EOS.
+
+    A step is a token 5 (correct) or 6 and the end of a line, 3; an answer is correct if two steps at least are.
+    """
+
+    chances = (0.7, 0.4, 0.2)
+
+    def sample_shards(self, prompts, n, limits, temperature, seeds):
+        assert n == 1 and len(prompts) == len(limits) == len(seeds) == len(set(seeds))
+        rollouts = Rollouts()
+        for prompt, seed in zip(prompts, seeds, strict=True):
+            generator = torch.Generator().manual_seed(seed)
+            begun = prompt[1:]  # after a prompt of one token
+            tokens = []
+            for chance in self.chances[len(begun) // 2 :]:
+                tokens += [5 if torch.rand(1, generator=generator) < chance else 6, 3]
+            rollouts.tokens.append([*tokens, 1])
+            rollouts.logps.append([0.0] * len(rollouts.tokens[-1]))
+            rollouts.sampled.append([True] * len(rollouts.tokens[-1]))
+            rollouts.truncated.append(False)
+        return rollouts
+
+    @staticmethod
+    def is_correct(tokens):
+        return tokens.count(5) >= 2
+
+    def verify(self, problems, rollouts):
+        rollouts.correct = [self.is_correct(tokens) for tokens in rollouts.tokens]
+        return torch.tensor(rollouts.correct).double().view(len(problems), -1)
+
+    def value(self, begun):
+        """Exactly, over all endings."""
+        steps = len(begun) // 2
+        if steps == 3:
+            return float(self.is_correct(begun))
+        p = self.chances[steps]
+        return p * self.value([*begun, 5, 3]) + (1 - p) * self.value([*begun, 6, 3])
+
+
+class TestVinePPO:
+    problems = (Problem("a", "1", "a", [7]), Problem("b", "1", "b", [8]))
+
+    def estimate(self, K, **settings):
+        args = vineppo.Args(value_samples=K, responses_per_prompt=4, **settings)
+        chain = Chain(args)
+        rollouts = chain.sample_shards([[7]] * 4 + [[8]] * 4, 1, [9] * 8, 1.0, prompt_seeds(8, 1))
+        steps = [vineppo.split_steps(tokens, {3}, args) for tokens in rollouts.tokens]
+        values, continuations = vineppo.estimate_values(self.problems, rollouts, steps, chain, chain.verify, 1, args)
+        beginnings = {(i // 4, *row[:t]) for i, row in enumerate(rollouts.tokens) for t in [0, *steps[i][:-1]]}
+        assert continuations == K * len(beginnings)
+        rewards = chain.verify(self.problems, rollouts)
+        return chain, args, rollouts, steps, values, rewards
+
+    def test_many_samples_give_the_true_advantages(self):
+        """K = 4000: within five standard errors, of a policy whose every ending is enumerated."""
+        chain, args, rollouts, steps, values, rewards = self.estimate(4000)
+        advantages = vineppo.compute_advantages(rewards, values, steps, args)
+        for i, tokens in enumerate(rollouts.tokens):
+            exact = [chain.value(tokens[:t]) for t in (0, 2, 4, 6)]
+            assert values[i] == pytest.approx(exact[:3], abs=5 * 0.5 / 4000**0.5)
+            expected = [exact[1] - exact[0]] * 2 + [exact[2] - exact[1]] * 2 + [exact[3] - exact[2]] * 3
+            assert advantages[i].tolist() == pytest.approx(expected, abs=0.08)
+        assert rewards.min() == 0 and rewards.max() == 1
+
+    def test_a_state_is_valued_once(self):
+        _, _, rollouts, _, values, _ = self.estimate(5)
+        of_state = {}
+        for i, (tokens, row) in enumerate(zip(rollouts.tokens, values, strict=True)):
+            for t, v in zip((0, 2, 4), row, strict=True):
+                assert of_state.setdefault((i // 4, *tokens[:t]), v) == v
+        assert len(of_state) < 8 * 3
+
+    @pytest.mark.parametrize("max_steps", [1, 2, 3, 20])
+    def test_steps_add_up_to_the_outcome(self, max_steps):
+        """R - V(x), however the response is split; with one step that is each token's advantage, REINFORCE's."""
+        _, args, _, steps, values, rewards = self.estimate(3, max_steps=max_steps)
+        advantages = vineppo.compute_advantages(rewards, values, steps, args)
+        gain = rewards.flatten() - torch.tensor([row[0] for row in values])
+        sums = [sum(row[end - 1].item() for end in ends) for row, ends in zip(advantages, steps, strict=True)]
+        assert sums == pytest.approx(gain.tolist(), abs=1e-6)
+        assert {len(ends) for ends in steps} == {min(3, max_steps)}
+        args.aggregate = "last"
+        for row, ends, g in zip(vineppo.compute_advantages(rewards, values, steps, args), steps, gain, strict=True):
+            assert row[: ends[-1]].tolist() == pytest.approx([g.item()] * ends[-1], abs=1e-6)
+
+    def test_aggregates(self):
+        """Of the values after the steps, of which the last is the outcome."""
+        args = vineppo.Args(aggregate="min")
+        rewards, values, steps = torch.ones(1, 1), [[0.5, 0.25, 0.75]], [[2, 4, 7]]
+        assert vineppo.compute_advantages(rewards, values, steps, args).tolist() == [[-0.25] * 7]
+        args.aggregate = "mean"
+        assert vineppo.compute_advantages(rewards, values, steps, args)[0].tolist() == pytest.approx([1 / 6] * 7)
+
+    def test_a_step_holds_what_begins_in_it(self):
+        """The end of a line belongs to the step before it, and EOS to the last; nothing is lost."""
+        args = vineppo.Args()
+        assert vineppo.split_steps([5, 3, 5, 5, 3, 5, 1], {3}, args) == [2, 5, 7]
+        assert vineppo.split_steps([5, 3, 5, 3, 1], {3}, args) == [2, 5]
+        assert vineppo.split_steps([3], {3}, args) == [1]
+        assert vineppo.split_steps([5, 3, 5, 3, 5, 3, 5, 1], {3}, vineppo.Args(max_steps=2)) == [2, 8]
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_beyond_the_advantages_it_is_ppo(self, seed):
+        inputs = rows(seed)
+        close(gradient(vineppo, inputs), gradient(ppo, inputs))
