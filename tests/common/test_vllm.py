@@ -12,7 +12,6 @@ from common.records import Problem
 from common.vllm_engine import VLLMEngine, check_memory
 from methods import vapo
 from recipes import pipeline_rl
-from tools.plots import read_metrics
 
 import pytest
 import torch
