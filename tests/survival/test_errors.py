@@ -163,7 +163,7 @@ def test_unwritable_run_folder(capsys, tmp_path):
 
 
 def test_resume(capsys, tmp_path, tiny_model):
-    assert "no run folder" in refused(capsys, tmp_path, resume=tmp_path / "nowhere")
+    assert "is not a run folder" in refused(capsys, tmp_path, resume=tmp_path / "nowhere")
     run = tmp_path / "finished"
     grpo.main(grpo.Args(**on_tiny(tiny_model) | {"run_dir": run, "steps": 1}))
     capsys.readouterr()
@@ -254,7 +254,7 @@ def test_models_that_see_later_tokens(capsys, tmp_path):
 def test_models_without_keys_and_values(capsys, tmp_path):
     mamba = MambaConfig(vocab_size=99, hidden_size=16, num_hidden_layers=2, state_size=4, eos_token_id=1)
     words = refused(capsys, tmp_path, model=save_random(tmp_path / "mamba", mamba), engine="transformers")
-    assert "cache is not keys and values" in words or "is not built as a causal language model" in words
+    assert "standard KV cache" in words or "is not built as a causal language model" in words
 
 
 @pytest.mark.parametrize("change", ["missing", "renamed"])
@@ -417,6 +417,7 @@ def test_stdout_that_is_closed(tiny_model, tmp_path):
     assert int(checkpoint.name.removeprefix("checkpoint-")) < 200
 
 
+@pytest.mark.slow
 def test_ascii_terminal(tiny_model, tmp_path):
     flags = runs.flags(on_tiny(tiny_model) | {"steps": 1, "run_dir": tmp_path / "run"})
     result = subprocess.run(

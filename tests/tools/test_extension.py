@@ -14,7 +14,7 @@ from tools.scripts import load
 
 import pytest
 from conftest import SMALL
-from runs import results
+from runs import assert_same_rows, assert_same_weights, results
 
 
 @pytest.fixture
