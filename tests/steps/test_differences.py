@@ -59,7 +59,7 @@ def functions(text):
 
 
 def marked_lines(rows, tags):
-    """Numbers of the lines of `main` with a method's name in a comment, or in a paragraph behind such a comment line."""
+    """Numbers of the lines of `main` with a method's name in a comment, or below such a comment in its paragraph."""
     found, covered = set(), False
     for i, (line, kind) in enumerate(rows):
         mark = any(re.search(rf"#.*\b{re.escape(tag)}(?!\w)", line) for tag in tags)
