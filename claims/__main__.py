@@ -3,7 +3,7 @@
 python -m claims                               # all claims with their verdicts
 python -m claims std_favors_extremes           # compute one, judge it, draw its picture
 python -m claims std_favors_extremes --redraw  # only judge and draw the stored result
-python -m claims --page                        # reports/claims.md, and the README's count of verdicts
+python -m claims --page                        # reports/claims.md, the table of verdicts
 python -m claims --kind runs --seeds 5         # all claims of a kind; those by runs take up to 45 minutes each
 """
 
@@ -30,7 +30,7 @@ class Args:
     redraw: bool = False
     """Only judge and draw the stored results again."""
     page: bool = False
-    """Only write reports/claims.md and the README's count of verdicts, from the stored results."""
+    """Only write reports/claims.md from the stored results."""
 
 
 def main(args: Args) -> None:
@@ -40,7 +40,6 @@ def main(args: Args) -> None:
         fail("--redraw needs the names of claims or their --kind: python -m claims lists them.")
     if args.page:
         court.PAGE.write_text(court.page())
-        court.README.write_text(court.readme(court.README.read_text()))
     elif not claims:
         width = max(map(len, court.names()))
         for name in court.names():

@@ -7,7 +7,6 @@ returns a dict of numbers, `verdict` and `effect` judge and summarize it, `draw`
 import copy
 import importlib
 import json
-import re
 from collections.abc import Iterable
 from contextlib import closing
 from functools import cache
@@ -26,7 +25,7 @@ from common.transformers_engine import TransformersEngine
 from common.verification import Verifier
 from tools.plots import panel
 from tools.reports import REPORTS, heading, today
-from tools.scripts import ROOT, call, docstring
+from tools.scripts import call, docstring
 
 import torch
 from matplotlib.axes import Axes
@@ -36,7 +35,7 @@ from torch import Tensor
 
 HERE = Path(__file__).parent
 RESULTS = REPORTS / "claims"
-PAGE, README = REPORTS / "claims.md", ROOT / "README.md"
+PAGE = REPORTS / "claims.md"
 VERDICTS = REPRODUCED, REFUTED, WITHIN_NOISE, VOID = "reproduced", "refuted", "within noise", "void"
 PARTS = ("Said by:", "Tested:", "Rule:")  # what the paragraphs of a claim's docstring begin with, after the claim
 KINDS = {
@@ -175,20 +174,6 @@ def page() -> str:
         lines += ["", "## Claims without a verdict yet", "", "Their runs have not been made.", ""]
         lines += [f"- [{statement(name)}](../claims/{name}.py) `python -m claims {name}`" for name in waiting]
     return "\n".join(lines) + "\n"
-
-
-def counts() -> str:
-    """How many verdicts there are of each kind."""
-    verdicts = [stored["verdict"] for name in names() if (stored := record(name))]
-    *parts, last = (f"{verdicts.count(word)} {word}" for word in VERDICTS if word in verdicts)
-    return f"[{len(verdicts)} verdicts](reports/claims.md), {', '.join(parts)} and {last}"
-
-
-def readme(text: str) -> str:
-    """The README `text` with the counts of the stored verdicts."""
-    return re.sub(
-        r"\[\d+ verdicts\]\(reports/claims\.md\), [^.]* and \d+ (reproduced|refuted|within noise|void)", counts(), text
-    )
 
 
 def axes(title: str, xlabel: str, ylabel: str, **more: Any) -> Axes:

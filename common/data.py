@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -294,13 +295,17 @@ def load_problems(
     return problems
 
 
+@lru_cache(maxsize=16)
+def shuffled(seed: int, epoch: int, size: int) -> list[int]:
+    return random.Random(f"{seed}-{epoch}").sample(range(size), size)
+
+
 def sample_rows(rows: list[R], seed: int, start: int, count: int) -> list[R]:
     """Rows `start` to `start + count` of an endless stream of reshuffled passes, which depends on the seed alone."""
     sampled, size = [], len(rows)
     while len(sampled) < count:
         epoch, offset = divmod(start + len(sampled), size)
-        order = random.Random(f"{seed}-{epoch}").sample(range(size), size)
-        sampled += [rows[i] for i in order[offset : offset + count - len(sampled)]]
+        sampled += [rows[i] for i in shuffled(seed, epoch, size)[offset : offset + count - len(sampled)]]
     return sampled
 
 

@@ -135,10 +135,10 @@ def test_countdown_can_be_solved_and_is_held_out():
 def test_countdown_rules(answer, correct):
     problem = Problem("", Countdown((3, 5, 7), 26), "", [])
     tokenizer = AutoTokenizer.from_pretrained("worlds/sums/model")
-    verifier = Verifier(tokenizer, [problem])
+    verifier = Verifier(grpo.Args(), tokenizer, [problem])
     ids = tokenizer.encode(f"so \\boxed{{{answer}}}")
-    assert verifier([problem], Rollouts(tokens=[ids], truncated=[False])) == [correct]
-    assert verifier([problem], Rollouts(tokens=[ids], truncated=[True])) == [False]
+    assert verifier([problem], Rollouts(tokens=[ids], truncated=[False])).tolist() == [[correct]]
+    assert verifier([problem], Rollouts(tokens=[ids], truncated=[True])).tolist() == [[0.0]]
     verifier.close()
 
 

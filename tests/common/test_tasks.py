@@ -124,8 +124,8 @@ def test_a_run_on_two_data_sets_reports_and_resumes(two_sets, tiny_model, tmp_pa
     "settings,words",
     [
         ({"dataset": ("sums", "sums")}, "names sums twice"),
-        ({"dataset": ("sums", "sums-hard"), "mix": (1.0,)}, "--mix has 1 shares, but --dataset names 2"),
-        ({"mix": (0.5, 0.5)}, "--mix has 2 shares, but --dataset names 1"),
+        ({"dataset": ("sums", "sums-hard"), "mix": (1.0,)}, "--mix has 1 weights, but --dataset names 2"),
+        ({"mix": (0.5, 0.5)}, "--mix has 2 weights, but --dataset names 1"),
         ({"dataset": ("sums", "x.jsonl"), "eval_split": ("test",)}, "--eval-split has 1 values for 2 data sets"),
         (
             {"dataset": ("sums", "countdown")},
@@ -257,21 +257,22 @@ def test_the_scorer_of_a_task_gives_the_reward(stand_in, tmp_path, monkeypatch):
     boxes = [answer.answer, f"{answer.answer}b", "raise", "hang", "b", None]
     texts = ["so" if box is None else f"\\boxed{{{box}}}" for box in boxes]
     rollouts = Rollouts(tokens=[tokenizer.encode(text) for text in texts], truncated=[False] * 6)
-    verifier = Verifier(tokenizer, [problem, other])
-    assert verifier([problem], rollouts) == [True, False, False, False, False, False]
-    assert rollouts.rewards == [1, 0.25, 0, 0, 0, 0]
+    verifier = Verifier(grpo.Args(), tokenizer, [problem, other])
+    assert verifier([problem], rollouts).tolist() == [[1, 0.25, 0, 0, 0, 0]]
+    assert rollouts.correct == [True, False, False, False, False, False]
     assert verifier.take_failures() == 2
     rollouts.truncated = [True] * 6
-    assert verifier([problem], rollouts) == [False] * 6 and not any(rollouts.rewards)
+    assert not verifier([problem], rollouts).any() and not any(rollouts.correct)
     # Beside another data set in the same batch.
     both = Rollouts(tokens=[tokenizer.encode(f"\\boxed{{{x}}}") for x in (answer.answer, "2")], truncated=[False] * 2)
-    assert verifier([problem, other], both) == [True, True]
+    assert verifier([problem, other], both).tolist() == [[1.0], [1.0]]
     verifier.close()
     (tmp_path / "own.py").write_text("def same_length(problem, *rest): return len(problem.answer) / 8")
     # `correct` among the user's rewards is 1 or 0.
-    verifier = Verifier(tokenizer, [problem], reward=("correct=2", f"{tmp_path}/own.py:same_length"))
+    args = grpo.Args(reward=("correct=2", f"{tmp_path}/own.py:same_length"))
+    verifier = Verifier(args, tokenizer, [problem])
     some = Rollouts(tokens=rollouts.tokens[:2], truncated=[False] * 2)
-    assert verifier([problem], some) == [True, False] and some.rewards == [2.125, 0.125]
+    assert verifier([problem], some).tolist() == [[2.125, 0.125]] and some.correct == [True, False]
     verifier.close()
 
 

@@ -10,6 +10,7 @@ from nbclient import NotebookClient
 # gpu_t4.ipynb needs a GPU and a download: tests/tools/test_gpu_files.py checks what it can without them.
 NOTEBOOKS = sorted((Path(__file__).parent.parent.parent / "notebooks").glob("[0-9]*.ipynb"))
 LESSONS = NOTEBOOKS[:-1]  # the last one holds the exercises
+QUICK = "06_kl"  # the lesson that the default layer runs
 LONGEST = 20  # lines of code in a cell; longer code belongs in a helper
 TERMS = """policy, prompt, response, reward, objective, estimator, unbiased, variance, score, baseline, advantage,
 on-policy, off-policy, rollout policy, importance weight, ratio, surrogate, value, critic, GAE, clip, bandit,
@@ -31,26 +32,36 @@ def pattern(output):
     return re.sub(r"-?\d[\d.,]*(e[-+]?\d+)?", "#", text)
 
 
+def pictures(cells):
+    """The number of pictures in the outputs of some cells."""
+    return sum("image/png" in o.get("data", {}) for cell in cells for o in cell.outputs)
+
+
 def test_there_are_nine_lessons():
     assert [path.name[:2] for path in NOTEBOOKS] == [f"{i:02}" for i in range(9)]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_lesson(path, tmp_path):
-    kept = nbformat.read(path, as_version=4)
-    code = [cell for cell in kept.cells if cell.cell_type == "code"]
+def test_stored_outputs(path):
+    code = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1)), (
         "the stored outputs are not from one run of the whole notebook"
     )
-    pictures = [o for cell in code for o in cell.outputs if "image/png" in o.get("data", {})]
-    assert pictures
+    assert pictures(code)
     messages = [o.text for cell in code for o in cell.outputs if o.get("name") == "stderr"]
     assert not messages, "stored outputs contain warnings, which hold paths of one machine"
+
+
+@pytest.mark.parametrize(
+    "path", [pytest.param(p, id=p.stem, marks=[pytest.mark.slow] * (p.stem != QUICK)) for p in NOTEBOOKS]
+)
+def test_lesson(path):
+    """It runs, and gives the stored tables and captions but for their numbers."""
+    code = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
     run = nbformat.read(path, as_version=4)
     NotebookClient(run, timeout=900, resources={"metadata": {"path": str(path.parent)}}).execute()
     ran = [cell for cell in run.cells if cell.cell_type == "code"]
-    shown = [o for cell in ran for o in cell.outputs]
-    assert sum("image/png" in o.get("data", {}) for o in shown) == len(pictures)
+    assert pictures(ran) == pictures(code)
     tables = [[pattern(o) for cell in cells for o in cell.outputs if "data" in o] for cells in (code, ran)]
     assert tables[0] == tables[1], "stored captions and tables differ from what the cells give"
 

@@ -1,4 +1,6 @@
-"""VAPO's critic, and VinePPO's sampled values."""
+"""PPO's and VAPO's critic, and VinePPO's sampled values."""
+
+import random
 
 import dapo
 import ppo
@@ -9,9 +11,68 @@ from methods import vapo, vineppo
 
 import pytest
 import torch
+from oracles import oracle
 from runs import on_tiny
 from safetensors.torch import load_file
 from test_identities import close, gradient, rows
+
+T = 7
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("gamma,lam", [(1.0, 0.95), (1.0, 1.0), (0.9, 0.0), (0.9, 0.7)])
+def test_gae(seed, gamma, lam):
+    rng = random.Random(seed)
+    lengths = [rng.randint(1, T) for _ in range(6)]
+    rewards = [[rng.gauss(0, 1) for _ in range(n)] for n in lengths]
+    values = [[rng.gauss(0, 1) for _ in range(n)] for n in lengths]
+
+    def pad(rows, filler):
+        return torch.tensor([row + [filler] * (T - len(row)) for row in rows], dtype=torch.float64)
+
+    mask, args = pad([[1.0] * n for n in lengths], 0.0).bool(), ppo.Args(gamma=gamma, gae_lambda=lam)
+    advantages, returns = ppo.compute_advantages(pad(rewards, 0.0), pad(values, 9.0), mask, args)
+    for i, n in enumerate(lengths):
+        expected, targets = oracle("ppo", args).gae(rewards[i], values[i])
+        torch.testing.assert_close(advantages[i, :n].tolist(), expected, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(returns[i, :n].tolist(), targets, rtol=1e-10, atol=1e-12)
+    assert (advantages[~mask] == 0).all() and (returns[~mask] == 0).all()
+
+
+@pytest.mark.parametrize("lam", [0.0, 1.0])
+def test_gae_at_its_ends(lam):
+    """With γ = 1: λ = 1 is the reward less the value, λ = 0 the one-step error."""
+    values = torch.tensor([[0.2, 0.5, 0.9]], dtype=torch.float64)
+    rewards = torch.tensor([[0.0, 0.0, 1.0]], dtype=torch.float64)
+    mask = torch.ones(1, 3, dtype=torch.bool)
+    advantages, _ = ppo.compute_advantages(rewards, values, mask, ppo.Args(gae_lambda=lam))
+    expected = 1 - values if lam else torch.tensor([[0.3, 0.4, 0.1]], dtype=torch.float64)
+    torch.testing.assert_close(advantages, expected)
+
+
+def test_whitening_uses_the_mask():
+    """Mean 0 and sample variance 1 over the tokens, whatever stands in the padding."""
+    advantages = torch.tensor([[1.0, 2.0, 99.0], [4.0, 99.0, 99.0]], dtype=torch.float64)
+    mask = torch.tensor([[True, True, False], [True, False, False]])
+    white = ppo.whiten(advantages, mask)
+    torch.testing.assert_close(white[mask].tolist(), oracle("ppo", ppo.Args()).whiten([1.0, 2.0, 4.0], [1.0, 2.0, 4.0]))
+    assert (white[~mask] == 0).all()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_value_loss(seed):
+    """½ max((V - R)², (clip(V) - R)²); the gradient is 0 where the clipped branch wins."""
+    rng = random.Random(seed)
+    values, old, returns = ([rng.gauss(0, 0.5) for _ in range(20)] for _ in range(3))
+    args = ppo.Args(value_clip=0.2)
+    v = torch.tensor(values, dtype=torch.float64, requires_grad=True)
+    loss = ppo.value_loss(v, torch.tensor(old, dtype=torch.float64), torch.tensor(returns, dtype=torch.float64), args)
+    near = [min(max(x, o - 0.2), o + 0.2) for x, o in zip(values, old, strict=True)]
+    expected = [0.5 * max((x - r) ** 2, (y - r) ** 2) for x, y, r in zip(values, near, returns, strict=True)]
+    torch.testing.assert_close(loss.tolist(), expected)
+    slopes = oracle("ppo", args).value_slopes(values, old, returns)
+    torch.testing.assert_close(torch.autograd.grad(loss.sum(), v)[0].tolist(), slopes)
+    assert 0.0 in slopes
 
 
 class TestVAPO:

@@ -15,10 +15,10 @@ import maxrl
 import reinforce
 import rloo
 from common.evaluation import pass_at_k
+from tools.scripts import call
 
 import pytest
 import torch
-from oracles import call
 
 B, T = 40, 6
 OFF = 1e9  # a bound that is never reached

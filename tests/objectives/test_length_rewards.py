@@ -6,10 +6,10 @@ import grpo
 from common.data import add_text, load_problems
 from common.models import load_model
 from methods import cosine_length, kimi_length, lcpo
+from tools.scripts import call
 
 import pytest
 import torch
-from oracles import call
 from runs import refused
 from test_identities import close
 

@@ -5,11 +5,11 @@ paper, what the method changes. `test_objectives.py` compares functions with it,
 """
 
 import importlib
-import inspect
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+
+from tools.scripts import call
 
 import torch
 
@@ -74,11 +74,6 @@ def at_least(bound: int) -> Any:
 def without(settings: dict[str, Any], *names: str) -> dict[str, Any]:
     """RANGES or DEFAULTS of a parent, except settings that the method lacks."""
     return {name: value for name, value in settings.items() if name not in names}
-
-
-def call(function: Callable[..., Any], **values: Any) -> Any:
-    """Call a function of a script with those of the values that it takes, by the names of its parameters."""
-    return function(**{name: values[name] for name in inspect.signature(function).parameters if name in values})
 
 
 class Reference:

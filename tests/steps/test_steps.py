@@ -9,13 +9,13 @@ import math
 from collections import defaultdict
 from itertools import product
 
-from common import run
 from tools.scripts import load, parents
 
 import pytest
 import torch
 from conftest import PROBLEMS, needed
-from oracles import Response, Row, oracle
+from oracles import Row, oracle
+from recorder import Recorder
 from transformers import AutoModelForCausalLM, DynamicCache
 
 SETTINGS = dict(
@@ -28,128 +28,6 @@ SHARED_CASE = {
     "staleness": 1, "steps": 3, "lr_schedule": "cosine", "warmup_steps": 0, "max_grad_norm": 1e6, "fp32_lm_head": True,
     "insert": True,
 }  # fmt: skip
-
-
-class Recorder:
-    """Watches a run: what was generated and judged in each step, the minibatches, and every optimizer update."""
-
-    def __init__(self, monkeypatch, script, choosing, insert):
-        self.rounds, self.minibatches, self.updates, self.chosen = defaultdict(list), defaultdict(list), [], {}
-        self.step, self.loads = 0, []  # weights that the engine got, as they were and shifted
-        self.insert = insert
-        monkeypatch.setattr(run.Run, "evaluate", lambda *args: None)
-        monkeypatch.setattr(run.Run, "summarize", lambda *args: None)
-        self.watch_learner(monkeypatch, script, choosing)
-        self.watch_engine(monkeypatch, script)
-        if hasattr(script, "Generator"):
-            self.watch_generator(monkeypatch, script)
-
-    def watch_learner(self, monkeypatch, script, choosing):
-        """The number of the step, verdicts, chosen tokens, minibatches, and updates."""
-        recorder, verifier, minibatches = self, script.Verifier, script.minibatches
-        adam_step, seed_step, choose = torch.optim.AdamW.step, run.seed_step, getattr(script, choosing, None)
-
-        def next_step(seed, step):
-            recorder.step = step
-            return seed_step(seed, step)
-
-        class Judge(verifier):
-            """Verdicts by chance, but the same for the same response."""
-
-            def judge(self, responses, golds, truncated):
-                verdicts = [
-                    sum(map(ord, text)) % 3 == 0 and not cut for text, cut in zip(responses, truncated, strict=True)
-                ]
-                next(r for r in recorder.rounds[recorder.step] if len(r) == 5).append(verdicts)
-                return verdicts
-
-        def recorded_minibatches(*args):
-            for rows in minibatches(*args):
-                recorder.minibatches[recorder.step].append(rows.tolist())
-                yield rows
-
-        def recorded_step(optimizer, *args):
-            parameters = optimizer.param_groups[0]["params"]
-            before = [p.detach().clone() for p in parameters]
-            gradients = [p.grad.clone() for p in parameters]
-            adam_step(optimizer, *args)
-            after = [p.detach().clone() for p in parameters]
-            recorder.updates.append((recorder.step, id(optimizer), before, gradients, after))
-
-        def recorded_choice(*args):
-            recorder.chosen[recorder.step] = choose(*args)
-            return recorder.chosen[recorder.step]
-
-        monkeypatch.setattr(run, "seed_step", next_step)
-        monkeypatch.setattr(script, "Verifier", Judge)
-        monkeypatch.setattr(script, "minibatches", recorded_minibatches)
-        monkeypatch.setattr(torch.optim.AdamW, "step", recorded_step)
-        if choose:
-            monkeypatch.setattr(script, choosing, recorded_choice)
-
-    def watch_engine(self, monkeypatch, script):
-        """The weights of the engine, which are a little off the learner's, and what it sampled."""
-        recorder, make_engine = self, script.make_engine
-
-        def shifted(args, *rest):
-            engine = make_engine(args, *rest)
-            update, sample_shards = engine.update, engine.sample_shards
-
-            def update_shifted(weights):
-                weights = list(weights)
-                noise = torch.Generator().manual_seed(0)
-                moved = [(name, w.detach() + 0.05 * torch.randn(w.shape, generator=noise)) for name, w in weights]
-                recorder.loads.append(([w.detach().clone() for _, w in weights], [weight for _, weight in moved]))
-                update(moved)
-
-            def recorded(prompts, n, limits, temperature, seeds, top_k=0, in_flight=None):
-                recorder.loads = [] if in_flight else recorder.loads[-1:]  # an engine loads those itself
-                rollouts = sample_shards(prompts, n, limits, temperature, seeds, top_k, in_flight)
-                if recorder.insert:
-                    for sampled, logps in zip(rollouts.sampled, rollouts.logps, strict=True):
-                        for t in range(1, len(sampled) - 1, 3):
-                            sampled[t], logps[t] = False, 0.0
-                recorder.rounds[recorder.step].append([prompts, n, rollouts, *zip(*recorder.loads, strict=True)])
-                return rollouts
-
-            engine.update, engine.sample_shards = update_shifted, recorded
-            return engine
-
-        monkeypatch.setattr(script, "make_engine", shifted)
-
-    def watch_generator(self, monkeypatch, script):
-        """What a process of its own generates, whose weights are the learner's own."""
-        recorder, publish, receive = self, script.Generator.publish, script.Generator.receive
-
-        def published(generator, step, versions):
-            recorder.loads.append([w.detach().clone() for _, w in versions[-1]])
-            publish(generator, step, versions)
-
-        def received(generator, step):
-            problems, rollouts = receive(generator, step)
-            k, n = generator.run.args.staleness, generator.run.args.responses_per_prompt
-            versions = recorder.loads[max(0, step - 1 - k) : step]
-            recorder.rounds[step].append([[p.prompt_ids for p in problems], n, rollouts, versions, versions])
-            return problems, rollouts
-
-        monkeypatch.setattr(script.Generator, "publish", published)
-        monkeypatch.setattr(script.Generator, "receive", received)
-
-    def groups(self, step):
-        """The responses of a step: rounds of groups."""
-        rounds = []
-        for prompts, n, rollouts, _, _, *judged in self.rounds[step]:
-            verdicts = judged[0] if judged else [None] * len(rollouts.tokens)  # parts of responses have none
-            responses = [
-                Response(
-                    prompts[i // n], tokens, rollouts.logps[i], rollouts.truncated[i], verdicts[i], rollouts.sampled[i],
-                    [dict(zip(ids.tolist(), logps.tolist(), strict=True)) for ids, logps in
-                     zip(rollouts.top_ids[i], rollouts.top_logps[i], strict=True)] if rollouts.top_ids else [], step,
-                )
-                for i, tokens in enumerate(rollouts.tokens)
-            ]  # fmt: skip
-            rounds.append([responses[i : i + n] for i in range(0, len(responses), n)])
-        return rounds
 
 
 class Model:

@@ -1,0 +1,42 @@
+"""Scripts are short, and their functions take only what they use."""
+
+import ast
+import math
+
+from tools.scripts import parents, script_path
+
+import pytest
+
+SCRIPTS = list(parents())
+
+
+def top_level_functions(name):
+    """Those of a script, except `main`."""
+    nodes = ast.parse(script_path(name).read_text()).body
+    return [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name != "main"]
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_functions_use_what_they_take(name):
+    for function in top_level_functions(name):
+        used = {node.id for part in function.body for node in ast.walk(part) if isinstance(node, ast.Name)}
+        for parameter in ast.walk(function.args):
+            if isinstance(parameter, ast.arg):
+                assert parameter.arg in used, f"{name}.py: {function.name} does not use its parameter {parameter.arg}"
+
+
+LONGEST = 230  # lines of a script
+MAY_BE_LONGER = {"vapo", "vineppo", "scalerl", "r1"}  # a critic, a tree of values, a recipe's many parts, its stages
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_is_a_page(name):
+    most = {"grpo": 170} | dict.fromkeys(MAY_BE_LONGER, math.inf)
+    lines = len(script_path(name).read_text().splitlines())
+    assert lines <= most.get(name, LONGEST), f"{name}.py has {lines} lines, at most {most.get(name, LONGEST)}"
+
+
+def test_the_loop_of_grpo_is_short():
+    text = script_path("grpo").read_text()
+    lines = [line for line in text[text.index("def main(") : text.index("if __name__")].splitlines() if line.strip()]
+    assert len(lines) <= 45, f"main of grpo.py has {len(lines)} lines that are not blank, at most 45"
