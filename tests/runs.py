@@ -10,6 +10,7 @@ from tools.scripts import ROOT, load
 
 import pytest
 import torch
+import tyro
 from conftest import SMALL, needed
 from safetensors.torch import load_file
 
@@ -36,6 +37,12 @@ def results(folder, name="checkpoint-*"):
     assert not logged - explained, f"docs/runs.md does not explain these metrics: {sorted(logged - explained)}"
     # Copies: what is loaded is mapped from the file, which a test may damage.
     return {name: weight.clone() for name, weight in load_file(last / "model.safetensors").items()}, rows
+
+
+def settings_of(script, flags):
+    """What flags of the command line set."""
+    defaults, given = vars(script.Args()), vars(tyro.cli(script.Args, args=" ".join(flags).split()))
+    return {name: value for name, value in given.items() if value != defaults[name]}
 
 
 def base_weights():

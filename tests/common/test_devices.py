@@ -3,10 +3,11 @@
 import subprocess
 import sys
 
-from tools.scripts import ROOT, load, parents, script_path
+from tools.scripts import ROOT, load, parents
 
 import pytest
 import torch
+import tyro
 from conftest import needed
 from safetensors.torch import load_file
 
@@ -27,7 +28,7 @@ QUICK = {"grpo"}  # the others are minutes
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else (pytest.mark.slow,)) for name in parents()]
 )
-def test_nothing_is_left_on_the_cpu(name, tiny_model, tmp_path):
+def test_nothing_is_left_on_the_cpu(name, tiny_model, tmp_path, capsys):
     Args = load(name).Args
     flags = [*FLAGS, "--model", str(tiny_model), "--dataset", str(tiny_model / "problems.jsonl")]
     flags += ["--kl-beta", "0.1"] if hasattr(Args, "kl_beta") else []
@@ -37,10 +38,9 @@ def test_nothing_is_left_on_the_cpu(name, tiny_model, tmp_path):
     flags += ["--reward", f"{tmp_path / 'own.py'}:even"]
     for setting, value in needed(load(name), tiny_model).items():
         flags += [f"--{setting}", str(value)]
-    runs = {"cpu": [str(script_path(name))], "device": ["-m", "tests.common.fake_device", name]}
-    for where, words in runs.items():
-        words = [sys.executable, *words, *flags, "--run-dir", str(tmp_path / where)]
-        result = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
-        assert result.returncode == 0, result.stderr[-3000:]
+    load(name).main(tyro.cli(Args, args=[*flags, "--run-dir", str(tmp_path / "cpu")]))
+    command = [sys.executable, "-m", "tests.common.fake_device", name, *flags, "--run-dir", str(tmp_path / "device")]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr[-3000:]
     for weight, expected in weights(tmp_path / "cpu").items():
         torch.testing.assert_close(weights(tmp_path / "device")[weight], expected, rtol=1e-4, atol=1e-5, msg=weight)

@@ -4,22 +4,32 @@ import dppo
 import grpo
 import ppo
 from common.batch import collate
-from common.engines import InFlight, continue_responses, prompt_seeds
+from common.engines import InFlight, prompt_seeds
 from common.logprobs import batch_logps, top_logps
+from common.metrics import read_metrics
 from common.models import load_model
+from common.records import Problem
 from common.vllm_engine import VLLMEngine, check_memory
 from methods import vapo
 from recipes import pipeline_rl
-from tools.plots import read_metrics
 
 import pytest
 import torch
 from conftest import SMALL
 from oracles import Response, oracle
-from test_distributed import finish, start
+from runs import finish, start
 from test_engine import three_versions
 from test_steps import Model
 from test_tasks import cut_behind
+
+
+def sample(engine, prompts, n, limits, temperature, seeds, top_k=0, in_flight=None):
+    limits = limits if isinstance(limits, list) else [limits] * len(prompts)
+    return engine.sample(prompts, n, limits, temperature, seeds, top_k, in_flight)
+
+
+def collated(prompts, rollouts):
+    return collate([Problem("", "", "", ids) for ids in prompts], rollouts, "cpu")
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +51,12 @@ def test_log_probs_and_greedy_tokens_follow_every_update(engine_and_model, tempe
             with torch.no_grad():
                 for parameter in model.parameters():
                     parameter.add_(0.01 * torch.randn_like(parameter))
-        engine.load_weights(model.named_parameters())
-        rollouts = engine.generate(prompts, 8, 48, temperature, prompt_seeds(3, update))
-        batch = collate(prompts, rollouts, "cpu")
+        engine.update(model.named_parameters())
+        rollouts = sample(engine, prompts, 8, 48, temperature, prompt_seeds(3, update))
+        batch = collated(prompts, rollouts)
         logp, _ = batch_logps(model, batch, grpo.Args(temperature=temperature))
         torch.testing.assert_close(logp, batch.rollout_logp, rtol=0, atol=1e-4)
-        greedy = engine.generate(prompts, 1, 48, 0.0, prompt_seeds(3, 0))
+        greedy = sample(engine, prompts, 1, 48, 0.0, prompt_seeds(3, 0))
         for prompt, response in zip(prompts, greedy.tokens, strict=True):
             output = model.generate(torch.tensor([prompt]), max_new_tokens=48, do_sample=False)
             assert output[0, len(prompt) :].tolist() == response
@@ -55,11 +65,11 @@ def test_log_probs_and_greedy_tokens_follow_every_update(engine_and_model, tempe
 def test_stop_strings(engine_and_model):
     """The same tokens and log-probs as without them, to the token that completes one, which stays."""
     engine, model, tokenizer = engine_and_model
-    engine.load_weights(model.named_parameters())
+    engine.update(model.named_parameters())
     prompts, stop = [tokenizer(text)["input_ids"] for text in ("7+5-1=?\n", "9+9+9+9=?\n")], ["=4", "d{1", "}"]
-    free = engine.generate(prompts, 16, 40, 1.0, [1, 2])
+    free = sample(engine, prompts, 16, 40, 1.0, [1, 2])
     engine.stop = stop
-    ended = engine.generate(prompts, 16, 40, 1.0, [1, 2])
+    ended = sample(engine, prompts, 16, 40, 1.0, [1, 2])
     engine.stop = []
     cuts = [cut_behind(lambda ids: tokenizer.decode(ids, skip_special_tokens=True), row, stop) for row in free.tokens]
     assert ended.tokens == [row[:n] for row, n in zip(free.tokens, cuts, strict=True)]
@@ -74,9 +84,9 @@ def test_stop_strings(engine_and_model):
 def test_an_interrupted_response_leaves_nothing(engine_and_model, monkeypatch):
     """Ctrl-C in a chat: the next question gets its own response alone."""
     engine, model, tokenizer = engine_and_model
-    engine.load_weights(model.named_parameters())
+    engine.update(model.named_parameters())
     question = [tokenizer("7+5=?\n")["input_ids"]], 1, 48, 0.0, [0]
-    expected, steps, step = engine.generate(*question), [], engine.llm.llm_engine.step
+    expected, steps, step = sample(engine, *question), [], engine.llm.llm_engine.step
 
     def interrupted():
         steps.append(step())
@@ -86,16 +96,16 @@ def test_an_interrupted_response_leaves_nothing(engine_and_model, monkeypatch):
 
     monkeypatch.setattr(engine.llm.llm_engine, "step", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        engine.generate(*question)
-    again = engine.generate(*question)
+        sample(engine, *question)
+    again = sample(engine, *question)
     assert again.tokens == expected.tokens and again.logps[0] == pytest.approx(expected.logps[0], abs=1e-4)
 
 
 def test_top_k_and_ends(engine_and_model):
     engine, model, tokenizer = engine_and_model
-    engine.load_weights(model.named_parameters())
+    engine.update(model.named_parameters())
     prompts = [tokenizer("12+30-4=?\n")["input_ids"]]
-    rollouts = engine.generate(prompts, 16, 12, 1.0, [1], top_k=4)
+    rollouts = sample(engine, prompts, 16, 12, 1.0, [1], top_k=4)
     assert set(rollouts.truncated) == {True, False}
     for tokens, cut, ids, logps in zip(
         rollouts.tokens, rollouts.truncated, rollouts.top_ids, rollouts.top_logps, strict=True
@@ -108,36 +118,38 @@ def test_top_k_and_ends(engine_and_model):
 def test_the_sampled_token_and_the_likeliest_have_their_own_places(engine_and_model):
     """Top-K log-probs are those of the learner's likeliest tokens, also where the sampled token is none of them."""
     engine, model, tokenizer = engine_and_model
-    engine.load_weights(model.named_parameters())
+    engine.update(model.named_parameters())
     prompts = [tokenizer("12+30-4=?\n")["input_ids"]]
-    batch = collate(prompts, engine.generate(prompts, 32, 48, 1.0, [3], top_k=2), "cpu")
+    batch = collated(prompts, sample(engine, prompts, 32, 48, 1.0, [3], top_k=2))
     logp, _ = batch_logps(model, batch, grpo.Args())
     torch.testing.assert_close(logp, batch.rollout_logp, rtol=0, atol=1e-4)
     learned = top_logps(model, batch, torch.arange(len(logp)), grpo.Args())
     torch.testing.assert_close(learned, batch.top_logp, rtol=0, atol=1e-4)
-    assert (~(batch.top_ids == batch.response[..., None]).any(-1) & batch.mask).any(), "none was sampled from the tail"
+    assert (~(batch.top_ids == batch.response[..., None]).any(-1) & batch.token_mask).any(), (
+        "none was sampled from the tail"
+    )
 
 
 def test_a_prompts_samples_are_its_own(engine_and_model):
     """With the learner's own seeds: the same samples alone, in another order, and with other limits beside them."""
     engine, model, tokenizer = engine_and_model
-    engine.load_weights(model.named_parameters())
+    engine.update(model.named_parameters())
     prompts = [tokenizer(text)["input_ids"] for text in ("7+5=?\n", "12+30-4=?\n", "9+9+9+9=?\n")]
     seeds = prompt_seeds(3, 1, 5)
-    together = engine.generate(prompts, 8, 48, 1.0, seeds)
-    turned = engine.generate(prompts[::-1], 8, [48, 48, 48], 1.0, seeds[::-1])
+    together = sample(engine, prompts, 8, 48, 1.0, seeds)
+    turned = sample(engine, prompts[::-1], 8, [48, 48, 48], 1.0, seeds[::-1])
     assert [part.tokens for part in together.split(8)] == [part.tokens for part in turned.split(8)][::-1]
-    alone = engine.generate(prompts[1:2], 8, 48, 1.0, seeds[1:2])
+    alone = sample(engine, prompts[1:2], 8, 48, 1.0, seeds[1:2])
     assert alone.tokens == together.tokens[8:16]
 
 
-def test_responses_go_on_from_given_tokens(engine_and_model):
+def test_responses_continue_from_given_tokens(engine_and_model):
     engine, model, tokenizer = engine_and_model
-    engine.load_weights(model.named_parameters())
+    engine.update(model.named_parameters())
     prompts = [tokenizer(text)["input_ids"] for text in ("7+5=?\n", "12+30-4=?\n", "9+9+9+9=?\n")]
-    whole = engine.generate(prompts, 1, 48, 0.0, [1, 2, 3])
-    begun = engine.generate(prompts, 1, 4, 0.0, [1, 2, 3])
-    rest = continue_responses(engine, prompts, begun, 48, 0.0, [1, 2, 3])
+    whole = sample(engine, prompts, 1, 48, 0.0, [1, 2, 3])
+    begun = sample(engine, prompts, 1, 4, 0.0, [1, 2, 3])
+    rest = engine.extend(prompts, begun, 48, 0.0, [1, 2, 3])
     assert rest.tokens == whole.tokens and rest.truncated == whole.truncated
 
 
@@ -148,8 +160,8 @@ def test_in_flight_each_token_has_its_weights(engine_and_model, kv):
     args = pipeline_rl.Args(staleness=2, in_flight_every=7, kv=kv)
     prompts, versions = [tokenizer(text)["input_ids"] for text in ("7+5=?\n", "9+9+9+9=?\n")], three_versions(model)
     engine = VLLMEngine(args, model, tokenizer, 256)
-    engine.load_weights(versions[0])
-    rollouts = engine.generate(prompts, 8, 40, 1.0, [1, 2], in_flight=InFlight(7, versions, kv == "keep"))
+    engine.update(versions[0])
+    rollouts = sample(engine, prompts, 8, 40, 1.0, [1, 2], in_flight=InFlight(7, versions, kv == "keep"))
     engine.close()
     assert max(map(len, rollouts.tokens)) > 20
     sampler = Model("worlds/sums/model")
@@ -172,11 +184,11 @@ def test_every_weight_is_reloaded(engine_and_model):
         for weight in loaded.parameters():
             weight.data.zero_()
 
-    engine.load_weights(model.named_parameters())
+    engine.update(model.named_parameters())
     before = engine.llm.apply_model(checksum)
     engine.llm.apply_model(zero)
     assert engine.llm.apply_model(checksum) != before
-    engine.load_weights(model.named_parameters())
+    engine.update(model.named_parameters())
     assert engine.llm.apply_model(checksum) == before
 
 

@@ -18,7 +18,7 @@ from conftest import SMALL
 from runs import assert_same_rows, assert_same_weights, results
 from safetensors.torch import load_file
 
-COMMAND = [sys.executable, "grpo.py", "--steps", "6", "--save-every", "1", "--eval-every", "2"]
+COMMAND = [sys.executable, "grpo.py", "--steps", "5", "--save-every", "1", "--eval-every", "2"]
 COMMAND += ["--prompts-per-step", "4", "--responses-per-prompt", "4", "--max-response-tokens", "48"]
 COMMAND += ["--eval-problems", "4", "--eval-samples", "2"]
 

@@ -13,9 +13,8 @@ from recipes import r1
 from tools.scripts import load
 
 import pytest
-import torch
 from conftest import SMALL
-from runs import results, without_times
+from runs import assert_same_rows, assert_same_weights, results
 
 
 @pytest.fixture
@@ -41,12 +40,12 @@ def test_an_extended_run_is_a_longer_run(name, settings, tmp_path):
     script.main(script.Args(run_dir=tmp_path / "run", **settings | {"steps": 2}))
     script.main(script.Args(resume=tmp_path / "run", steps=4))
     (weights, rows), (extended, extended_rows) = results(tmp_path / "whole"), results(tmp_path / "run")
-    assert all(torch.equal(weights[key], extended[key]) for key in weights)
+    assert_same_weights(weights, extended)
     assert evaluated(rows) == {0: 8, 3: 2, 4: 8} and evaluated(extended_rows) == {0: 8, 2: 8, 3: 2, 4: 8}
     for row in extended_rows[2:3]:
         for key in [key for key in row if key.startswith("eval/")]:
             del row[key]
-    assert without_times(extended_rows) == without_times(rows)
+    assert_same_rows(extended_rows, rows)
     assert json.loads((tmp_path / "run" / "config.json").read_text())["args"]["steps"] == 4
 
 
@@ -72,15 +71,15 @@ def test_the_default_number_of_steps_counts_as_given_on_the_command_line(tmp_pat
         (grpo, {}, {"lr": 1e-5}, "leave out --lr"),
         (grpo, {}, {"eval_problems": 5}, "leave out --eval-problems"),  # it decides what is trained on
         (grpo, {}, {"run_dir": "elsewhere"}, "leave out --run-dir"),
-        (grpo, {}, {"steps": 30}, "has done 40 steps already"),
+        (grpo, {}, {"steps": 30}, "has finished 40 steps already"),
         (grpo, {}, {"steps": 0}, "--steps"),
-        (grpo, {"lr_schedule": "cosine"}, {"steps": 200}, "with --lr-schedule cosine the steps that are done depended"),
+        (grpo, {"lr_schedule": "cosine"}, {"steps": 200}, "with --lr-schedule cosine its past steps depended"),
         (vapo, {}, {"steps": 200}, "with --value-pretraining 0.1"),
         (r1, {"stages": ("cold-start", "rl")}, {"steps": 200}, "leave out --steps"),
     ],
 )
 def test_what_may_not_change(script, saved, given, words, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(script, "load_model", None)  # a run that was not refused ends here, not after 200 steps
+    monkeypatch.setattr(script, "load_model", None)  # a run that is not refused ends here, not after 200 steps
     write_config(tmp_path, script.__name__.rpartition(".")[2], script.Args(**{"steps": 40} | saved))
     (tmp_path / "checkpoint-000040").mkdir()
     config = (tmp_path / "config.json").read_text()

@@ -30,7 +30,7 @@ def test_the_cells_parse_and_nothing_in_them_was_run():
             lines = cell.source.replace("\\\n", " ").splitlines()
             ast.parse("\n".join(line for line in lines if not line.startswith(SHELL)))
             assert cell.outputs == [] and cell.execution_count is None
-    assert "was not run" in CELLS[0].source
+    assert "has not been run" in CELLS[0].source
 
 
 def test_the_script_accepts_the_commands_flags(tmp_path):

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import grpo
 from common.data import STANDARD, load_problems
-from common.engines import TransformersEngine
 from common.evaluation import pass_at_k
 from common.folders import write_config
 from common.metrics import read_metrics
 from common.models import load_model
+from common.transformers_engine import TransformersEngine
 from tools import chat, evaluate, plots, scripts
 from tools.scripts import parents
 from tools.stats import fraction_interval
@@ -100,15 +100,15 @@ def test_an_interrupted_evaluation_ends_with_the_same_figures(trained, tiny_mode
     monkeypatch.setattr(evaluate, "MAX_ROWS", 16)  # two problems at a time
     settings = settings_of(trained, tiny_model)
     evaluate.main(evaluate.Args(run_dir=tmp_path / "whole", **settings))
-    generate, calls = TransformersEngine.generate, []
+    sample, calls = TransformersEngine.sample_shards, []
 
     def third_time(*args, **kwargs):
         calls.append(len(args[1]))
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return generate(*args, **kwargs)
+        return sample(*args, **kwargs)
 
-    monkeypatch.setattr(TransformersEngine, "generate", third_time)
+    monkeypatch.setattr(TransformersEngine, "sample_shards", third_time)
     cut = tmp_path / "cut"
     error = ended(capsys, lambda: evaluate.main(evaluate.Args(run_dir=cut, **settings)), 130)
     assert f"python -m tools.evaluate --resume {cut}" in error
@@ -137,8 +137,8 @@ def test_an_interrupted_evaluation_ends_with_the_same_figures(trained, tiny_mode
         ({"held_out": True}, "--held-out needs the --eval-problems"),
         ({"difficulty_column": "level"}, "--difficulty-column belongs to a data set of your own"),
         ({"model": "./no-such-model"}, "--model"),
-        ({"resume": "no-such-run"}, "is no run folder"),
-        ({"dataset": "math500", "answer_column": "solution"}, "--answer-column belongs to a data set of your own"),
+        ({"resume": "no-such-run"}, "is not a run folder"),
+        ({"dataset": "math500", "answer_column": "solution"}, "--answer-column is fixed for --dataset math500"),
     ],
 )
 def test_mistakes_in_an_evaluation(settings, words, tmp_path, monkeypatch, capsys):
@@ -226,7 +226,7 @@ def test_data_sets_by_name(name, hub, config, splits, chat_model, tmp_path, monk
         assert train[0].question == "train 0?" and [p.question for p in held_out] == [f"test {i}?" for i in range(4)]
     else:
         training.dataset, training.eval_dataset = name, None
-        assert f"{name} is for evaluation alone" in ended(capsys, lambda: load_problems(training, model, tokenizer))
+        assert f"{name} is for evaluation only" in ended(capsys, lambda: load_problems(training, model, tokenizer))
 
 
 def test_known_columns_of_a_local_copy(chat_model, tmp_path):
@@ -256,8 +256,8 @@ def test_a_chat_asks_as_training_does(monkeypatch, capsys):
     args = chat.Args(temperature=0.0)
     model, tokenizer = load_model(args)
     question = "8+33+33+7=?"
-    engine = TransformersEngine(model, tokenizer)
-    greedy = engine.generate([tokenizer(f"{question}\n").input_ids], 1, 96, 0.0, [0])
+    engine = TransformersEngine(args, model, tokenizer)
+    greedy = engine.sample([tokenizer(f"{question}\n").input_ids], 1, [96], 0.0, [0])
     expected = tokenizer.decode(greedy.tokens[0], skip_special_tokens=True)
     talk(monkeypatch, f"{question}\n\n{question}\n", temperature=0.0)
     out = capsys.readouterr().out
@@ -277,7 +277,7 @@ def test_a_stop_string_in_two_pieces_ends_a_response(monkeypatch, capsys):
 
 def test_a_conversation_keeps_what_was_said(chat_model, monkeypatch, capsys):
     """Shown without control characters, cut short by Ctrl-C, and put before the next question as it was said."""
-    prompts, seeds, real = [], [], chat.continue_responses
+    prompts, seeds, real = [], [], TransformersEngine.extend
 
     def scripted(engine, prompt_ids, begun, *rest):
         seeds.extend(rest[-1])
@@ -289,7 +289,7 @@ def test_a_conversation_keeps_what_was_said(chat_model, monkeypatch, capsys):
         return begun
 
     tokenizer = load_model(chat.Args(model=str(chat_model)))[1]
-    monkeypatch.setattr(chat, "continue_responses", scripted)
+    monkeypatch.setattr(TransformersEngine, "extend", scripted)
     settings = {"model": str(chat_model), "conversation": True, "max_response_tokens": 32, "system_prompt": "Be brief."}
     talk(monkeypatch, "one\ntwo\n", **settings)
     out = capsys.readouterr().out
@@ -364,7 +364,7 @@ def test_mistakes_in_plots(tmp_path, capsys):
         write_config(folder, method, grpo.Args())
     for runs, out, words in (
         ((), "a.png", "no run folders are given"),
-        ((tmp_path / "none",), "a.png", "is no run folder"),
+        ((tmp_path / "none",), "a.png", "is not a run folder"),
         ((empty,), "a.png", "has logged no steps yet"),
         ((evaluation,), "a.png", "is an evaluation"),
         ((run, again), "a.png", "has the same seed 1 and settings as another run"),

@@ -1,0 +1,305 @@
+"""ScaleRL is the sum of its components: without all of them CISPO is left. And the fit of its curve."""
+
+import itertools
+import json
+import math
+import types
+
+import cispo
+import grpo
+import reinforce
+from common.batch import collate
+from common.data import load_problems, sample_problems
+from common.models import load_model
+from common.records import Problem
+from common.run import Run
+from common.transformers_engine import TransformersEngine
+from methods import lite_ppo
+from recipes import scalerl, scaling_fit
+from tools.scripts import components
+
+import numpy as np
+import pytest
+import torch
+from conftest import SMALL
+from runs import assert_same_rows, assert_same_weights, differing, refused, run, settings_of
+from test_identities import close, gradient, rows
+
+
+def few_problems(folder, count):
+    """A data set of sums of two and of four terms, a fifth of which is held out."""
+    pairs = [(f"{i}+17-3+8=?" if i % 2 else f"{i}+22=?", str(i + 22)) for i in range(count)]
+    rows = [{"question": question, "answer": answer} for question, answer in pairs]
+    (folder / "few.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return {"dataset": str(folder / "few.jsonl")}
+
+
+@pytest.fixture(scope="module")
+def sampled():
+    """Responses of the embedded model, and what else `interrupt` needs."""
+    args = scalerl.Args(**SMALL | {"max_response_tokens": 96, "prompts_per_step": 16})
+    model, tokenizer = load_model(args)
+    problems = load_problems(args, model, tokenizer)[0][:16]
+    engine = TransformersEngine(args, model, tokenizer)
+    return problems, engine.generate(problems, 4, 1), engine, tokenizer
+
+
+class TestScaleRL:
+    rewards = torch.tensor([[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
+
+    @pytest.mark.slow
+    def test_without_its_components_it_is_cispo(self, tmp_path, capsys):
+        """All eight flags of the docstring's table: CISPO without TIS, to the bit; with two updates, off-policy too."""
+        plain = settings_of(scalerl, components("scalerl").values())
+        assert len(plain) == 8
+        same = {"num_minibatches": 2, "lr": 1e-3}
+        weights, logged = run("scalerl", tmp_path / "scalerl", **plain, **same)
+        expected, of_cispo = run("cispo", tmp_path / "cispo", tis_cap=0.0, **same)
+        assert_same_weights(weights, expected)
+        assert_same_rows(logged, of_cispo, more={"interrupted", "solved_prompts"})
+
+    @pytest.mark.slow
+    def test_each_component_can_be_removed(self, tmp_path, monkeypatch, capsys):
+        """Without any one of them a run ends at another place: in bf16, on few problems, which come back."""
+        monkeypatch.setattr(Run, "evaluate", lambda *_: None)
+        plain = settings_of(scalerl, components("scalerl").values())
+        same = few_problems(tmp_path, 20) | {"steps": 3, "prompts_per_step": 8, "lr": 1e-3, "learner_precision": "bf16"}
+        same |= {"rollout_precision": "bf16", "no_resampling_pass_rate": 0.5, "save_every": 0}
+        given = [same, *(same | {name: value} for name, value in plain.items())]
+        ends = [run("scalerl", tmp_path / str(i), **s)[0] for i, s in enumerate(given)]
+        for i, j in itertools.combinations(range(9), 2):
+            assert differing(ends[i], ends[j]), f"the same end with {given[i]} and {given[j]}"
+
+    # The objective
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_on_policy_without_a_cap_it_is_reinforce(self, seed):
+        """One group, one update, and no difference between engine and learner."""
+        logp, *_, a, mask = rows(seed)
+        inputs = logp, logp, logp, a, mask
+        token_mean = mask.double() / mask.sum()
+        ours = gradient(scalerl, inputs, responses_per_prompt=len(mask), ratio_cap=math.inf)
+        close(ours, gradient(reinforce, inputs, token_mean))
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_the_weight_is_the_ratio_to_the_rollout_policy(self, seed):
+        """Capped, without a lower bound, and without a gradient of its own."""
+        logp, _, rollout, a, mask = rows(seed)
+        ratio = torch.exp(logp - rollout)
+        assert (ratio[mask] > 1.5).any() and (ratio[mask] < 0.5).any()
+        actual = gradient(scalerl, (logp, rollout, rollout, a, mask), average="token", ratio_cap=1.5)
+        close(actual, -mask.double() / mask.sum() * ratio.clamp(max=1.5) * a)
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_each_prompt_counts_the_same(self, seed):
+        """The mean of what DAPO's Eq. 8 gives for each group; with one group the token mean, as with equal lengths."""
+        logp, _, rollout, a, mask = rows(seed)
+        inputs = logp, rollout, rollout, a, mask
+        groups = [gradient(cispo, [x[i : i + 8] for x in inputs]) for i in range(0, 40, 8)]
+        ours = gradient(scalerl, inputs)
+        close(ours, torch.cat(groups) / 5)
+        token_mean = gradient(cispo, inputs)
+        assert not torch.allclose(ours, token_mean)
+        close(gradient(scalerl, inputs, responses_per_prompt=40), token_mean)
+        equal = (*inputs[:4], torch.ones_like(inputs[4]))
+        close(gradient(scalerl, equal), gradient(cispo, equal))
+
+    def test_other_averages(self):
+        mask = rows(0)[-1]
+        for average, script in (("token", cispo), ("response", grpo)):
+            weights = scalerl.token_weights(mask.double(), scalerl.Args(average=average))
+            close(weights, script.token_weights(mask.double()))
+
+    @pytest.mark.parametrize("average", ["prompt", "token", "response"])
+    def test_leaving_groups_out_changes_the_denominator_alone(self, average):
+        """What has no signal has no gradient either way: the direction stays, the length grows."""
+        logp, old, rollout, a, mask = rows(0)
+        silent = torch.arange(len(mask))[:, None] >= 24
+        a = a * ~silent
+        every, some = (gradient(scalerl, (logp, old, rollout, a, m), average=average) for m in (mask, mask & ~silent))
+        factor = mask.sum().item() / mask[:24].sum().item() if average == "token" else 40 / 24
+        close(some, factor * every)
+
+    def test_advantages_have_the_std_of_the_batch(self):
+        """1 over the responses with signal, or over all of them; that of raw rewards, as in Lite PPO, is another."""
+        for filtered, counted in ((True, slice(0, 2)), (False, slice(0, 3))):
+            for ddof in (0, 1):
+                args = scalerl.Args(filter_groups=filtered, ddof=ddof)
+                advantages = scalerl.compute_advantages(self.rewards, args)
+                assert advantages.mean(1).abs().max() < 1e-12
+                assert advantages[counted].std(correction=ddof).item() == pytest.approx(1, abs=1e-5)
+        lite = lite_ppo.compute_advantages(self.rewards)
+        assert (advantages / lite)[0, 0] > 1.1
+
+    def test_rewards_of_plus_minus_one_are_the_same(self):
+        for std in ("batch", "group"):
+            both = (scalerl.compute_advantages(r, scalerl.Args(std=std)) for r in (self.rewards, 2 * self.rewards - 1))
+            torch.testing.assert_close(*both, rtol=1e-5, atol=0.0)
+
+    def test_easy_and_hard_groups_have_the_same_spread(self):
+        """A correct answer is as far above an incorrect one in every group; under the group's std it is not."""
+        for std, same in (("batch", True), ("group", False)):
+            advantages = scalerl.compute_advantages(self.rewards, scalerl.Args(std=std))
+            spread = (advantages.max(1).values - advantages.min(1).values)[:2]
+            assert (spread[0] == spread[1]) == same
+
+    # Prompts that are not drawn again
+
+    problems = tuple(Problem(f"{i}?", str(i), f"{i}?\n", [i]) for i in range(7))
+
+    def test_without_solved_prompts_the_stream_is_that_of_all_scripts(self):
+        """And with a pass rate above 1 none is ever solved."""
+        args, position = scalerl.Args(prompts_per_step=3), 0
+        for step in range(1, 9):
+            drawn, position = scalerl.draw_problems(self.problems, set(), position, args)
+            assert drawn == sample_problems(self.problems, 3, step, args), f"step {step}"
+
+    def test_solved_prompts_leave_the_stream(self):
+        """It stays in its order; each of the others comes once in every pass."""
+        args, solved, position, drawn = scalerl.Args(prompts_per_step=4), {"2?\n", "5?\n"}, 0, []
+        for _ in range(5):
+            problems, position = scalerl.draw_problems(self.problems, solved, position, args)
+            assert len(problems) == 4
+            drawn += problems
+        expected = [p for p in sample_problems(self.problems, 28, 1, args) if p.prompt not in solved]
+        assert drawn == expected and position == 28
+
+    @pytest.mark.slow
+    def test_easy_prompts_run_out_after_one_pass(self, tmp_path, monkeypatch, capsys):
+        """The run ends with one sentence, and the step before is saved; with a pass rate above 1 it goes on."""
+        monkeypatch.setattr(
+            "common.verification.verifier.Verifier.judge", lambda self, responses, *_: [1.0] * len(responses)
+        )
+        data = few_problems(tmp_path, 10) | {"steps": 4, "eval_every": 0}  # eight to train on, four a step
+        with pytest.raises(SystemExit) as stop:
+            run("scalerl", tmp_path / "run", **data)
+        assert stop.value.code == 1
+        error = capsys.readouterr().err
+        assert "all 8 problems have reached --no-resampling-pass-rate" in error and "Traceback" not in error
+        assert [path.name for path in (tmp_path / "run").glob("checkpoint-*")] == ["checkpoint-000002"]
+        _, logged = run("scalerl", tmp_path / "on", no_resampling_pass_rate=1.01, **data)
+        assert logged[-1]["step"] == 4 and logged[-1]["solved_prompts"] == 0
+
+    # Interruptions
+
+    def interrupted(self, sampled, inserted=None, **changed):
+        problems, rollouts, engine, tokenizer = sampled
+        args = engine.args = types.SimpleNamespace(**vars(scalerl.Args(responses_per_prompt=4)) | changed)
+        inserted = scalerl.tokens_to_insert(tokenizer, args) if inserted is None else inserted
+        return rollouts, scalerl.interrupt(problems, rollouts, inserted, engine, tokenizer, 1, args), inserted
+
+    def test_responses_that_think_too_long_are_told_to_answer(self, sampled):
+        """Up to a random place a response is what it was, then comes the text, which was not sampled, and an answer."""
+        tokenizer, places = sampled[-1], set()
+        before, after, text = self.interrupted(sampled, interrupt_from=0.1, interrupt_to=0.2)
+        assert tokenizer.decode(text) == "\n\\boxed{"
+        for i, (old, new, was, logps) in enumerate(
+            zip(before.tokens, after.tokens, after.sampled, after.logps, strict=True)
+        ):
+            assert len(new) == len(was) == len(logps) <= 96
+            if all(was):  # it had ended, or written its answer, by the last place at the latest
+                assert new == old and logps == before.logps[i] and after.truncated[i] == before.truncated[i]
+                assert len(old) <= 19 or "\\boxed{" in tokenizer.decode(old[:19])
+                continue
+            place = was.index(False)
+            places.add(place)
+            assert 9 <= place <= 19 and "\\boxed{" not in tokenizer.decode(old[:place])
+            assert new[:place] == old[:place] and logps[:place] == before.logps[i][:place]
+            end = place + len(text)
+            assert new[place:end] == text and not any(was[place:end]) and not any(logps[place:end])
+            assert all(was[end:]) and len(new) > end and all(logp <= 0 for logp in logps[end:])
+        assert len(places) > 5
+
+    def test_what_was_inserted_has_no_weight(self, sampled):
+        problems, *_ = sampled
+        _, after, _ = self.interrupted(sampled, interrupt_from=0.1, interrupt_to=0.2)
+        batch = collate(problems, after, "cpu")
+        assert (batch.token_mask & ~batch.response_mask).sum() > 50
+        for average in ("prompt", "token", "response"):
+            args = scalerl.Args(average=average, responses_per_prompt=4)
+            weights = scalerl.token_weights(batch.response_mask, args)
+            assert torch.equal(weights > 0, batch.response_mask) and weights.sum().item() == pytest.approx(1)
+
+    def test_a_budget_of_the_whole_length_changes_nothing(self, sampled):
+        before, after, _ = self.interrupted(sampled, [1, 2, 3], interrupt_from=1.0, interrupt_to=1.0)
+        assert vars(after) == vars(before)
+
+    def test_told_nothing_a_greedy_response_is_what_it_was(self, sampled):
+        problems, _, engine, tokenizer = sampled
+        engine.args = types.SimpleNamespace(**vars(engine.args) | {"temperature": 0.0})
+        greedy = engine.generate(problems, 4, 1)
+        same = problems, greedy, engine, tokenizer
+        before, after, _ = self.interrupted(same, [], temperature=0.0, interrupt_from=0.03, interrupt_to=0.05)
+        assert (before.tokens, before.truncated) == (after.tokens, after.truncated)
+        assert before.logps != after.logps, "none went on from a place in its middle"
+
+    @pytest.mark.parametrize(
+        "changed,words",
+        [
+            ({"interrupt_from": 0.6, "interrupt_to": 0.5}, "--interrupt-to must not be less than --interrupt-from"),
+            ({"interrupt_to": 0.8}, "25 tokens and the 8 of --interrupt-text"),
+        ],
+    )
+    def test_refused(self, changed, words, capsys, tmp_path):
+        assert words in refused(capsys, tmp_path, scalerl, **changed)
+
+
+class TestScalingFit:
+    # (R_0, A, B, C_mid), and the compute of the evaluations: a run here, and ScaleRL's of 8B (Table 1)
+    CURVES = (((0.25, 0.92, 3.1, 9.0), np.arange(2, 41, 2)), ((0.2, 0.61, 1.92, 2542.0), np.linspace(1500, 16000, 40)))
+
+    @pytest.mark.parametrize("curve,compute", CURVES)
+    def test_the_curve(self, curve, compute):
+        """It starts at R_0, ends at A, and is half-way at C_mid, where its slope in log C is B (A - R_0) / 4."""
+        r0, a, b, c_mid = curve
+        far = scaling_fit.sigmoid(c_mid * np.array([1e-9, 1.0, 1e9]), *curve)
+        assert far == pytest.approx([r0, (r0 + a) / 2, a])
+        low, high = scaling_fit.sigmoid(c_mid * np.exp([-1e-4, 1e-4]), *curve)
+        assert (high - low) / 2e-4 == pytest.approx(b * (a - r0) / 4)
+
+    @pytest.mark.parametrize("curve,compute", CURVES)
+    def test_a_noisy_curve_is_recovered(self, curve, compute):
+        """A within the paper's ±0.02, from accuracies with a standard error of 0.01."""
+        noise = 0.01 * np.random.default_rng(0).standard_normal(len(compute))
+        r0, a, b, c_mid = curve
+        fit = scaling_fit.fit(compute, scaling_fit.sigmoid(compute, *curve) + noise, r0)
+        assert abs(fit.A - a) <= 0.02 and fit.error < 0.013
+        assert abs(fit.B / b - 1) < 0.15 and abs(fit.C_mid / c_mid - 1) < 0.1
+
+    def folder(self, path, steps, curve):
+        """A run folder with evaluations on a curve, at 10 seconds a step."""
+        rows = [{"step": 0, "eval/avg": curve[0], "seconds/evaluate": 99.0}]
+        for step in range(1, max(steps) + 1):
+            rows.append({"step": step, "seconds/train": 8.0, "seconds/generate": 2.0})
+            if step in steps:
+                accuracy = scaling_fit.sigmoid(np.array(float(step)), *curve)
+                rows.append({"step": step, "eval/avg": float(accuracy), "seconds/evaluate": 99.0})
+        path.mkdir()
+        (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return path
+
+    def test_runs(self, tmp_path, capsys):
+        """What the first steps predict, in steps or in seconds; a curve that has not bent yet predicts nothing."""
+        curve = 0.25, 0.95, 3.0, 8.0
+        run = self.folder(tmp_path / "run", range(2, 31, 2), curve)
+        scaling_fit.main(scaling_fit.Args(runs=(run,), until=20, skip=3))
+        line, _, _ = capsys.readouterr().out.partition("\n")
+        assert "A 0.95" in line and "over 9 evaluations" in line
+        assert float(line.split("off by ")[1].split()[0]) < 0.01
+        assert (run / "scaling.png").read_bytes().startswith(b"\x89PNG")
+        r0, seconds, accuracy = scaling_fit.evaluations(run, "seconds")
+        assert r0 == 0.25 and seconds.tolist() == list(range(20, 301, 20)) and len(accuracy) == 15
+        begun = self.folder(tmp_path / "begun", range(1, 6), (0.25, 0.95, 2.0, 100.0))
+        scaling_fit.main(scaling_fit.Args(runs=(begun,)))
+        assert "half of the gain is still to come" in capsys.readouterr().out
+
+    def test_refused(self, tmp_path, capsys):
+        few = self.folder(tmp_path / "few", (5, 10, 15), (0.2, 0.9, 2.0, 8.0))
+        late = tmp_path / "late"
+        late.mkdir()
+        (late / "metrics.jsonl").write_text('{"step": 5, "eval/avg": 0.5}\n')
+        cases = ((), "name a run folder"), ((tmp_path,), "is no run folder"), ((late,), "before training")
+        for runs, words in (*cases, ((few,), "3 evaluations to fit to, 4 are needed")):
+            with pytest.raises(SystemExit) as stop:
+                scaling_fit.main(scaling_fit.Args(runs=runs))
+            assert stop.value.code == 2 and words in capsys.readouterr().err
