@@ -13,11 +13,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from common import scripts
 from common.cli import flag
 from common.metrics import read_metrics
 from tools.reports import read_report, today, write_report
-from tools.scripts import ROOT
+from tools.scripts import ROOT, command, load, parents, script_path
 
 from safetensors.torch import load_file
 
@@ -43,7 +42,7 @@ OPTIONS = dict(
 
 
 def run(processes: int, script: str, settings: dict[str, object], folder: Path) -> None:
-    known = scripts.load(script).Args.__dataclass_fields__
+    known = load(script).Args.__dataclass_fields__
     flags = [
         text
         for name, value in settings.items()
@@ -51,9 +50,9 @@ def run(processes: int, script: str, settings: dict[str, object], folder: Path) 
         for text in ([flag(name)] if value is True else [flag(name), str(value)])
     ]
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    command = [sys.executable, *(launcher if processes > 1 else []), *scripts.command(scripts.script_path(script))]
+    words = [sys.executable, *(launcher if processes > 1 else []), *command(script_path(script))]
     subprocess.run(
-        [*command, *flags, "--run-dir", str(folder)],
+        [*words, *flags, "--run-dir", str(folder)],
         cwd=ROOT,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.DEVNULL,
@@ -78,7 +77,7 @@ def differences(one: Path, other: Path) -> dict[str, float]:
 
 def main() -> None:
     results = read_report("agreement", {})
-    for script in scripts.parents():
+    for script in parents():
         if script == "r1":
             continue
         for kind, settings in (("plain", SHORT), ("with options", SHORT | OPTIONS)):
@@ -87,7 +86,7 @@ def main() -> None:
                 continue
             with tempfile.TemporaryDirectory() as folder:
                 paths = [Path(folder) / str(n) for n in (1, 2, 3)]
-                if "teacher" in scripts.load(script).Args.__dataclass_fields__:
+                if "teacher" in load(script).Args.__dataclass_fields__:
                     # Not the student itself: from that there is nothing to learn but rounding.
                     settings = settings | {"teacher": "sums-filler"}
                 for n, path in enumerate(paths, 1):

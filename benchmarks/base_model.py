@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 import grpo
 from common.data import load_problems
-from common.engines import TransformersEngine, prompt_seeds
+from common.engines import prompt_seeds
 from common.evaluation import evaluate
 from common.models import load_model
-from common.verification.verifier import Verifier
+from common.transformers_engine import TransformersEngine
+from common.verification import Verifier
 
 import tyro
 
@@ -37,19 +38,19 @@ def main(args: Args) -> None:
     settings = grpo.Args(model=args.model, eval_problems=512)
     model, tokenizer = load_model(settings)
     train, held_out = load_problems(settings, model, tokenizer)
-    verifier = Verifier(tokenizer, train + held_out)
-    engine = TransformersEngine(model, tokenizer)
+    verifier = Verifier(settings, tokenizer, train + held_out)
+    engine = TransformersEngine(settings, model, tokenizer)
     metrics, _ = evaluate(engine, verifier, held_out, args.samples, settings)
     for name, value in metrics.items():
         print(f"{name:24s} {value:.3f}")
 
-    prompts = [p.prompt_ids for p in held_out]
-    rollouts = engine.generate(prompts, args.samples, settings.max_response_tokens, 1.0, prompt_seeds(512, 0))
-    correct = verifier(held_out, rollouts)
+    prompts, limits = [p.prompt_ids for p in held_out], [settings.max_response_tokens] * 512
+    rollouts = engine.sample_shards(prompts, args.samples, limits, 1.0, prompt_seeds(512, 0))
+    verifier(held_out, rollouts)
     texts = tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True)
     questions = [p.question for p in held_out for _ in range(args.samples)]
     groups = defaultdict(list)
-    for question, text, ok, tokens in zip(questions, texts, correct, rollouts.tokens, strict=True):
+    for question, text, ok, tokens in zip(questions, texts, rollouts.correct, rollouts.tokens, strict=True):
         groups[style(question, text)].append((ok, len(tokens)))
         terms = len(question.replace("-", "+").split("+"))
         groups[f"{terms} terms"].append((ok, len(tokens)))

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpo
-from common.batch import collate, micro_batches, minibatches
+from common.batch import collate, minibatches, split_rows
 from common.data import load_problems
-from common.engines import TransformersEngine, prompt_seeds
 from common.logprobs import batch_logps, token_logps
 from common.models import load_model
+from common.records import Problem
+from common.transformers_engine import TransformersEngine
 from tools.plots import BLUE, GREEN, ORANGE, panel
 from tools.reports import REPORTS, read_report, write_report
 
@@ -36,21 +37,20 @@ class Args:
     """Only draw the table and the picture again."""
 
 
-def step(model: Any, engine: TransformersEngine, prompts: list[list[int]], G: int, seed: int) -> dict[str, float]:
+def step(model: Any, engine: TransformersEngine, problems: list[Problem], G: int, seed: int) -> dict[str, float]:
     """Seconds of each stage of one step, and the tokens of its batch."""
-    args = grpo.Args(prompts_per_step=len(prompts), responses_per_prompt=G)
+    args = grpo.Args(prompts_per_step=len(problems), responses_per_prompt=G)
     seconds = {}
     start = time.perf_counter()
-    seeds = prompt_seeds(len(prompts), seed)
-    batch = collate(prompts, engine.generate(prompts, G, args.max_response_tokens, 1.0, seeds), model.device)
+    batch = collate(problems, engine.generate(problems, G, seed), model.device)
     seconds["generate"] = time.perf_counter() - start
     start = time.perf_counter()
     batch_logps(model, batch, args)
     seconds["logps"] = time.perf_counter() - start
     start = time.perf_counter()
-    for minibatch in minibatches(len(prompts), G, args):
-        for rows in micro_batches(minibatch, batch, args.micro_batch_tokens):
-            token_logps(model, batch, rows, args)[0].sum().backward()
+    for minibatch in minibatches(len(problems), G, args):
+        for rows in split_rows(minibatch, batch, args.micro_batch_tokens):
+            token_logps(model, batch, rows, args).sum().backward()
         model.zero_grad()
     seconds["train"] = time.perf_counter() - start
     return seconds | {"tokens": int(batch.lengths.sum())}
@@ -60,7 +60,6 @@ def measure(args: Args) -> list[dict]:
     settings = grpo.Args()
     embedded, tokenizer = load_model(settings)
     problems, _ = load_problems(settings, embedded, tokenizer)
-    prompts = [problem.prompt_ids for problem in problems]
     models = [embedded]
     for width, layers in ((192, 4), (384, 6), (576, 8)):
         config = LlamaConfig(**embedded.config.to_dict() | {
@@ -71,11 +70,11 @@ def measure(args: Args) -> list[dict]:
     cases = [("tokens", embedded, P, 8) for P in (8, 16, 32, 64, 128)]
     cases += [("group", embedded, 256 // G, G) for G in (1, 2, 4, 8, 16, 32, 64)]
     cases += [("model", model, 8, 8) for model in models]
-    engines = {id(model): TransformersEngine(model, tokenizer) for model in models}
+    engines = {id(model): TransformersEngine(settings, model, tokenizer) for model in models}
     times: list[list[dict]] = [[] for _ in cases]
     for repeat in range(args.repeats):
         for k, (_, model, P, G) in enumerate(cases):
-            times[k].append(step(model, engines[id(model)], prompts[:P], G, repeat))
+            times[k].append(step(model, engines[id(model)], problems[:P], G, repeat))
     results = []
     for (kind, model, P, G), measured in zip(cases, times, strict=True):
         medians = {key: statistics.median(m[key] for m in measured) for key in measured[0]}

@@ -3,7 +3,7 @@
 python -m benchmarks.memory               # about five minutes; writes reports/memory.json
 
 A Llama of one layer with the head of a 0.5B model (width 896). Each case runs in a process of its own, and its peak
-memory above what the process held before counts: `token_logps` with its backward pass, and the same over
+memory above what the process held before counts: `logps_and_entropies` with its backward pass, and the same over
 logits held as a whole, which is measured at 1,024 tokens and grows in proportion.
 """
 
@@ -14,8 +14,8 @@ from pathlib import Path
 import grpo
 from common.batch import collate
 from common.distributed import device
-from common.logprobs import LOGITS_AT_ONCE, token_logps
-from common.records import Rollouts
+from common.logprobs import LOGITS_AT_ONCE, logps_and_entropies
+from common.records import Problem, Rollouts
 from tools.reports import write_report
 from tools.scripts import ROOT
 
@@ -57,15 +57,16 @@ def measure(kind: str, tokens: int, vocabulary: int = VOCABULARY) -> float:
     rollouts = Rollouts(
         responses, [[0.0] * len(r) for r in responses], [False] * rows, [[True] * len(r) for r in responses]
     )
-    batch = collate([[1]] * rows, rollouts, device())
+    problem = Problem("", "", "", [1])
+    batch = collate([problem] * rows, rollouts, device())
     args = grpo.Args()
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
-    one = collate([[1]], rollouts.split(1)[0], device())
-    token_logps(model, one, torch.tensor([0]), args)[0][:, :1].sum().backward()
+    one = collate([problem], rollouts.split(1)[0], device())
+    logps_and_entropies(model, one, torch.tensor([0]), args)[0][:, :1].sum().backward()
     before = held_mib()
     if kind == "chunks":
-        logp, _ = token_logps(model, batch, torch.arange(rows), args)
+        logp, _ = logps_and_entropies(model, batch, torch.arange(rows), args)
     else:
         logits = model(batch.tokens).logits[:, :-1].float()  # (B, T, V)
         logps = logits.log_softmax(-1)

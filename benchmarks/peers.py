@@ -14,7 +14,8 @@ which their losses need none, so they come without what they ask for:
 A point is a batch of responses of different lengths, their rewards, and log-probs under the learner, the policy that
 it is anchored on, and a reference. Both sides begin from the rewards where the peer has the advantage as a function;
 TRL computes advantages inside its trainer, so it is given ours. What is compared is the gradient of the minibatch's
-loss in every log-prob: the largest difference, as a fraction of the largest entry. Rows that peers.json has are kept.
+loss in every log-prob: the largest difference, as a fraction of the largest entry. All rows of a peer that is given are
+computed anew.
 """
 
 import subprocess
@@ -27,7 +28,7 @@ from typing import Any
 
 from common.cli import fail
 from tools.reports import REPORTS, heading, read_report, write_report
-from tools.scripts import ROOT, load
+from tools.scripts import ROOT, call, load
 
 import torch
 import tyro
@@ -87,12 +88,12 @@ DELTA_TV, DELTA_KL = ({"low": delta, "high": delta, "anchor": "rollout_logp"} fo
 MAXRL = {"advantage": "maxrl", "epsilon": 0.0, "average": "seq_mean_token_sum_norm", "length": 1}
 GAE = {"advantage": "gae", "gamma": 1.0, "lam": 0.95}
 TAU = {"tau": (1.0, 1.05)}
-WINDOW = {"cov_share": 1.0, "cov_low": 0.1, "cov_high": 1.0}
+WINDOW = {"cov_fraction": 1.0, "cov_low": 0.1, "cov_high": 1.0}
 CLIP_COV = {"clip_cov_ratio": 1.0, "clip_cov_lb": 0.1, "clip_cov_ub": 1.0}
 KL_COV = {"kl_cov_ratio": 0.2, "ppo_kl_coef": 0.0}
 DUAL = "its dual clip is off"
 SAMPLE_STD = "it divides by the sample std of the tokens, ours by the population's: compared up to a factor"
-OF_SAMPLER = "old log-probs are the engine's; its cap on the ratio is off"
+OF_ENGINE = "old log-probs are the engine's; its cap on the ratio is off"
 ROWS = [
     Row("reinforce", "verl", "reinforce", {"baseline": "none"}, VERL_SUM, "given our advantages"),
     Row("ppo", "verl", "vanilla", {}, GAE | CLIP, DUAL),
@@ -117,8 +118,8 @@ ROWS = [
     Row("gspo", "skyrl", "gspo", GSPO, GRPO | SKYRL_MEAN | BOUNDS),
     Row("gmpo", "trl", "gmpo", {}, {"low": 0.4, "high": 0.4}),
     Row("gmpo", "verl", "geo_mean", {}, GRPO | {"low": 0.4, "high": 0.4}),
-    Row("dppo", "verl", "dppo_tv", TV, PLAIN | VERL_CONSTANT | DELTA_TV, OF_SAMPLER),
-    Row("dppo", "verl", "dppo_kl", BINARY_KL, PLAIN | VERL_CONSTANT | DELTA_KL, OF_SAMPLER),
+    Row("dppo", "verl", "dppo_tv", TV, PLAIN | VERL_CONSTANT | DELTA_TV, OF_ENGINE),
+    Row("dppo", "verl", "dppo_kl", BINARY_KL, PLAIN | VERL_CONSTANT | DELTA_KL, OF_ENGINE),
     Row("dppo", "skyrl", "dppo", TV, PLAIN | SKYRL_CONSTANT | DELTA_TV | {"divergence": "binary_tv"}),
     Row("dppo", "skyrl", "dppo", BINARY_KL, PLAIN | SKYRL_CONSTANT | DELTA_KL | {"divergence": "binary_kl"}),
     Row("maxrl", "skyrl", "regular", {}, MAXRL | CLIP, "ε of its advantage is 0, and the constant it divides by 1"),
@@ -126,24 +127,24 @@ ROWS = [
     Row("sapo", "verl", "sapo", {}, GRPO | TAU),
     Row("sapo", "skyrl", "sapo", {}, GRPO | SKYRL_MEAN | TAU),
     Row(
-        "reinforce_pp", "verl", "vanilla", {"baseline": "none"},
+        "reinforce_pp", "verl", "vanilla", {},
         {"advantage": "reinforce_plus_plus"} | VERL_MEAN | CLIP, f"{DUAL}; {SAMPLE_STD}", up_to_scale=True,
     ),
     Row(
-        "reinforce_pp", "verl", "vanilla", {"baseline": "group"},
+        "reinforce_pp_baseline", "verl", "vanilla", {},
         {"advantage": "reinforce_plus_plus_baseline"} | VERL_MEAN | CLIP, f"{DUAL}; {SAMPLE_STD}", up_to_scale=True,
     ),
     Row(
-        "reinforce_pp", "skyrl", "regular", {"baseline": "none"},
+        "reinforce_pp", "skyrl", "regular", {},
         {"advantage": "reinforce++"} | SKYRL_MEAN | CLIP, SAMPLE_STD, up_to_scale=True,
     ),
     Row(
-        "entropy", "verl", "clip_cov", {"control": "clip-cov"} | WINDOW, GRPO | OFF | {"policy_loss": CLIP_COV},
+        "clip_cov", "verl", "clip_cov", WINDOW, GRPO | OFF | {"policy_loss": CLIP_COV},
         "its PPO clip is off; all tokens between the bounds, not some at random; it takes covariances at the current "
         "log-probs, and ours is given these",
     ),
     Row(
-        "entropy", "verl", "kl_cov", {"control": "kl-cov", "kl_cov_coef": 0.0}, GRPO | {"policy_loss": KL_COV},
+        "kl_cov", "verl", "kl_cov", {"kl_cov_coef": 0.0}, GRPO | {"policy_loss": KL_COV},
         "its penalty is abs(log π - log π_old), ours an estimate of the KL: compared without either",
     ),
     Row("olmo3", "verl", "vanilla", {"filter_groups": False}, PLAIN | OLMO, DUAL),
@@ -176,9 +177,10 @@ def our_gradient(row: Row, point: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     """The gradient (B, T) of a minibatch's loss as the loop of the script forms it, and the advantages used."""
     script = load(row.method)
     args = script.Args(**row.ours)
-    mask, rewards, old, rollout = point["mask"].bool(), point["rewards"], point["old_logp"], point["rollout_logp"]
+    mask, rewards = point["mask"].bool(), point["rewards"]  # (B, T), (P, G)
+    old = point["rollout_logp" if row.method == "dppo" else "old_logp"]  # (B, T)
     logp = point["logp"].clone().requires_grad_()
-    weights = script.token_weights(point["mask"], args)  # (B, T)
+    weights = call(script.token_weights, mask=point["mask"], args=args)  # (B, T)
     if row.what == "critic":
         values = point["new_values"].clone().requires_grad_()
         loss = script.value_loss(values, point["values"], point["returns"], args)  # (B, T)
@@ -195,14 +197,16 @@ def our_gradient(row: Row, point: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
             advantages = script.compute_advantages(scores, rewards, args)[0].view(-1, 1).expand(mask.shape)
         case "reinforce":
             advantages = script.compute_advantages(rewards, 0.0, args).view(-1, 1).expand(mask.shape)
+        case "reinforce_pp":
+            advantages = script.compute_advantages(rewards, torch.zeros_like(old), mask, args)
         case _:
-            advantages = script.compute_advantages(rewards, args).view(-1, 1).expand(mask.shape)
-    if row.method == "reinforce_pp":
+            advantages = call(script.compute_advantages, rewards=rewards, args=args).view(-1, 1).expand(mask.shape)
+    if row.method == "reinforce_pp_baseline":
         advantages = script.normalize(advantages, mask)
-    loss, _ = script.policy_loss(logp, old, rollout, advantages, mask, args)  # (B, T)
-    if row.method == "entropy":
-        chosen = script.choose(logp.detach(), torch.zeros_like(logp), advantages, mask, args)
-        loss = script.control(loss, logp, old, torch.zeros_like(logp), chosen, 0.0, args)
+    inputs = {"logp": logp, "old_logp": old, "advantages": advantages, "mask": mask}  # (B, T) each
+    loss, _ = call(script.policy_loss, **inputs, args=args)  # (B, T)
+    if row.method == "clip_cov":
+        loss = loss * ~script.choose_tokens(script.covariance(logp.detach(), advantages, mask), mask, args)
     if "kl_beta" in row.ours and hasattr(script, "kl_penalty"):
         loss = loss + args.kl_beta * script.kl_penalty(logp, point["ref"])
     return torch.autograd.grad((weights * loss).sum(), logp)[0], advantages
@@ -299,17 +303,14 @@ something else, the last column says what it is and how it was removed.
 
 def main(args: Args) -> None:
     results = read_report("peers", [])
-    for name in () if args.redraw else PACKAGES:
-        todo = [row for row in ROWS if row.peer == name and row.name not in {r["name"] for r in results}]
-        if not todo:
-            continue
-        if (python := getattr(args, name)) is None:
-            print(f"{len(todo)} rows need {NAMES[name]}: name its Python with --{name}", flush=True)
-            continue
+    given = {name: python for name in PACKAGES if (python := getattr(args, name))}
+    if not given and not args.redraw:
+        fail(f"name the Python of at least one of --{', --'.join(PACKAGES)}; --redraw only writes the table.")
+    for name, python in given.items():
         peer = Peer(name, python)
         with tempfile.TemporaryDirectory() as folder:
-            for row in todo:
-                results.append(compare(row, peer, Path(folder)))
+            for row in [row for row in ROWS if row.peer == name]:
+                results = [r for r in results if r["name"] != row.name] + [compare(row, peer, Path(folder))]
                 write_report("peers", results)
                 print(f"{row.name}: {results[-1]['difference']:.1e}", flush=True)
         peer.close()

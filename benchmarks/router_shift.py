@@ -47,13 +47,13 @@ def measure(model_name: str, epochs: int) -> dict[str, float]:
     P, G = args.prompts_per_step, args.responses_per_prompt
     model, batch, correct = embedded(P, G, args)
     before, old_logp = router_logps(model, batch), scored(model, batch, "fp32", args)  # (N, L, E), (B, T)
-    advantages = grpo.compute_advantages(correct, args).view(-1, 1).expand(batch.mask.shape)  # (B, T)
+    advantages = grpo.compute_advantages(correct, args).view(-1, 1).expand(batch.response_mask.shape)  # (B, T)
     clipped = updates(model, batch, advantages, args)
     after, logp = router_logps(model, batch), scored(model, batch, "fp32", args)  # (N, L, E), (B, T)
     top, then = before.topk(2).indices, after.topk(2).indices  # (N, L, 2)
     moved = (top.sort().values != then.sort().values).any(-1)  # (N, L)
     shift = (after.gather(-1, top) - before.gather(-1, top)).abs().mean((1, 2))  # (N,)
-    ratio = (logp - old_logp)[batch.mask].exp()  # (N,)
+    ratio = (logp - old_logp)[batch.response_mask].exp()  # (N,)
     weight = torch.exp(-shift)  # (N,)
     outside = (ratio - 1).abs() > args.clip_eps  # (N,)
     return {

@@ -23,7 +23,7 @@ from common import distributed
 from common.batch import collate
 from common.logprobs import batch_logps, token_logps
 from common.lora import whole_weights
-from common.records import Rollouts
+from common.records import Problem, Rollouts
 from tools.reports import write_report
 from tools.scripts import ROOT
 
@@ -86,10 +86,10 @@ class Learner:
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
         n = distributed.world_size()
         rollouts = Rollouts([[5] * 4] * n, [[0.0] * 4] * n, [False] * n, [[True] * 4] * n)
-        self.batch = collate([[1] * 4] * n, rollouts, distributed.device())
+        self.batch = collate([Problem("", "", "", [1] * 4)] * n, rollouts, distributed.device())
 
     def gradients(self) -> None:
-        token_logps(self.model, self.batch, torch.tensor([distributed.rank()]), self.args)[0].sum().backward()
+        token_logps(self.model, self.batch, torch.tensor([distributed.rank()]), self.args).sum().backward()
 
     def update(self) -> None:
         self.optimizer.step()

@@ -16,9 +16,9 @@ from datetime import date
 from pathlib import Path
 
 import grpo
-from common.batch import collate, micro_batches
+from common.batch import collate, split_rows
 from common.data import load_problems
-from common.engines import make_engine, prompt_seeds
+from common.engines import make_engine
 from common.logprobs import autocast, batch_logps, token_logps
 from common.models import load_model
 from common.records import Rollouts
@@ -50,23 +50,20 @@ def main(args: Args) -> None:
     model, tokenizer = load_model(args)
     problems, _ = load_problems(args, model, tokenizer)
     problems = problems[: args.prompts_per_step]
-    prompts = [problem.prompt_ids for problem in problems]
     engine = make_engine(args, model, tokenizer, problems)
 
-    seeds = prompt_seeds(len(prompts), 0)
-
     def generate() -> Rollouts:
-        return engine.generate(prompts, args.responses_per_prompt, args.max_response_tokens, args.temperature, seeds)
+        return engine.generate(problems, args.responses_per_prompt)
 
-    batch = collate(prompts, generate(), model.device)
+    batch = collate(problems, generate(), model.device)
     rows = torch.arange(len(batch.tokens))
-    response_tokens, real = int(batch.mask.sum()), int(batch.lengths.sum())
-    parts = list(micro_batches(rows, batch, args.micro_batch_tokens))
+    response_tokens, real = int(batch.response_mask.sum()), int(batch.lengths.sum())
+    parts = list(split_rows(rows, batch, args.micro_batch_tokens))
     padded = sum(len(part) * int(batch.lengths[part].max()) for part in parts)
 
     def train_pass() -> None:
         for part in parts:
-            token_logps(model, batch, part, args)[0].sum().backward()
+            token_logps(model, batch, part, args).sum().backward()
         model.zero_grad()
 
     with autocast(model.device, args, cache=False):  # what it makes of a product is the learner's precision

@@ -45,7 +45,7 @@ def main(args: Args) -> None:
     engine = VLLMEngine(settings, model, tokenizer, 256)
     prompts = [make_prompt(f"{7 + i}+{40 - i}-{i % 7}=?", None, tokenizer)[1] for i in range(args.prompts)]
 
-    seeds = prompt_seeds(len(prompts), 1)
+    seeds, limits = prompt_seeds(len(prompts), 1), [args.tokens] * len(prompts)
 
     def alone(seeds: list[int | None]) -> int:
         params = [
@@ -60,7 +60,7 @@ def main(args: Args) -> None:
         return sum(len(completion.token_ids) for output in outputs for completion in output.outputs)
 
     def ours() -> int:
-        return sum(map(len, engine.generate(prompts, 8, args.tokens, 1.0, seeds).tokens))
+        return sum(map(len, engine.sample_shards(prompts, 8, limits, 1.0, seeds).tokens))
 
     work = {"alone": lambda: alone(seeds), "without seeds": lambda: alone([None] * len(prompts)), "ours": ours}
     rates: dict[str, list[float]] = {name: [] for name in work}
