@@ -161,7 +161,7 @@ def main(args: Args) -> None:
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
             old_logp = learner_logp if args.ratio_anchor == "learner" else rollout_logp  # (B, T)
             ref_logp = batch_logps(reference, batch, args)[0] if reference else None  # (B, T)
-            advantages = compute_advantages(rewards).view(-1, 1).expand(mask.shape)  # (B, T)
+            advantages = compute_advantages(rewards).view(-1, 1).expand(mask.shape)  # (B, T), DPPO: no TIS
             run.log_rollouts(rewards, rollouts, learner_logp, rollout_logp, mask)
             run.log_tokens({"entropy": entropy}, token_weights(mask, args), mask)  # DPPO
 

@@ -381,6 +381,7 @@ def run_stages(args: Args) -> None:
 
 
 def main(args: Args) -> None:
+    # R1: a single stage of RL is the loop below.
     stages = (Run(args, __file__).saved_settings() if args.resume else args).stages
     if stages != ("rl",):
         return run_stages(args)

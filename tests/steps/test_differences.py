@@ -202,7 +202,7 @@ def test_sync_carries_a_shared_line_into_all_scripts(tmp_path, monkeypatch, caps
     (tmp_path / "gmpo.py").write_text(source("gmpo"))
     with pytest.raises(SystemExit):
         compare.main(["--sync", "gmpo"])
-    assert "there is none of gmpo.py" in capsys.readouterr().err
+    assert "which has no gmpo.py" in capsys.readouterr().err
 
 
 def test_compare_shows_formulas_and_wraps_long_lines(monkeypatch, capsys):
