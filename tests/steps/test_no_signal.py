@@ -12,7 +12,7 @@ import runs
 from oracles import oracle
 from safetensors.torch import load_file
 
-QUICK = {"grpo", "ppo", "dapo"}
+QUICK = {"ppo", "dapo"}
 SCRIPTS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in parents()]
 
 
@@ -62,7 +62,7 @@ def test_overlong_filter_that_leaves_nothing(tmp_path, capsys):
     assert unchanged("dapo", weights)
 
 
-@pytest.mark.parametrize("name", ["grpo", "dapo"])
+@pytest.mark.parametrize("name", ["grpo", pytest.param("dapo", marks=pytest.mark.slow)])
 def test_data_set_with_one_row(name, tmp_path, capsys):
     """The one problem fills the batch."""
     for file, question, answer in (("train", "7+5=?", "12"), ("eval", "7+6=?", "13")):

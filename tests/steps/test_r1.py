@@ -203,6 +203,7 @@ class TestR1:
             assert_same_weights(weights, uninterrupted)
             assert_same_rows(logged, of_uninterrupted)
 
+    @pytest.mark.slow
     def test_an_interrupted_stage_ends_the_run(self, tmp_path, monkeypatch, capsys):
         """By a signal in the first stage: it is saved, the next one does not begin, and the rest can follow."""
         original = r1.collate

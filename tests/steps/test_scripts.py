@@ -14,7 +14,7 @@ import pytest
 import torch
 from runs import assert_same_rows, assert_same_weights, base_weights, differing, results, run
 
-QUICK = {"grpo", "ppo"}  # between them they have nearly every line of the other loops
+QUICK = {"grpo"}
 SPLIT_METRICS = (
     "loss", "entropy", "ratio", "ratio_max", "grad_norm", "tis", "clip_pos", "clip_neg", "value_loss", "dpo_loss",
 )  # fmt: skip

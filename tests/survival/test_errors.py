@@ -321,7 +321,7 @@ def test_runs_of_one_second_have_folders_of_their_own(tmp_path, monkeypatch, cap
     assert len(set(folders)) == 3 and all(folder.is_dir() for folder in folders)
 
 
-@pytest.mark.parametrize("flag", ["run_dir", "resume"])
+@pytest.mark.parametrize("flag", ["run_dir", pytest.param("resume", marks=pytest.mark.slow)])
 def test_a_folder_in_use(flag, tiny_model, tmp_path, monkeypatch, capsys):
     """A second start with the same folder is refused while the first one runs, and does not change it."""
     monkeypatch.setattr(Run, "summarize", lambda self: None)

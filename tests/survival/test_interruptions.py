@@ -73,7 +73,12 @@ def test_resumed_run_ends_as_the_uninterrupted_one(name, tmp_path, capsys):
 
 @pytest.mark.parametrize(
     "what,named",
-    [("loss", "loss"), ("learner_logp", "old_logp"), ("engine_logp", "rollout_logp"), ("advantages", "loss")],
+    [
+        ("loss", "loss"),
+        ("engine_logp", "rollout_logp"),
+        pytest.param("learner_logp", "old_logp", marks=pytest.mark.slow),
+        pytest.param("advantages", "loss", marks=pytest.mark.slow),
+    ],
 )
 def test_nothing_that_is_not_finite_reaches_the_weights(what, named, tmp_path, monkeypatch, capsys):
     """Caught where it arises and named; the weights before it are saved."""
@@ -107,6 +112,7 @@ def test_critic_that_is_not_finite_stops_the_run(tmp_path, monkeypatch, capsys):
     assert "critic_grad_norm" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_interrupted_run_saves_and_can_be_resumed(tmp_path, monkeypatch, capsys):
     """Ctrl-C during the first step: the step is finished, the state saved, and the rest can follow."""
     weights, _ = run("grpo", tmp_path / "whole", steps=3)
@@ -122,7 +128,7 @@ def test_interrupted_run_saves_and_can_be_resumed(tmp_path, monkeypatch, capsys)
     assert_same_weights(weights, again)
 
 
-@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("kind", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
 def test_requests_to_end_are_heard(kind, tmp_path, monkeypatch, capsys):
     """As Ctrl-C: the step is finished and saved. Afterwards the handlers of before are back."""
     before = {number: signal.getsignal(number) for number in SIGNALS}

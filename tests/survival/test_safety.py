@@ -73,7 +73,7 @@ def test_code_beside_a_model_is_not_run_for_a_yes(tmp_path):
     assert not (tmp_path / "HACKED").exists()
 
 
-@pytest.mark.parametrize("data", ["sums", "local"])
+@pytest.mark.parametrize("data", [pytest.param("sums", marks=pytest.mark.slow), "local"])
 def test_a_run_asks_nobody(data, tmp_path, monkeypatch, capsys, chat_model, gsm8k_file):
     """Not even for an address: what is here is read here."""
 

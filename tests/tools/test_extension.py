@@ -30,7 +30,7 @@ def evaluated(rows):
     return {row["step"]: row["eval/n"] for row in rows if "eval/n" in row}
 
 
-@pytest.mark.parametrize("name", ["grpo", "pipeline_rl"])
+@pytest.mark.parametrize("name", ["grpo", pytest.param("pipeline_rl", marks=pytest.mark.slow)])
 def test_an_extended_run_is_a_longer_run(name, settings, tmp_path):
     """Weights and log to the bit; the evaluation at the end of the shorter one stays, with its own n."""
     script, settings = load(name), settings | {"eval_every": 3}
