@@ -71,6 +71,8 @@ def open_folder(args: Any, name: str, stack: ExitStack) -> Path:
                 with suppress(FileExistsError):
                     folder.mkdir(parents=True)
                     break
+        if not (folder / LOCK).exists():
+            refuse_used(folder, args)
         lock = FileLock(folder / LOCK, blocking=False)
         lock.acquire()  # before anything is registered: a refused start must leave the other run's folder alone
         stack.callback(lock.release)
@@ -79,12 +81,17 @@ def open_folder(args: Any, name: str, stack: ExitStack) -> Path:
         fail(f"the run folder {folder} is in use by another run: wait for its end, or name another folder.")
     except OSError as error:
         fail(f"the run folder {args.resume or args.run_dir or 'runs/'} cannot be written: {error.strerror}.")
+    refuse_used(folder, args)
+    return folder
+
+
+def refuse_used(folder: Path, args: Any) -> None:
+    """End the program if a new run would be written into a folder that holds something."""
     if args.resume is None and any(path.name != LOCK for path in folder.iterdir()):
         fail(
             f"--run-dir {folder} exists and is not empty; nothing is overwritten: "
             f"name another folder, or resume the run in it with --resume {folder}."
         )
-    return folder
 
 
 def write_config(folder: Path, method: str, args: Any) -> None:

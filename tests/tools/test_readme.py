@@ -52,7 +52,7 @@ def test_links_lead_somewhere(page):
 def test_a_report_says_how_and_when_it_was_made(page):
     top = (REPORTS / page).read_text().splitlines()[:4]
     assert re.match(r"# ", top[0]) and any(
-        re.match(r"Made by `python -m \S+.*` \(\d{4}-\d\d-\d\d( to \d{4}-\d\d-\d\d)?\)\.", line) for line in top
+        re.match(r"Made by `python (-m )?\S+.*` \(\d{4}-\d\d-\d\d( to \d{4}-\d\d-\d\d)?\)\.", line) for line in top
     ), f"reports/{page}: 'Made by `COMMAND` (DATE).' is missing below its title"
 
 
