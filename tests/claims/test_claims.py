@@ -48,9 +48,7 @@ def test_only_claims_by_runs_wait_for_a_verdict():
 SECONDS = ("maxrl_keeps_pass_at_k", "whitening_is_harmless")  # exact claims that take more than one
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SECONDS)) for n in OF_KIND["exact"]]
-)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SECONDS)) for n in OF_KIND["exact"]])
 def test_an_exact_claim_computed_anew(name):
     stored, claim = court.record(name), court.load(name)
     result = court.rounded(claim.compute())
