@@ -100,8 +100,8 @@ class Rows:
 
     def repeat(self, n: int) -> None:
         """Continue each row n times: a prompt is read once for all its responses."""
-        self.numbers = torch.arange(len(self.numbers) * n, device=self.numbers.device)
         self.seen, self.position = self.seen.repeat_interleave(n, 0), self.position.repeat_interleave(n, 0)
+        self.numbers = torch.arange(len(self.seen), device=self.seen.device)
         for layer in self.cache.layers:
             layer.move(layer.buffers[0].shape[2], n)
 
