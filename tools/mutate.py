@@ -34,7 +34,7 @@ A test that cannot fail proves nothing. Each mutation changes one line in the lo
 distribution over processes, the verifier, or the claims. The tests that should notice it run on the changed copy, and
 the table names the first one that failed. {where}
 
-{run} of {count} mutations were run{how}; {noticed} of these {run} were noticed.
+{run} of {count} mutations were run, and {noticed} of these {run} were noticed.
 
 """
 Job = tuple[Mutation, str]  # and the file that it is made in
@@ -92,14 +92,12 @@ def table(outcomes: list[tuple[Mutation, str, str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def page(jobs: list[Job], outcomes: list[tuple[Mutation, str, str]], quick: bool) -> str:
+def page(jobs: list[Job], outcomes: list[tuple[Mutation, str, str]], quick: bool, flags: str) -> str:
     """reports/mutations.md."""
-    command = "python -m tools.mutate" + (" --quick" if quick else "")
     where = "Each mutation was made in one file." if quick else "A mutation was made in every script that has the line."
-    how = ", a random sample of them" if len(outcomes) < len(jobs) else ""
     noticed = sum(bool(test) for *_, test in outcomes)
-    introduction = INTRODUCTION.format(where=where, run=len(outcomes), count=len(jobs), how=how, noticed=noticed)
-    return heading("Mutation tests", command, [today()]) + introduction + table(outcomes)
+    introduction = INTRODUCTION.format(where=where, run=len(outcomes), count=len(jobs), noticed=noticed)
+    return heading("Mutation tests", f"python -m tools.mutate{flags}", [today()]) + introduction + table(outcomes)
 
 
 def main() -> None:
@@ -131,7 +129,8 @@ def main() -> None:
         list(pool.map(run, random.Random(0).sample(jobs, len(jobs))))
     outcomes = [(*job, kept[key(job)]) for job in jobs if key(job) in kept]
     if not args.only:
-        (REPORTS / "mutations.md").write_text(page(jobs, outcomes, args.quick))
+        flags = " --quick" * args.quick + f" --minutes {args.minutes:g} --kept FILE" * (len(outcomes) < len(jobs))
+        (REPORTS / "mutations.md").write_text(page(jobs, outcomes, args.quick, flags))
     print(table(outcomes) + f"\n{sum(bool(test) for *_, test in outcomes)} of {len(outcomes)} noticed")
     raise SystemExit(not all(test for *_, test in outcomes))
 

@@ -226,12 +226,12 @@ MUTATIONS = [
     Mutation("a second run of the same second shares the folder", 'folder = Path(stem if number == 1 else f"{stem}-{number}")\n                with suppress(FileExistsError):\n                    folder.mkdir(parents=True)', 'folder = Path(stem if number == 1 else f"{stem}-{number}")\n                with suppress(FileExistsError):\n                    folder.mkdir(parents=True, exist_ok=True)', "common/folders.py", f"{ERRORS}::test_runs_of_one_second_have_folders_of_their_own"),
     Mutation("flags contradict the run to resume", "if name not in may_change:", "if False:", "common/folders.py", f"{ERRORS}::test_resume"),
     Mutation("the help groups stand in another order", "GROUPS.index(title) if title in GROUPS else -1", "-GROUPS.index(title) if title in GROUPS else -9", "common/help.py", f"{PARTS}::test_the_help_has_groups_with_the_methods_own_first"),
-    Mutation("settings of a base stand in the script's group", "if field.name in inspect.get_annotations(owner))\n        groups", "if field.name in inspect.get_annotations(owners[-1]) or owner)\n        groups", "common/help.py", f"{PARTS}::test_the_help_has_groups_with_the_methods_own_first"),
+    Mutation("all settings stand in one group", "if field.name in inspect.get_annotations(owner))\n        groups", "if field.name in inspect.get_annotations(owners[-1]) or owner)\n        groups", "common/help.py", f"{PARTS}::test_the_help_has_groups_with_the_methods_own_first"),
     Mutation("the help of another setting", "help_of.get(field.name, '')", "list(help_of.values())[0]", "common/help.py", f"{PARTS}::test_the_help_has_groups_with_the_methods_own_first"),
     # Batches, log-probs and rollouts
     Mutation("log-probs at temperature 1", "(logits.float() / temperature)", "logits.float()", "common/logprobs.py", f"{ENGINE}::test_engine_log_probs_are_the_learners"),
     Mutation("log-probs one token late", "batch.prompt_lengths[rows][row] + t - 1", "batch.prompt_lengths[rows][row] + t", "common/logprobs.py", f"{ENGINE}::test_engine_log_probs_are_the_learners"),
-    Mutation("log-probs of one's own rows only", "return sum_over_processes(results)", "return results", "common/logprobs.py", DISTRIBUTED),
+    Mutation("log-probs of one's own rows only", "return sum_over_processes(results)", "return results", "common/logprobs.py", f"{DISTRIBUTED}::test_two_processes_end_as_one"),
     Mutation("a micro-batch loses its last row", "yield rows[start:]", "yield rows[start : max(start + 1, len(rows) - 1)]", "common/batch.py", f"{ENGINE}::test_micro_batches_hold_every_row_once"),
     Mutation("groups are torn apart", "(groups[:, None] * G + torch.arange(G)).flatten()", "torch.randperm(P * G)[: len(groups) * G]", "common/batch.py", f"{ENGINE}::test_minibatches_hold_whole_groups"),
     Mutation("token weights of other rows", "yield rows, of_all[rows]", "yield rows, of_all[rows.flip(0)]", "common/batch.py", f"{PARTS}::test_micro_batches_have_the_weights_of_their_rows"),
@@ -266,7 +266,7 @@ MUTATIONS = [
     Mutation("a response that ends at a stop string is truncated", "(~self.finished).tolist(),", "(self.lengths == self.limits).tolist(),", "common/transformers_engine.py", f"{ENGINE}::test_ends_and_truncation"),
     Mutation("dropped rows keep other rows' cache", "close_gaps(self.values, *which)", "self.values[: which[2]]", "common/transformers_engine.py", f"{ENGINE}::test_cache_grows_moves_and_drops_rows"),
     Mutation("engines get weights without adapters", "weight.float() + model", "weight.float() + 0 * model", "common/lora.py", "tests/common/test_lora.py"),
-    Mutation("gradients are means of processes", "divide_factor(1.0)", "divide_factor(float(world_size()))", "common/distributed.py", DISTRIBUTED),
+    Mutation("gradients are means of processes", "divide_factor(1.0)", "divide_factor(float(world_size()))", "common/distributed.py", f"{DISTRIBUTED}::test_two_processes_end_as_one"),
     # The verifier and rewards
     Mutation("the rewards of the batch before", "return torch.tensor(rewards, dtype=torch.float, device=device()).view(len(problems), G)", 'new = torch.tensor(rewards, dtype=torch.float, device=device()).view(len(problems), G)\n            self.before, new = new, getattr(self, "before", new)\n            return new', "common/verification/verifier.py", f"{PARTS}::test_rewards_belong_to_their_responses"),
     Mutation("rewards transposed", ".view(len(problems), G)", ".view(G, len(problems)).T", "common/verification/verifier.py", f"{PARTS}::test_rewards_belong_to_their_responses"),
