@@ -129,7 +129,7 @@ def main() -> None:
         list(pool.map(run, random.Random(0).sample(jobs, len(jobs))))
     outcomes = [(*job, kept[key(job)]) for job in jobs if key(job) in kept]
     if not args.only:
-        flags = " --quick" * args.quick + f" --minutes {args.minutes:g} --kept FILE" * (len(outcomes) < len(jobs))
+        flags = " --quick" * args.quick + " --minutes M --kept FILE" * (len(outcomes) < len(jobs))
         (REPORTS / "mutations.md").write_text(page(jobs, outcomes, args.quick, flags))
     print(table(outcomes) + f"\n{sum(bool(test) for *_, test in outcomes)} of {len(outcomes)} noticed")
     raise SystemExit(not all(test for *_, test in outcomes))
