@@ -279,13 +279,17 @@ def test_what_asks_the_run_to_end_leaves_the_workers(verifier):
     assert is_correct(verifier, r"\boxed{2+x^2}", "x^2+2") and is_correct(verifier, r"\boxed{3+x^2}", "x^2+3")
 
 
-def test_worker_that_dies_is_replaced(verifier):
+def test_worker_that_dies_is_replaced():
+    """The answer that it was asked about counts as a failure."""
+    verifier = make_verifier()
     assert is_correct(verifier, r"\boxed{1+x^2}", "x^2+1")
     for worker in verifier.pool.workers:
         if worker.process is not None:
-            worker.process.kill()
+            os.killpg(worker.process.pid, signal.SIGKILL)  # with its child, which has the same pipes
             worker.process.wait()
-    assert is_correct(verifier, r"\boxed{1+x^2}", "x^2+1")
+    assert not is_correct(verifier, r"\boxed{1+x^2}", "x^2+1") and verifier.take_failures() == 1
+    assert is_correct(verifier, r"\boxed{1+x^2}", "x^2+1") and verifier.take_failures() == 0
+    verifier.close()
 
 
 def test_answer_that_cannot_be_parsed_fails_at_load(capsys):
