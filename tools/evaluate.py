@@ -27,9 +27,9 @@ from common.help import parse_args
 from common.models import load_model
 from common.records import Problem
 from common.settings import GENERATED_DATA, Count, DataSettings, Positive, Seed, dataset_names
-from common.terminal import Terminal, aligned
+from common.terminal import Terminal
 from common.verification import Verifier
-from tools.stats import fraction_interval
+from tools.stats import aligned, fraction_interval
 
 MOST_CUT_OFF = 0.5  # warn if a larger fraction of the responses was cut off
 

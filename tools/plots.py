@@ -19,8 +19,7 @@ from common.cli import fail, flag
 from common.folders import read_config
 from common.help import parse_args
 from common.metrics import read_metrics
-from common.terminal import aligned
-from tools.stats import interval
+from tools.stats import aligned, interval
 
 import tyro
 from matplotlib.axes import Axes

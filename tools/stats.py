@@ -1,4 +1,4 @@
-"""Means and their intervals."""
+"""Means and their intervals, and tables of them."""
 
 import math
 import statistics
@@ -35,3 +35,10 @@ def written(values: list[float], form: str = ".3f") -> str:
         return f"{values[0]:{form}}"
     mean, half = interval(values)
     return f"{mean:{form}} ± {half:{form.lstrip('+')}}"
+
+
+def aligned(rows: list[list[str]]) -> str:
+    """Rows of cells as columns, the first one to the left."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    padded = [[cell.rjust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
+    return "\n".join("  ".join([row[0].ljust(widths[0]), *cells[1:]]) for row, cells in zip(rows, padded, strict=True))
