@@ -4,9 +4,9 @@
     subject to 0 < |{o_i correct}| < G        A_i = (R_i - mean R) / std R,  R = ±1 + length penalty
 
 Differs from its parent grpo.py:
-- clip-higher: more room above 1 than below, so that unlikely tokens can grow and entropy lasts;
+- clip-higher: more room above 1 than below, so unlikely tokens can gain probability and entropy stays higher;
 - dynamic sampling: groups that are all correct or all incorrect are discarded, and new prompts are
-  sampled until the batch is full;
+  sampled until the batch is full or --max-rounds is reached;
 - token mean over the minibatch, as in the authors' code (the paper's sum is over a group);
 - overlong reward shaping: a penalty that grows over the last tokens before the length limit.
 
@@ -40,11 +40,11 @@ class Args(Settings):
     clip_eps_high: Positive = 0.28
     """ε_high: clipping zeroes the gradient of a positive advantage above a ratio of 1 + ε_high. Paper 0.28."""
     max_rounds: Count = 10
-    """Rounds of P new prompts, then a step continues with fewer groups. The authors' code stops with an error."""
+    """Rounds of P new prompts, then groups without signal fill the batch. The authors' code stops with an error."""
     overlong_cache: CountOrZero = 19
     """L_cache: over this many last tokens the penalty falls from 0 to -1. Paper 4096 of 20480; 0 disables it."""
     overlong_filter: bool = False
-    """Leave truncated responses out of the loss; in the paper a step on the way to the penalty."""
+    """Leave truncated responses out of the loss; the paper tries this before the penalty."""
     ddof: Literal[0, 1] = 1
     """The group's std divides by G - ddof: 1 gives the sample std of most code, 0 the population std."""
     kl_beta: NonNegative = 0.0
@@ -164,7 +164,7 @@ def main(args: Args) -> None:
             rollouts, rewards = Rollouts.join(groups), torch.stack(rewards)  # rewards (P, G)
             run.log(sampled_prompts=rounds * P, kept_groups=min(len(kept), P))
 
-            # The learner's log-probs at the rollout weights; the engine's differ in their rounding.
+            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
@@ -188,7 +188,7 @@ def main(args: Args) -> None:
                     logp = token_logps(model, batch, rows, args)  # (m, T)
                     loss, values = policy_loss(logp, old_logp[rows], advantages[rows], args)  # (m, T)
                     loss = tis[rows] * loss
-                    if reference:  # GRPO adds the KL to the loss
+                    if reference:  # GRPO: the KL to the reference, in the loss
                         values["kl"] = kl_penalty(logp, ref_logp[rows])  # (m, T)
                         loss = loss + args.kl_beta * values["kl"]
                     loss = (w * loss).sum()

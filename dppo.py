@@ -154,7 +154,7 @@ def main(args: Args) -> None:
             rewards = verifier(problems, rollouts)  # (P, G)
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs at the rollout weights; the engine's differ in their rounding.
+            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             is_top = (batch.top_ids == batch.response.unsqueeze(-1)).any(-1)  # (B, T), DPPO: sampled from those K
@@ -172,7 +172,7 @@ def main(args: Args) -> None:
                     # DPPO: the policy's log-probs of the engine's K likeliest tokens, beside the engine's own.
                     top = (top_logps(model, batch, rows, args), batch.top_logp[rows], is_top[rows]) if K else ()
                     loss, values = policy_loss(logp, old_logp[rows], advantages[rows], args, top)  # (m, T), DPPO
-                    if reference:  # GRPO adds the KL to the loss
+                    if reference:  # GRPO: the KL to the reference, in the loss
                         values["kl"] = kl_penalty(logp, ref_logp[rows])  # (m, T)
                         loss = loss + args.kl_beta * values["kl"]
                     loss = (w * loss).sum()

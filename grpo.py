@@ -6,8 +6,8 @@
 
 Differs from its parent reinforce.py:
 - the advantage compares a response with all G responses to the same prompt, in units of their std;
-- a rollout batch is used for several updates, so each token (in DeepSeek-R1's Eq. 1 the whole response)
-  has a ratio to the policy that sampled it; once the ratio leaves 1 ± ε, clipping zeroes the gradient;
+- a rollout batch is used for several updates, so each token has a ratio to π_old (in DeepSeek-R1's Eq. 1 each
+  response); once it leaves 1 ± ε in the direction of the advantage, clipping zeroes the gradient;
 - every response has the same weight, whatever its length: the mean over tokens is per response.
 
     python grpo.py
@@ -34,7 +34,7 @@ from torch import Tensor
 class Args(Settings):
     # GRPO
     clip_eps: Positive = 0.2
-    """ε: clipping zeroes the gradient once the ratio leaves 1 ± ε. Usual 0.2."""
+    """ε: zeroes the gradient above 1 + ε for positive advantages, below 1 - ε for negative ones. Usual 0.2."""
     ddof: Literal[0, 1] = 1
     """The group's std divides by G - ddof: 1 gives the sample std of most code, 0 the population std."""
     kl_beta: NonNegative = 0.0
@@ -135,7 +135,7 @@ def main(args: Args) -> None:
             rewards = verifier(problems, rollouts)  # (P, G)
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs at the rollout weights; the engine's differ in their rounding.
+            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
@@ -152,7 +152,7 @@ def main(args: Args) -> None:
                     logp = token_logps(model, batch, rows, args)  # (m, T)
                     loss, values = policy_loss(logp, old_logp[rows], advantages[rows], args)  # (m, T)
                     loss = tis[rows] * loss
-                    if reference:  # GRPO adds the KL to the loss
+                    if reference:  # GRPO: the KL to the reference, in the loss
                         values["kl"] = kl_penalty(logp, ref_logp[rows])  # (m, T)
                         loss = loss + args.kl_beta * values["kl"]
                     loss = (w * loss).sum()

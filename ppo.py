@@ -7,7 +7,7 @@ Differs from its parent grpo.py, which came later and dropped the critic:
 - a critic, a second model, predicts at every token how the response will end. Each token has an
   advantage of its own instead of one for the whole response, and no group is needed;
 - the KL to the reference is part of the token rewards;
-- token mean: the expectation is over time steps. Some write-ups call it a mean over samples.
+- token mean: the expectation is over time steps.
 Returns are computed before whitening: the critic predicts rewards, not z-scores. Truncation counts as an end.
 
     python ppo.py
@@ -35,15 +35,15 @@ from torch import Tensor
 class Args(Settings):
     # PPO
     clip_eps: Positive = 0.2
-    """ε: clipping zeroes the gradient once the ratio leaves 1 ± ε. Usual 0.2."""
+    """ε: zeroes the gradient above 1 + ε for positive advantages, below 1 - ε for negative ones. Usual 0.2."""
     gamma: Rate = 1.0
-    """γ: discount per token. 1 for language models: an answer after many tokens is worth as much."""
+    """γ: discount per token. 1 for language models: a late answer is not discounted."""
     gae_lambda: Fraction = 0.95
     """λ: 1 is the reward minus the value, unbiased; 0 trusts the critic's next value. Usual 0.95 to 1."""
     critic_lr: Rate = 3e-4
     """AdamW's peak learning rate of the critic. Usual 2 to 10 times the policy's."""
     value_clip: Positive = 0.2
-    """Clipping zeroes the critic's gradient once its value has moved this far within a step. Usual 0.2 to 0.5."""
+    """Zeroes the critic's gradient once its value has moved this far toward the return. Usual 0.2 to 0.5."""
     kl_beta: NonNegative = 0.0
     """β: weight of the KL to the initial model in the token rewards. Usual 0 to 0.05."""
     ratio_anchor: Literal["learner", "engine"] = "learner"
@@ -121,7 +121,8 @@ def token_weights(mask: Tensor) -> Tensor:
 def policy_loss(logp: Tensor, old_logp: Tensor, advantages: Tensor, args: Args) -> tuple[Tensor, dict[str, Tensor]]:
     """Per-token loss and metrics; everything is (B, T), and only `logp` carries a gradient.
 
-    On-policy, every ratio is 1 and the whitened advantages have mean 0, so the loss is 0, but its gradient is not.
+    On-policy, every ratio is 1. Whitened advantages have mean 0 over the rollout batch, so the losses of its
+    minibatches are 0 on average, but their gradients are not.
     """
     ratio = torch.exp(logp - old_logp)  # (B, T)
     clipped_ratio = ratio.clamp(1 - args.clip_eps, 1 + args.clip_eps)  # (B, T)
@@ -172,14 +173,14 @@ def main(args: Args) -> None:
             rewards = verifier(problems, rollouts)  # (P, G)
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs at the rollout weights; the engine's differ in their rounding.
+            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
             old_logp = learner_logp if args.ratio_anchor == "learner" else rollout_logp  # (B, T)
             ref_logp = batch_logps(reference, batch, args)[0] if reference else learner_logp  # (B, T)
             old_values = in_micro_batches(critic, batch, args)  # (B, T), PPO
-            # PPO: rewards at every token. The KL is part of them: there, k1 has the gradient of the KL itself.
+            # PPO: rewards at every token. The KL is part of them: there, k1 estimates the KL's gradient without bias.
             kl = (learner_logp - ref_logp) * mask  # (B, T)
             token_rewards = -args.kl_beta * kl  # (B, T)
             token_rewards[torch.arange(P * G), batch.token_mask.sum(1) - 1] += rewards.flatten()

@@ -114,12 +114,12 @@ def main(args: Args) -> None:
             rewards = verifier(problems, rollouts)  # (P, G)
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs at the rollout weights; the engine's differ in their rounding.
+            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             old_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
             ref_logp = batch_logps(reference, batch, args)[0] if reference else old_logp  # (B, T)
-            # RLOO subtracts the KL from the reward: there, k1 has the gradient of the KL itself.
+            # RLOO subtracts the KL from the reward: there, k1 estimates the KL's gradient without bias.
             kl = (old_logp - ref_logp) * mask  # (B, T)
             rewards = rewards - args.kl_beta * kl.sum(1).view(P, G)  # (P, G)
             advantages = compute_advantages(rewards).view(-1, 1).expand(mask.shape)  # (B, T)

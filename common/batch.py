@@ -27,7 +27,7 @@ class Batch:
     response_mask: (
         Tensor  # (B, T) True on those that the engine sampled; inserted tokens, such as a tool's, have no loss
     )
-    rollout_logp: Tensor  # (B, T) what the engine reported, 0 on padding
+    rollout_logp: Tensor  # (B, T) what the engine reported, 0 on padding and inserted tokens
     # (B, T, K) the engine's K likeliest tokens and their log-probs; K is 0 unless they were asked for
     top_ids: Tensor
     top_logp: Tensor
@@ -73,7 +73,7 @@ def minibatches(P: int, G: int, args: Settings) -> Iterator[Tensor]:
 
 
 def micro_batches(minibatch: Tensor, weights: Tensor, batch: Batch, args: Settings) -> Iterator[tuple[Tensor, Tensor]]:
-    """Row numbers and token weights, (m,) and (m, T), of each micro-batch of a minibatch with (b,) and (b, T).
+    """Row numbers (m,) and weights (m, T) of each micro-batch, from a minibatch's rows (b,) and weights (b, T).
 
     The split changes memory use and speed, not the result: the loss and its gradient are sums over
     rows, with weights that are fixed before the split.
@@ -87,8 +87,8 @@ def micro_batches(minibatch: Tensor, weights: Tensor, batch: Batch, args: Settin
 def split_rows(rows: Tensor, batch: Batch, max_tokens: int) -> Iterator[Tensor]:
     """Split row numbers into parts of at most `max_tokens` padded tokens, rows of similar length together.
 
-    Several processes are dealt the rows in order of their length. All make the same number of passes,
-    the last ones perhaps without rows, because they exchange gradients in each.
+    Several processes are dealt the rows round-robin, by length. All make the same number of passes,
+    possibly on no rows, because each pass synchronizes gradients.
     """
     lengths = batch.lengths[rows].cpu()  # (b,)
     rows = rows[lengths.argsort(descending=True, stable=True)]
@@ -103,8 +103,8 @@ def split_rows(rows: Tensor, batch: Batch, max_tokens: int) -> Iterator[Tensor]:
 def parts(rows: Tensor, batch: Batch, max_tokens: int) -> Iterator[Tensor]:
     """Cut row numbers, sorted by decreasing length, into parts of at most `max_tokens` padded tokens.
 
-    A longer row is a part of its own. A part also ends where its padding would exceed a sixteenth of
-    `max_tokens`: one more pass costs less than that.
+    A longer row is a part of its own. A part also ends once its padding would exceed a sixteenth of
+    `max_tokens`, where another pass is cheaper.
     """
     lengths = batch.lengths[rows].tolist()
     start = padding = 0

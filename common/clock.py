@@ -1,4 +1,4 @@
-"""How long the stages of a step take. Each stage is timed inside the function that does its work."""
+"""How long the stages of a step take. Each stage but training is timed inside the function that does its work."""
 
 import time
 from collections import defaultdict
@@ -22,14 +22,14 @@ class Stopwatch:
         self.start = time.perf_counter()
 
     def note_memory(self, stage: str) -> None:
-        """Credit the memory peak since the last call to a stage."""
+        """Record the peak memory since the last call under `stage`."""
         if torch.cuda.is_available():
             peak = torch.cuda.max_memory_allocated() / 2**30
             self.gpu_memory[stage] = max(self.gpu_memory[stage], peak)
             torch.cuda.reset_peak_memory_stats()
 
     def result(self) -> dict[str, float]:
-        """What the step took so far. The time in no stage's clock is training's."""
+        """The step's numbers so far; call it once per step. Time outside every clock counts as training."""
         if torch.accelerator.is_available():
             torch.accelerator.synchronize()
         self.note_memory("train")

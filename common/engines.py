@@ -20,14 +20,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-INT4_GROUP = 128  # weights with one scale
-MAX_ROWS = 1024  # that the transformers engine samples at a time, which bounds the memory of keys and values
+INT4_GROUP = 128  # weights per scale
+MAX_ROWS = 1024  # rows that the transformers engine samples at once; bounds the memory of the KV cache
 Weights = Iterable[tuple[str, Tensor]]  # as from named_weights(model)
 
 
 @dataclass
 class InFlight:
-    """Weights that change while an engine generates: version i is loaded at token i · `every` of the responses."""
+    """Weights that change while an engine generates: version i is loaded before token i · `every` of the responses."""
 
     every: int  # tokens
     versions: Sequence[Weights]  # the first is loaded before the first token; the last stays to the end
@@ -73,7 +73,7 @@ class Engine:
         self.history = WeightHistory(getattr(args, "staleness", 0))
 
     def load_weights(self, model: Any) -> None:
-        """Take over the learner's weights or, with --staleness k, those of k rollout batches ago."""
+        """Load the learner's weights or, with --staleness k, those of k rollout batches ago."""
         with clock("sync"):
             self.update(self.history.oldest(model))
 
@@ -101,7 +101,7 @@ class Engine:
     def extend(
         self, prompt_ids: list[list[int]], begun: Rollouts, limit: int, temperature: float, seeds: list[int]
     ) -> Rollouts:
-        """One continuation of each response in `begun`. The given tokens keep their log-probs and origin."""
+        """One continuation of each response in `begun`. The given tokens keep their log-probs and `sampled` flags."""
         prompts = [prompt + tokens for prompt, tokens in zip(prompt_ids, begun.tokens, strict=True)]
         limits = [limit - len(tokens) for tokens in begun.tokens]
         rest = self.sample_shards(prompts, 1, limits, temperature, seeds)
@@ -161,7 +161,7 @@ class Engine:
 
 
 def make_engine(args: ModelSettings, model: Any, tokenizer: Any, problems: list[Problem]) -> Engine:
-    """The engine that `args.engine` names; "auto" is vLLM where it is installed. `problems` are all it will see."""
+    """The engine that `args.engine` names; "auto" is vLLM if installed. `problems` set the length of its context."""
     installed = importlib.util.find_spec("vllm") is not None
     if args.engine == "vllm" and not installed:
         fail("--engine vllm: vLLM is not installed. On a GPU: pip install -r requirements-vllm.txt.")
@@ -181,7 +181,7 @@ def prompt_seeds(count: int, *key: int) -> list[int]:
     """Seeds for `count` prompts, from a key such as the run's seed and the step: one for each, all different."""
     first, *rest = key
     sequences = [np.random.SeedSequence(first, spawn_key=(*rest, i)) for i in range(count)]
-    # 48 bits: vLLM adds the response's number to them.
+    # 48 bits leave room: vLLM adds the response's number.
     return [int(sequence.generate_state(1, np.uint64)[0] >> 16) for sequence in sequences]
 
 

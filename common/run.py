@@ -1,4 +1,4 @@
-"""Everything about a run that does not decide what is learned: its folder, log, checkpoints, and its end."""
+"""A run: its folder, log and checkpoints, seeds and learning rates, evaluations, and how it ends."""
 
 import json
 import random
@@ -45,7 +45,7 @@ def seed_step(seed: int, step: int) -> None:
 class Run:
     """One run and its folder, as a context: at the end what it opened is closed and what it changed is restored."""
 
-    MAY_CHANGE = ("steps", "eval_every", "eval_samples", "save_every")  # by flags beside --resume
+    MAY_CHANGE = ("steps", "eval_every", "eval_samples", "save_every")  # together with --resume
 
     def __init__(self, args: Settings, script: str) -> None:
         self.script = Path(script).resolve()
@@ -55,7 +55,7 @@ class Run:
         self.state: dict[str, Any] = {}  # the method's own, saved in every checkpoint
         self.evaluations: dict[int, dict[str, Any]] = {}  # held-out metrics by step
         self.stop_requested = 0.0  # when this process was asked to stop
-        self.interrupted = False  # whether any process was, as all agreed after the last step
+        self.interrupted = False  # whether any process was; agreed by all after each step
         self.must_save = False  # after this step, whatever --save-every says
         self.stack = ExitStack()
 
@@ -128,7 +128,7 @@ class Run:
         return saved
 
     def check_extension(self, args: Settings) -> None:
-        """End the program if a run of the new length would have taken different steps from its start."""
+        """End the program if the new --steps would have changed the steps already taken."""
         for last in checkpoints(args.resume)[-1:]:
             start_step = int(last.name.removeprefix("checkpoint-"))
             if args.steps < start_step:
@@ -187,7 +187,7 @@ class Run:
     # State
 
     def restore(self, model: Any, tokenizer: Any, optimizer: torch.optim.Optimizer, **objects: Any) -> int:
-        """Load the checkpoint to resume from, if there is one; the number of finished steps."""
+        """Write the config or load the checkpoint to resume from; the number of finished steps."""
         self.model, self.tokenizer, self.objects = model, tokenizer, {"optimizer": optimizer, **objects}
         if self.args.lora_rank:
             from common.lora import Adapters
@@ -237,7 +237,7 @@ class Run:
         return folder
 
     def require_finite(self, **values: Tensor | float) -> None:
-        """End the run, with the weights saved as they are, before a NaN or an infinity can reach them."""
+        """Save the weights and end the run if a value is not finite."""
         broken = [name for name, value in values.items() if not whole(torch.as_tensor(value)).isfinite().all()]
         broken = list(dict.fromkeys(name for part in gather(broken) for name in part))
         if broken:
@@ -265,7 +265,7 @@ class Run:
         self.terminal.write_line(text)
 
     def log(self, **numbers: float | None) -> None:
-        """Numbers of the method's own for this step."""
+        """Log method-specific numbers of this step."""
         self.numbers |= numbers
 
     def log_rollouts(
@@ -300,7 +300,7 @@ class Run:
             self.numbers["verifier_failures"] = self.verifier.take_failures()
         numbers = self.numbers | self.metrics.result() | stopwatch.result()
         tokens = numbers["response_tokens"]
-        # Groups that were discarded, or kept from an earlier step, are not in these tokens.
+        # With dynamic sampling, these tokens are not those that this step generated.
         if "seconds/generate" in numbers and "sampled_prompts" not in numbers:
             numbers["tokens_per_second/generate"] = tokens / numbers["seconds/generate"]
         numbers["tokens_per_second/train"] = tokens * self.args.update_epochs / numbers["seconds/train"]
@@ -316,9 +316,9 @@ class Run:
         self.tracker.log(self.dir, step, numbers)
 
     def evaluate(self, step: int) -> None:
-        """Held-out evaluation where it is due: before the first step, after the last, and every so many between.
+        """Evaluate on held-out problems before the first step, after the last, and every --eval-every steps.
 
-        It comes after the checkpoint: a run that ends here loses nothing, and makes up for it when it is resumed.
+        It comes after the checkpoint, so an interrupted evaluation is repeated when the run is resumed.
         """
         args, first_or_last = self.args, step in (0, self.args.steps)
         due = first_or_last or (args.eval_every > 0 and step % args.eval_every == 0)

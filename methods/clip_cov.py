@@ -8,7 +8,7 @@ Differs from its parent grpo.py:
 - entropy falls by about η Cov(log π, A) per update, as likely tokens with a high advantage become likelier
   still. A few tokens with a high covariance therefore get no gradient;
 - no ratio clip, and the token mean.
-Statistics are of a rollout batch at its own weights; the authors' code takes those of each micro-batch at the
+Statistics are of a rollout batch at its own weights; the authors' code computes them per micro-batch at the
 current weights. Their code also clips the ratio at 2; the paper does not.
 
     python methods/clip_cov.py
@@ -150,7 +150,7 @@ def main(args: Args) -> None:
             rewards = verifier(problems, rollouts)  # (P, G)
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs at the rollout weights; the engine's differ in their rounding.
+            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
@@ -169,7 +169,7 @@ def main(args: Args) -> None:
                     logp = token_logps(model, batch, rows, args)  # (m, T)
                     loss, values = policy_loss(logp, old_logp[rows], advantages[rows])  # (m, T)
                     loss = tis[rows] * loss * ~chosen[rows]  # (m, T), Clip-Cov: they still count in the mean
-                    if reference:  # GRPO adds the KL to the loss
+                    if reference:  # GRPO: the KL to the reference, in the loss
                         values["kl"] = kl_penalty(logp, ref_logp[rows])  # (m, T)
                         loss = loss + args.kl_beta * values["kl"]
                     loss = (w * loss).sum()

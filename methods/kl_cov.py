@@ -6,9 +6,9 @@
 
 Differs from its parent grpo.py:
 - entropy falls by about η Cov(log π, A) per update, as likely tokens with a high advantage become likelier
-  still. A KL penalty holds the few tokens with the largest covariance;
+  still. A KL penalty is applied to the few tokens with the largest covariance;
 - no ratio clip, and the token mean.
-Statistics are of a rollout batch at its own weights; the authors' code takes those of each micro-batch at the
+Statistics are of a rollout batch at its own weights; the authors' code computes them per micro-batch at the
 current weights. The KL is k3 here and |log r| there.
 
     python methods/kl_cov.py
@@ -35,7 +35,7 @@ from torch import Tensor
 class Args(Settings):
     # KL-Cov
     cov_fraction: Fraction = 2e-3
-    """Fraction of the tokens that the KL holds, at least one token. Paper 2e-3 (7B), 2e-4 (32B)."""
+    """Fraction of tokens under the KL penalty, at least one; only positive covariances. Paper 2e-3 (7B), 2e-4 (32B)."""
     kl_cov_coef: NonNegative = 1.0
     """β of KL-Cov: weight of the KL on those tokens. Paper 1."""
     ddof: Literal[0, 1] = 1
@@ -90,7 +90,7 @@ def covariance(old_logp: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
 
 
 def choose_tokens(cov: Tensor, mask: Tensor, args: Args) -> Tensor:
-    """The tokens that the KL holds, as a mask; all (B, T). Where the covariance is negative, no entropy is lost."""
+    """The tokens under the KL penalty, as a mask; all (B, T). Where the covariance is negative, no entropy is lost."""
     threshold = cov[mask].topk(max(1, int(args.cov_fraction * mask.sum()))).values[-1]
     return mask & (cov > 0) & (cov >= threshold)
 
@@ -143,7 +143,7 @@ def main(args: Args) -> None:
             rewards = verifier(problems, rollouts)  # (P, G)
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs at the rollout weights; the engine's differ in their rounding.
+            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
@@ -162,9 +162,9 @@ def main(args: Args) -> None:
                     logp = token_logps(model, batch, rows, args)  # (m, T)
                     loss, values = policy_loss(logp, old_logp[rows], advantages[rows])  # (m, T)
                     loss = tis[rows] * loss
-                    held = chosen[rows] * kl_penalty(old_logp[rows], logp)  # (m, T), KL-Cov: KL(π_old ‖ π_θ)
-                    loss = loss + args.kl_cov_coef * held
-                    if reference:  # GRPO adds the KL to the loss
+                    kl_cov = chosen[rows] * kl_penalty(old_logp[rows], logp)  # (m, T), KL-Cov: KL(π_old ‖ π_θ)
+                    loss = loss + args.kl_cov_coef * kl_cov
+                    if reference:  # GRPO: the KL to the reference, in the loss
                         values["kl"] = kl_penalty(logp, ref_logp[rows])  # (m, T)
                         loss = loss + args.kl_beta * values["kl"]
                     loss = (w * loss).sum()

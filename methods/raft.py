@@ -3,9 +3,9 @@
     J(θ) = E_x E_{o_1..o_G ~ π_old(·|x)} 1/G Σ_i 1[o_i is correct] 1/|o_i| Σ_t log π_θ(o_it | x, o_i<t)
 
 Differs from its parent grpo.py:
-- supervised learning on the model's own correct responses; incorrect ones have no part in it;
-- no ratio and no clip: after the first update of a rollout batch, nothing corrects for the earlier ones.
-It learns fast at first, until the entropy of the responses is gone. As in the authors' code, responses that
+- supervised learning on the model's own correct responses; incorrect ones have advantage 0;
+- no ratio and no clip: after a batch's first update, nothing corrects for the policy having changed.
+It learns fast until entropy collapses. As in the authors' code, responses that
 are left out still count in the mean.
 
     python methods/raft.py
@@ -117,12 +117,12 @@ def main(args: Args) -> None:
             rewards = verifier(problems, rollouts)  # (P, G)
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs at the rollout weights; the engine's differ in their rounding.
+            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             old_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T), RAFT
             ref_logp = batch_logps(reference, batch, args)[0] if reference else None  # (B, T)
-            require_binary(rewards, "correct answers are told apart from incorrect ones")  # RAFT
+            require_binary(rewards, "RAFT keeps the correct responses")  # RAFT
             rewards = 2 * rewards - 1  # (P, G), RAFT
             advantages = compute_advantages(rewards).view(-1, 1).expand(mask.shape)  # (B, T)
             tis = tis_weight(old_logp, rollout_logp, args)  # (B, T)
@@ -135,7 +135,7 @@ def main(args: Args) -> None:
                     logp = token_logps(model, batch, rows, args)  # (m, T)
                     loss, values = policy_loss(logp, old_logp[rows], advantages[rows])  # (m, T)
                     loss = tis[rows] * loss
-                    if reference:  # GRPO adds the KL to the loss
+                    if reference:  # GRPO: the KL to the reference, in the loss
                         values["kl"] = kl_penalty(logp, ref_logp[rows])  # (m, T)
                         loss = loss + args.kl_beta * values["kl"]
                     loss = (w * loss).sum()

@@ -6,7 +6,7 @@
 Differs from its parent grpo.py:
 - only correct responses are learned from: RAFT (methods/raft.py) with PPO's ratio and clip, so that several
   updates can share a rollout batch;
-- it learns fast at first, until the entropy of the responses is gone.
+- it learns fast until entropy collapses.
 As in the authors' code, responses that are left out still count in the mean. Eq. 6 keeps a group's best
 responses, the code the correct ones, as here.
 
@@ -34,7 +34,7 @@ from torch import Tensor
 class Args(Settings):
     # RAFT++
     clip_eps: Positive = 0.2
-    """ε: clipping zeroes the gradient once the ratio leaves 1 ± ε. Usual 0.2."""
+    """ε: zeroes the gradient above 1 + ε for positive advantages, below 1 - ε for negative ones. Usual 0.2."""
     kl_beta: NonNegative = 0.0
     """β: weight of the KL to the initial model in the loss. The authors' code 0.001."""
     ratio_anchor: Literal["learner", "engine"] = "learner"
@@ -130,13 +130,13 @@ def main(args: Args) -> None:
             rewards = verifier(problems, rollouts)  # (P, G)
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs at the rollout weights; the engine's differ in their rounding.
+            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
             old_logp = learner_logp if args.ratio_anchor == "learner" else rollout_logp  # (B, T)
             ref_logp = batch_logps(reference, batch, args)[0] if reference else None  # (B, T)
-            require_binary(rewards, "correct answers are told apart from incorrect ones")  # RAFT++
+            require_binary(rewards, "RAFT++ keeps the correct responses")  # RAFT++
             rewards = 2 * rewards - 1  # (P, G), RAFT++
             advantages = compute_advantages(rewards).view(-1, 1).expand(mask.shape)  # (B, T)
             tis = tis_weight(learner_logp, rollout_logp, args)  # (B, T)
@@ -149,7 +149,7 @@ def main(args: Args) -> None:
                     logp = token_logps(model, batch, rows, args)  # (m, T)
                     loss, values = policy_loss(logp, old_logp[rows], advantages[rows], args)  # (m, T)
                     loss = tis[rows] * loss
-                    if reference:  # GRPO adds the KL to the loss
+                    if reference:  # GRPO: the KL to the reference, in the loss
                         values["kl"] = kl_penalty(logp, ref_logp[rows])  # (m, T)
                         loss = loss + args.kl_beta * values["kl"]
                     loss = (w * loss).sum()

@@ -139,7 +139,7 @@ def main(args: Args) -> None:
             rewards = verifier(problems, rollouts)  # (P, G - 1), only logged
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs at the rollout weights; the engine's differ in their rounding.
+            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
             batch = collate(problems, with_solutions(problems, rollouts, solutions), model.device)  # SPIN
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             old_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)

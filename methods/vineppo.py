@@ -46,7 +46,7 @@ class Args(Settings):
     aggregate: Literal["none", "last", "min", "mean"] = "none"
     """none: an advantage for each step. Else one per response: its step values combined, minus V(x)."""
     clip_eps: Positive = 0.2
-    """ε: clipping zeroes the gradient once the ratio leaves 1 ± ε. Usual 0.2."""
+    """ε: zeroes the gradient above 1 + ε for positive advantages, below 1 - ε for negative ones. Usual 0.2."""
     kl_beta: NonNegative = 0.0
     """β: weight of the KL to the initial model in the loss. Paper 1e-4; most reasoning recipes 0."""
     ratio_anchor: Literal["learner", "engine"] = "learner"
@@ -139,7 +139,8 @@ def token_weights(mask: Tensor) -> Tensor:
 def policy_loss(logp: Tensor, old_logp: Tensor, advantages: Tensor, args: Args) -> tuple[Tensor, dict[str, Tensor]]:
     """Per-token loss and metrics; everything is (B, T), and only `logp` carries a gradient.
 
-    On-policy, every ratio is 1 and the whitened advantages have mean 0, so the loss is 0, but its gradient is not.
+    On-policy, every ratio is 1. Whitened advantages have mean 0 over the rollout batch, so the losses of its
+    minibatches are 0 on average, but their gradients are not.
     """
     ratio = torch.exp(logp - old_logp)  # (B, T)
     clipped_ratio = ratio.clamp(1 - args.clip_eps, 1 + args.clip_eps)  # (B, T)
@@ -192,7 +193,7 @@ def main(args: Args) -> None:
             run.log(response_steps=sum(map(len, steps)) / len(steps), continuations=count)
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs at the rollout weights; the engine's differ in their rounding.
+            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
@@ -210,7 +211,7 @@ def main(args: Args) -> None:
                     logp = token_logps(model, batch, rows, args)  # (m, T)
                     loss, values = policy_loss(logp, old_logp[rows], advantages[rows], args)  # (m, T)
                     loss = tis[rows] * loss
-                    if reference:  # GRPO adds the KL to the loss
+                    if reference:  # GRPO: the KL to the reference, in the loss
                         values["kl"] = kl_penalty(logp, ref_logp[rows])  # (m, T)
                         loss = loss + args.kl_beta * values["kl"]
                     loss = (w * loss).sum()

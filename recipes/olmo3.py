@@ -4,7 +4,8 @@
                min(ρ_it, C) min(r_it A_i, clip(r_it, 1 - ε_low, 1 + ε_high) A_i)        A_i = R_i - mean R
     r_it = π_θ(o_it | x, o_i<t) / π_old(o_it | x, o_i<t)        ρ_it = π_old(...) / μ(...), μ the rollout policy
 
-A recipe is a sum of components: these are the seven changes to GRPO. Without all seven it is grpo.py, to the bit.
+A recipe is a sum of components: these are the seven changes to GRPO. With all seven switched off it is grpo.py with
+--kl-beta 0.04 --tis-cap 0, to the bit.
 
 | component | from | without it |
 |---|---|---|
@@ -18,11 +19,11 @@ A recipe is a sum of components: these are the seven changes to GRPO. Without al
 
 Differs from its parent dapo.py:
 - no group with signal is discarded: those beyond a full batch wait for the next step. By then the learner has
-  changed; π_old is the learner's at that step, and ρ corrects for everything in between;
+  changed; π_old is the learner's at that step, and ρ corrects for the weight changes since they were sampled;
 - where the rounds run out, groups without signal fill the batch and do not count in the mean either;
 - no std, and rewards of 0 and 1 (the authors' code: 10) without a length penalty.
 The paper's formula divides by the tokens of a group, its text and code by the batch's; here it is the minibatch's.
-For the Think models that is the whole batch (--num-minibatches 1): then every r is 1, and of the ratios only ρ acts.
+The Think models use the whole batch as one minibatch (--num-minibatches 1): every r is 1, and only ρ matters.
 
     python recipes/olmo3.py
 """
@@ -53,7 +54,7 @@ class Args(Settings):
     clip_eps_high: Positive = 0.272
     """ε_high: clipping zeroes the gradient of a positive advantage above a ratio of 1 + ε_high. Paper 0.272."""
     max_rounds: Count = 10
-    """Rounds of P new prompts, then a step continues with fewer groups; 1: no active sampling. Paper: no limit."""
+    """Rounds of P new prompts, then groups without signal fill the batch; 1: no active sampling. Paper: no limit."""
     filter_groups: bool = True
     """Leave groups whose responses are all correct or all incorrect out of the loss and out of its mean."""
     average: Literal["token", "response"] = "token"
@@ -109,7 +110,7 @@ def compute_advantages(rewards: Tensor, args: Args) -> Tensor:
 
 
 def token_weights(mask: Tensor, args: Args) -> Tensor:
-    """(B, T) mask of a whole minibatch in, (B, T) weights out: 1 / Σ_i |o_i|, every token has the same weight."""
+    """(B, T) mask of a whole minibatch in, (B, T) weights out: 1 / Σ_i |o_i|, or 1 / (responses |o_i|)."""
     if args.average == "response":  # of those that were not left out
         return mask / (mask.any(1).sum() * mask.sum(1, keepdim=True)).clamp(min=1)
     return mask / mask.sum().clamp(min=1)
@@ -167,7 +168,7 @@ def main(args: Args) -> None:
             kept = [(by_prompt[prompt], Rollouts(**group), row.to(model.device)) for prompt, group, row in waiting]
             spare, rounds = [], 0  # as `kept`, without signal
             while len(kept) < P and rounds < args.max_rounds:
-                number = (step - 1) * args.max_rounds + rounds + 1  # OlmoRL: of the round in the run
+                number = (step - 1) * args.max_rounds + rounds + 1  # OlmoRL: number of this round within the run
                 problems = sample_problems(train, P, number, args)
                 rollouts = engine.generate(problems, G, number)
                 rewards = verifier(problems, rollouts)  # (P, G)
@@ -183,7 +184,7 @@ def main(args: Args) -> None:
             rollouts, rewards = Rollouts.join(groups), torch.stack(rewards)  # rewards (P, G)
             run.log(sampled_prompts=rounds * P, kept_groups=min(len(kept), P))
 
-            # The learner's log-probs at the rollout weights; the engine's differ in their rounding.
+            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
@@ -204,7 +205,7 @@ def main(args: Args) -> None:
                     logp = token_logps(model, batch, rows, args)  # (m, T)
                     loss, values = policy_loss(logp, old_logp[rows], advantages[rows], args)  # (m, T)
                     loss = tis[rows] * loss
-                    if reference:  # GRPO adds the KL to the loss
+                    if reference:  # GRPO: the KL to the reference, in the loss
                         values["kl"] = kl_penalty(logp, ref_logp[rows])  # (m, T)
                         loss = loss + args.kl_beta * values["kl"]
                     loss = (w * loss).sum()
