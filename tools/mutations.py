@@ -285,7 +285,7 @@ MUTATIONS = [
     Mutation("children of a reward function live on", "os.killpg(self.process.pid, signal.SIGKILL)", "self.process.kill()", "common/verification/workers.py", REWARDS),
     Mutation("a late worker is not killed", '        self.end()\n        return Reply(failed=f"no answer', '        self.process = None\n        return Reply(failed=f"no answer', "common/verification/workers.py", f"{REWARDS}::test_what_hangs_is_killed_and_counted"),
     Mutation("a late reply is no late one", 'seconds", late=True)', 'seconds")', "common/verification/workers.py", f"{REWARDS}::test_what_hangs_is_killed_and_counted"),
-    Mutation("a closed worker starts", "            if self.closed:\n", "            if False:\n", "common/verification/workers.py", f"{REWARDS}::test_a_pool_is_closed_while_its_workers_hang_or_start"),
+    Mutation("a closed worker starts", "            if self.closed:\n", "            if False:\n", "common/verification/workers.py", f"{REWARDS}::test_a_closed_worker_does_not_start"),
     Mutation("replies in another order", "return self.threads.map(lambda question: self.ask(*question), questions)", "return iter(list(self.threads.map(lambda question: self.ask(*question), questions))[::-1])", "common/verification/workers.py", VERIFY),
     Mutation("a worker that died stays", "            if not received:\n                self.end()", "            if not received:\n                pass", "common/verification/workers.py", f"{VERIFY}::test_worker_that_dies_is_replaced"),
     Mutation("processor time has no limit", "signal.setitimer(signal.ITIMER_PROF, seconds)", "pass", "common/verification/worker.py", f"{VERIFY}::test_hostile_answers_end_and_are_counted"),

@@ -308,3 +308,9 @@ def test_example_code(tmp_path):
         (problem, "def double(x): return 2 * x", 0.0),
     )
     assert os.path.getsize(tmp_path / "big") <= 1 << 20
+
+
+def test_a_closed_worker_does_not_start():
+    worker = Worker(Program("math:sqrt", time_limit=5.0))
+    worker.close()
+    assert worker.ask(None).failed == "the run is ending" and worker.process is None
