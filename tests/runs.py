@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 
+import grpo
 from common.metrics import read_metrics
 from tools.scripts import ROOT, load
 
@@ -75,7 +76,7 @@ def assert_same_rows(rows, others, more=()):
         assert not values, f"step {row['step']}: these metrics differ: {values}"
 
 
-def refused(capsys, tmp_path, script, **settings):
+def refused(capsys, tmp_path, script=grpo, **settings):
     """The sentence that a run with these settings ends with."""
     with pytest.raises(SystemExit) as stop:
         script.main(script.Args(**SMALL | {"run_dir": tmp_path / "run"} | settings))

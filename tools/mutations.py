@@ -23,7 +23,7 @@ TASKS = "tests/common/test_tasks.py"
 DISTRIBUTED = "tests/common/test_distributed.py"
 PARTS = "tests/common/test_parts.py"
 INTERRUPTIONS = "tests/survival/test_interruptions.py"
-ERRORS = "tests/survival/test_errors.py"
+RUN_FOLDERS = "tests/survival/test_run_folders.py"
 EXTENSION = "tests/tools/test_extension.py"
 LOOKING = "tests/tools/test_looking.py"
 EXERCISES = "tests/course/test_exercises.py"
@@ -221,10 +221,10 @@ MUTATIONS = [
     Mutation("a step keeps the seconds before it", "self.seconds: dict[str, float] = defaultdict(float)", 'self.seconds: dict[str, float] = getattr(self, "seconds", defaultdict(float))', "common/clock.py", f"{PARTS}::test_stages_are_timed_once"),
     Mutation("after an error the stage stays", "    finally:\n", "    except ZeroDivisionError:\n        raise\n    else:\n", "common/clock.py", f"{PARTS}::test_stages_are_timed_once"),
     Mutation("a folder is registered before it is locked", "        lock.acquire()  #", "        stack.callback(remove_if_empty, folder)\n        lock.acquire()  #", "common/folders.py", f"{PARTS}::test_a_refused_start_leaves_the_folder"),
-    Mutation("folders are not locked", "        lock.acquire()  #", "        pass  #", "common/folders.py", f"{ERRORS}::test_a_folder_in_use"),
-    Mutation("a folder with files is overwritten", "if args.resume is None and any(", "if False and any(", "common/folders.py", f"{ERRORS}::test_nothing_is_overwritten"),
-    Mutation("a second run of the same second shares the folder", 'folder = Path(stem if number == 1 else f"{stem}-{number}")\n                with suppress(FileExistsError):\n                    folder.mkdir(parents=True)', 'folder = Path(stem if number == 1 else f"{stem}-{number}")\n                with suppress(FileExistsError):\n                    folder.mkdir(parents=True, exist_ok=True)', "common/folders.py", f"{ERRORS}::test_runs_of_one_second_have_folders_of_their_own"),
-    Mutation("flags contradict the run to resume", "if name not in may_change:", "if False:", "common/folders.py", f"{ERRORS}::test_resume"),
+    Mutation("folders are not locked", "        lock.acquire()  #", "        pass  #", "common/folders.py", f"{RUN_FOLDERS}::test_a_folder_in_use"),
+    Mutation("a folder with files is overwritten", "if args.resume is None and any(", "if False and any(", "common/folders.py", f"{RUN_FOLDERS}::test_nothing_is_overwritten"),
+    Mutation("a second run of the same second shares the folder", 'folder = Path(stem if number == 1 else f"{stem}-{number}")\n                with suppress(FileExistsError):\n                    folder.mkdir(parents=True)', 'folder = Path(stem if number == 1 else f"{stem}-{number}")\n                with suppress(FileExistsError):\n                    folder.mkdir(parents=True, exist_ok=True)', "common/folders.py", f"{RUN_FOLDERS}::test_runs_of_one_second_have_folders_of_their_own"),
+    Mutation("flags contradict the run to resume", "if name not in may_change:", "if False:", "common/folders.py", f"{RUN_FOLDERS}::test_resume"),
     Mutation("the help groups stand in another order", "GROUPS.index(title) if title in GROUPS else -1", "-GROUPS.index(title) if title in GROUPS else -9", "common/help.py", f"{PARTS}::test_the_help_has_groups_with_the_methods_own_first"),
     Mutation("all settings stand in one group", "if field.name in inspect.get_annotations(owner))\n        groups", "if field.name in inspect.get_annotations(owners[-1]) or owner)\n        groups", "common/help.py", f"{PARTS}::test_the_help_has_groups_with_the_methods_own_first"),
     Mutation("the help of another setting", "help_of.get(field.name, '')", "list(help_of.values())[0]", "common/help.py", f"{PARTS}::test_the_help_has_groups_with_the_methods_own_first"),
