@@ -16,6 +16,8 @@ ENTROPY = "tests/objectives/test_entropy.py"
 ESTIMATORS = "tests/objectives/test_estimators.py"
 PAIRS = "tests/objectives/test_pairs_and_teachers.py"
 ENGINE = "tests/common/test_engine.py"
+LOG_PROBS = "tests/common/test_log_probs.py"
+PRECISION = "tests/common/test_precision.py"
 REWARDS = "tests/common/test_rewards.py"
 VERIFY = "tests/common/test_verify.py"
 DATA = "tests/common/test_data.py"
@@ -229,11 +231,11 @@ MUTATIONS = [
     Mutation("all settings stand in one group", "if field.name in inspect.get_annotations(owner))\n        groups", "if field.name in inspect.get_annotations(owners[-1]) or owner)\n        groups", "common/help.py", f"{PARTS}::test_the_help_has_groups_with_the_methods_own_first"),
     Mutation("the help of another setting", "help_of.get(field.name, '')", "list(help_of.values())[0]", "common/help.py", f"{PARTS}::test_the_help_has_groups_with_the_methods_own_first"),
     # Batches, log-probs and rollouts
-    Mutation("log-probs at temperature 1", "(logits.float() / temperature)", "logits.float()", "common/logprobs.py", f"{ENGINE}::test_engine_log_probs_are_the_learners"),
-    Mutation("log-probs one token late", "batch.prompt_lengths[rows][row] + t - 1", "batch.prompt_lengths[rows][row] + t", "common/logprobs.py", f"{ENGINE}::test_engine_log_probs_are_the_learners"),
+    Mutation("log-probs at temperature 1", "(logits.float() / temperature)", "logits.float()", "common/logprobs.py", f"{LOG_PROBS}::test_engine_log_probs_are_the_learners"),
+    Mutation("log-probs one token late", "batch.prompt_lengths[rows][row] + t - 1", "batch.prompt_lengths[rows][row] + t", "common/logprobs.py", f"{LOG_PROBS}::test_engine_log_probs_are_the_learners"),
     Mutation("log-probs of one's own rows only", "return sum_over_processes(results)", "return results", "common/logprobs.py", f"{DISTRIBUTED}::test_two_processes_end_as_one"),
-    Mutation("a micro-batch loses its last row", "yield rows[start:]", "yield rows[start : max(start + 1, len(rows) - 1)]", "common/batch.py", f"{ENGINE}::test_micro_batches_hold_every_row_once"),
-    Mutation("groups are torn apart", "(groups[:, None] * G + torch.arange(G)).flatten()", "torch.randperm(P * G)[: len(groups) * G]", "common/batch.py", f"{ENGINE}::test_minibatches_hold_whole_groups"),
+    Mutation("a micro-batch loses its last row", "yield rows[start:]", "yield rows[start : max(start + 1, len(rows) - 1)]", "common/batch.py", f"{LOG_PROBS}::test_micro_batches_hold_every_row_once"),
+    Mutation("groups are torn apart", "(groups[:, None] * G + torch.arange(G)).flatten()", "torch.randperm(P * G)[: len(groups) * G]", "common/batch.py", f"{LOG_PROBS}::test_minibatches_hold_whole_groups"),
     Mutation("token weights of other rows", "yield rows, of_all[rows]", "yield rows, of_all[rows.flip(0)]", "common/batch.py", f"{PARTS}::test_micro_batches_have_the_weights_of_their_rows"),
     Mutation("token weights as if rows stood in order", "of_all[minibatch] = weights", "of_all[: len(weights)] = weights", "common/batch.py", f"{PARTS}::test_micro_batches_have_the_weights_of_their_rows"),
     Mutation("each micro-batch has a mean of its own", "yield rows, of_all[rows]", "yield rows, of_all[rows] / of_all[rows].sum()", "common/batch.py", f"{PARTS}::test_micro_batches_have_the_weights_of_their_rows"),
@@ -255,9 +257,9 @@ MUTATIONS = [
     Mutation("every process the same prompts", "self.sample(prompt_ids[mine], n", "self.sample(prompt_ids[: len(prompt_ids[mine])], n", "common/engines.py", f"{DISTRIBUTED}::test_two_processes_end_as_one"),
     Mutation("a version too many", "del self.snapshots[: -self.staleness]", "del self.snapshots[: -self.staleness - 1]", "common/engines.py", f"{SCRIPTS}::test_staleness_is_a_ring_of_weights"),
     Mutation("snapshots follow the weights", "weight.detach().clone() for", "weight.detach() for", "common/engines.py", f"{SCRIPTS}::test_staleness_is_a_ring_of_weights"),
-    Mutation("one scale for a whole row of 4-bit weights", "INT4_GROUP = 128", "INT4_GROUP = 1 << 20", "common/engines.py", f"{ENGINE}::test_rounding_to_int4"),
-    Mutation("31 levels instead of 16", "/ 7.5 for group", "/ 15.5 for group", "common/engines.py", f"{ENGINE}::test_rounding_to_int4"),
-    Mutation("an int4 engine keeps its weights", "if inner and precision in ROUNDING", 'if inner and precision == "fp8"', "common/engines.py", f"{ENGINE}::test_int4_sampler_of_the_embedded_model"),
+    Mutation("one scale for a whole row of 4-bit weights", "INT4_GROUP = 128", "INT4_GROUP = 1 << 20", "common/engines.py", f"{PRECISION}::test_rounding_to_int4"),
+    Mutation("31 levels instead of 16", "/ 7.5 for group", "/ 15.5 for group", "common/engines.py", f"{PRECISION}::test_rounding_to_int4"),
+    Mutation("an int4 engine keeps its weights", "if inner and precision in ROUNDING", 'if inner and precision == "fp8"', "common/engines.py", f"{PRECISION}::test_int4_sampler_of_the_embedded_model"),
     Mutation("the first weights to the end", "self.update(in_flight.versions[t // in_flight.every])", "self.update(in_flight.versions[0])", "common/transformers_engine.py", f"{ENGINE}::test_in_flight_each_token_has_its_weights"),
     Mutation("new weights one token late", "if in_flight and t % in_flight.every == 0 and", "if in_flight and t % in_flight.every == t // in_flight.every and", "common/transformers_engine.py", f"{ENGINE}::test_in_flight_each_token_has_its_weights"),
     Mutation("the new weights read other tokens", "responses.tokens[rows.numbers, :t]], 1)", "responses.tokens[rows.numbers, :t] * 0], 1)", "common/transformers_engine.py", f"{ENGINE}::test_in_flight_each_token_has_its_weights"),
