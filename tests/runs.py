@@ -87,6 +87,15 @@ def refused(capsys, tmp_path, script=grpo, **settings):
     return error
 
 
+def ended(capsys, call, code=2):
+    """The sentence that a call ends with."""
+    with pytest.raises(SystemExit) as stop:
+        call()
+    error = capsys.readouterr().err.strip()
+    assert stop.value.code == code and error.startswith("error: ") and "\n" not in error, error
+    return error
+
+
 def flags(settings):
     """Settings as flags of the command line."""
     return [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
