@@ -27,10 +27,13 @@ PARTS = "tests/common/test_parts.py"
 INTERRUPTIONS = "tests/survival/test_interruptions.py"
 RUN_FOLDERS = "tests/survival/test_run_folders.py"
 EXTENSION = "tests/tools/test_extension.py"
-LOOKING = "tests/tools/test_looking.py"
+EVALUATE = "tests/tools/test_evaluate.py"
+CHAT = "tests/tools/test_chat.py"
+PLOTS = "tests/tools/test_plots.py"
 EXERCISES = "tests/course/test_exercises.py"
+GRADER = "tests/course/test_grader.py"
 LEADERBOARD = "tests/course/test_leaderboard.py"
-CLAIMS = "tests/claims/test_claims.py"
+CLAIMS_BY_RUNS = "tests/claims/test_claims_by_runs.py"
 RESUMED = f"{INTERRUPTIONS}::test_resumed_run_ends_as_the_uninterrupted_one"
 
 
@@ -300,12 +303,12 @@ MUTATIONS = [
     Mutation("numbers of a countdown may be left over", "sorted(numbers) == sorted(self.numbers)", "not set(numbers) - set(self.numbers)", "worlds/countdown/problems.py", DATA),
     Mutation("countdown in binary fractions", "return Fraction(number)", "return float(number)", "worlds/countdown/problems.py", DATA),
     # Tools
-    Mutation("every chunk has the seeds of the first", "seeds[part], args)", "seeds[: len(problems)], args)", "tools/evaluate.py", LOOKING),
-    Mutation("half a chunk is kept", "lines = lines[: len(lines) // self.chunk * self.chunk]", "pass", "tools/evaluate.py", LOOKING),
-    Mutation("as many values as problems", "len(values) * mean * (1 - mean) / variance", "len(values)", "tools/stats.py", LOOKING),
-    Mutation("each piece of a response has the same random numbers", "prompt_seeds(1, *key, end)", "prompt_seeds(1, *key)", "tools/chat.py", LOOKING),
-    Mutation("a response steers the terminal", "printable(text[shown:ready])", "text[shown:ready]", "tools/chat.py", LOOKING),
-    Mutation("the band begins at the mean", "(statistics.mean, min, max)", "(statistics.mean, statistics.mean, max)", "tools/plots.py", LOOKING),
+    Mutation("every chunk has the seeds of the first", "seeds[part], args)", "seeds[: len(problems)], args)", "tools/evaluate.py", EVALUATE),
+    Mutation("half a chunk is kept", "lines = lines[: len(lines) // self.chunk * self.chunk]", "pass", "tools/evaluate.py", EVALUATE),
+    Mutation("as many values as problems", "len(values) * mean * (1 - mean) / variance", "len(values)", "tools/stats.py", EVALUATE),
+    Mutation("each piece of a response has the same random numbers", "prompt_seeds(1, *key, end)", "prompt_seeds(1, *key)", "tools/chat.py", CHAT),
+    Mutation("a response steers the terminal", "printable(text[shown:ready])", "text[shown:ready]", "tools/chat.py", CHAT),
+    Mutation("the band begins at the mean", "(statistics.mean, min, max)", "(statistics.mean, statistics.mean, max)", "tools/plots.py", PLOTS),
     Mutation("the BOS that a file asks for is left out", "{bos[0]} $A", "$A", "tools/gguf.py", "tests/tools/test_gguf.py"),
     # The leaderboard
     Mutation("groups that were thrown away cost nothing", 'row.get("sampled_prompts", P) * G + row', "P * G + row", "notebooks/leaderboard.py", LEADERBOARD),
@@ -314,13 +317,13 @@ MUTATIONS = [
     Mutation("changed checkpoints are taken", "if changed or ", "if ", "notebooks/leaderboard.py", LEADERBOARD),
     Mutation("each entry has a place of its own", 'other["mean"] - other["half"] > e["mean"] + e["half"]', 'other["mean"] > e["mean"]', "notebooks/leaderboard.py", LEADERBOARD),
     # The exercises
-    Mutation("a submission may open files", '"brk": 12,', '"brk": 12, "openat": 257,', "notebooks/exercises/sandbox.py", EXERCISES),
-    Mutation("a submission may use the network", '"brk": 12,', '"brk": 12, "socket": 41,', "notebooks/exercises/sandbox.py", EXERCISES),
+    Mutation("a submission may open files", '"brk": 12,', '"brk": 12, "openat": 257,', "notebooks/exercises/sandbox.py", GRADER),
+    Mutation("a submission may use the network", '"brk": 12,', '"brk": 12, "socket": 41,', "notebooks/exercises/sandbox.py", GRADER),
     Mutation("hidden cases vary no setting", 'plain["args"] = known | setting', 'plain["args"] = dict(known)', "notebooks/exercises/cases.py", EXERCISES),
     # Verdicts
-    Mutation("differences between other seeds", "zip(values[a], values[b], strict=True)", "zip(values[a], values[b][::-1], strict=True)", "claims/runs.py", CLAIMS),
-    Mutation("a run without an end keeps its accuracy", """ if self.ended else 0.0""", "", "claims/runs.py", CLAIMS),
-    Mutation("nothing is void", ">= CLIPPED else VOID", ">= 0 else VOID", "claims/runs.py", CLAIMS),
-    Mutation("kept runs are run again", """if not (folder / "done").exists():""", "if True:", "claims/runs.py", CLAIMS),
-    Mutation("the wrong half of the mask", """masked["clip_pos"] = torch.zeros_like(mask)""", """masked["clip_neg"] = torch.zeros_like(mask)""", "claims/variant.py", CLAIMS),
+    Mutation("differences between other seeds", "zip(values[a], values[b], strict=True)", "zip(values[a], values[b][::-1], strict=True)", "claims/runs.py", CLAIMS_BY_RUNS),
+    Mutation("a run without an end keeps its accuracy", """ if self.ended else 0.0""", "", "claims/runs.py", CLAIMS_BY_RUNS),
+    Mutation("nothing is void", ">= CLIPPED else VOID", ">= 0 else VOID", "claims/runs.py", CLAIMS_BY_RUNS),
+    Mutation("kept runs are run again", """if not (folder / "done").exists():""", "if True:", "claims/runs.py", CLAIMS_BY_RUNS),
+    Mutation("the wrong half of the mask", """masked["clip_pos"] = torch.zeros_like(mask)""", """masked["clip_neg"] = torch.zeros_like(mask)""", "claims/variant.py", CLAIMS_BY_RUNS),
 ]  # fmt: skip
