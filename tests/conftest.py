@@ -126,6 +126,25 @@ def tiny_model(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def embedded():
+    """The embedded model and its tokenizer."""
+    import grpo
+    from common.models import load_model
+
+    return load_model(grpo.Args())
+
+
+@pytest.fixture(scope="module")
+def problems(embedded):
+    """Three problems of the embedded model without answers."""
+    from common.records import Problem
+
+    from sampling import PROMPTS
+
+    return [Problem(text, "", text, embedded[1](text)["input_ids"]) for text in PROMPTS]
+
+
 @pytest.fixture
 def half_correct(monkeypatch):
     """Verdicts by the length of the text, so that the tiny model has correct and incorrect responses."""

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 
+import grpo
 from common.metrics import read_metrics
 from tools.scripts import ROOT, load
 
@@ -75,7 +76,7 @@ def assert_same_rows(rows, others, more=()):
         assert not values, f"step {row['step']}: these metrics differ: {values}"
 
 
-def refused(capsys, tmp_path, script, **settings):
+def refused(capsys, tmp_path, script=grpo, **settings):
     """The sentence that a run with these settings ends with."""
     with pytest.raises(SystemExit) as stop:
         script.main(script.Args(**SMALL | {"run_dir": tmp_path / "run"} | settings))
@@ -83,6 +84,15 @@ def refused(capsys, tmp_path, script, **settings):
     assert stop.value.code == 2, f"exit code {stop.value.code}: {error}"
     assert error.startswith("error: ") and "\n" not in error and "Traceback" not in error, f"not one sentence: {error}"
     assert not (tmp_path / "run").exists(), "a refused run left its folder behind"
+    return error
+
+
+def ended(capsys, call, code=2):
+    """The sentence that a call ends with."""
+    with pytest.raises(SystemExit) as stop:
+        call()
+    error = capsys.readouterr().err.strip()
+    assert stop.value.code == code and error.startswith("error: ") and "\n" not in error, error
     return error
 
 

@@ -16,6 +16,8 @@ ENTROPY = "tests/objectives/test_entropy.py"
 ESTIMATORS = "tests/objectives/test_estimators.py"
 PAIRS = "tests/objectives/test_pairs_and_teachers.py"
 ENGINE = "tests/common/test_engine.py"
+LOG_PROBS = "tests/common/test_log_probs.py"
+PRECISION = "tests/common/test_precision.py"
 REWARDS = "tests/common/test_rewards.py"
 VERIFY = "tests/common/test_verify.py"
 DATA = "tests/common/test_data.py"
@@ -23,12 +25,15 @@ TASKS = "tests/common/test_tasks.py"
 DISTRIBUTED = "tests/common/test_distributed.py"
 PARTS = "tests/common/test_parts.py"
 INTERRUPTIONS = "tests/survival/test_interruptions.py"
-ERRORS = "tests/survival/test_errors.py"
+RUN_FOLDERS = "tests/survival/test_run_folders.py"
 EXTENSION = "tests/tools/test_extension.py"
-LOOKING = "tests/tools/test_looking.py"
+EVALUATE = "tests/tools/test_evaluate.py"
+CHAT = "tests/tools/test_chat.py"
+PLOTS = "tests/tools/test_plots.py"
 EXERCISES = "tests/course/test_exercises.py"
+GRADER = "tests/course/test_grader.py"
 LEADERBOARD = "tests/course/test_leaderboard.py"
-CLAIMS = "tests/claims/test_claims.py"
+CLAIMS_BY_RUNS = "tests/claims/test_claims_by_runs.py"
 RESUMED = f"{INTERRUPTIONS}::test_resumed_run_ends_as_the_uninterrupted_one"
 
 
@@ -221,19 +226,19 @@ MUTATIONS = [
     Mutation("a step keeps the seconds before it", "self.seconds: dict[str, float] = defaultdict(float)", 'self.seconds: dict[str, float] = getattr(self, "seconds", defaultdict(float))', "common/clock.py", f"{PARTS}::test_stages_are_timed_once"),
     Mutation("after an error the stage stays", "    finally:\n", "    except ZeroDivisionError:\n        raise\n    else:\n", "common/clock.py", f"{PARTS}::test_stages_are_timed_once"),
     Mutation("a folder is registered before it is locked", "        lock.acquire()  #", "        stack.callback(remove_if_empty, folder)\n        lock.acquire()  #", "common/folders.py", f"{PARTS}::test_a_refused_start_leaves_the_folder"),
-    Mutation("folders are not locked", "        lock.acquire()  #", "        pass  #", "common/folders.py", f"{ERRORS}::test_a_folder_in_use"),
-    Mutation("a folder with files is overwritten", "if args.resume is None and any(", "if False and any(", "common/folders.py", f"{ERRORS}::test_nothing_is_overwritten"),
-    Mutation("a second run of the same second shares the folder", 'folder = Path(stem if number == 1 else f"{stem}-{number}")\n                with suppress(FileExistsError):\n                    folder.mkdir(parents=True)', 'folder = Path(stem if number == 1 else f"{stem}-{number}")\n                with suppress(FileExistsError):\n                    folder.mkdir(parents=True, exist_ok=True)', "common/folders.py", f"{ERRORS}::test_runs_of_one_second_have_folders_of_their_own"),
-    Mutation("flags contradict the run to resume", "if name not in may_change:", "if False:", "common/folders.py", f"{ERRORS}::test_resume"),
+    Mutation("folders are not locked", "        lock.acquire()  #", "        pass  #", "common/folders.py", f"{RUN_FOLDERS}::test_a_folder_in_use"),
+    Mutation("a folder with files is overwritten", "if args.resume is None and any(", "if False and any(", "common/folders.py", f"{RUN_FOLDERS}::test_nothing_is_overwritten"),
+    Mutation("a second run of the same second shares the folder", 'folder = Path(stem if number == 1 else f"{stem}-{number}")\n                with suppress(FileExistsError):\n                    folder.mkdir(parents=True)', 'folder = Path(stem if number == 1 else f"{stem}-{number}")\n                with suppress(FileExistsError):\n                    folder.mkdir(parents=True, exist_ok=True)', "common/folders.py", f"{RUN_FOLDERS}::test_runs_of_one_second_have_folders_of_their_own"),
+    Mutation("flags contradict the run to resume", "if name not in may_change:", "if False:", "common/folders.py", f"{RUN_FOLDERS}::test_resume"),
     Mutation("the help groups stand in another order", "GROUPS.index(title) if title in GROUPS else -1", "-GROUPS.index(title) if title in GROUPS else -9", "common/help.py", f"{PARTS}::test_the_help_has_groups_with_the_methods_own_first"),
     Mutation("all settings stand in one group", "if field.name in inspect.get_annotations(owner))\n        groups", "if field.name in inspect.get_annotations(owners[-1]) or owner)\n        groups", "common/help.py", f"{PARTS}::test_the_help_has_groups_with_the_methods_own_first"),
     Mutation("the help of another setting", "help_of.get(field.name, '')", "list(help_of.values())[0]", "common/help.py", f"{PARTS}::test_the_help_has_groups_with_the_methods_own_first"),
     # Batches, log-probs and rollouts
-    Mutation("log-probs at temperature 1", "(logits.float() / temperature)", "logits.float()", "common/logprobs.py", f"{ENGINE}::test_engine_log_probs_are_the_learners"),
-    Mutation("log-probs one token late", "batch.prompt_lengths[rows][row] + t - 1", "batch.prompt_lengths[rows][row] + t", "common/logprobs.py", f"{ENGINE}::test_engine_log_probs_are_the_learners"),
+    Mutation("log-probs at temperature 1", "(logits.float() / temperature)", "logits.float()", "common/logprobs.py", f"{LOG_PROBS}::test_engine_log_probs_are_the_learners"),
+    Mutation("log-probs one token late", "batch.prompt_lengths[rows][row] + t - 1", "batch.prompt_lengths[rows][row] + t", "common/logprobs.py", f"{LOG_PROBS}::test_engine_log_probs_are_the_learners"),
     Mutation("log-probs of one's own rows only", "return sum_over_processes(results)", "return results", "common/logprobs.py", f"{DISTRIBUTED}::test_two_processes_end_as_one"),
-    Mutation("a micro-batch loses its last row", "yield rows[start:]", "yield rows[start : max(start + 1, len(rows) - 1)]", "common/batch.py", f"{ENGINE}::test_micro_batches_hold_every_row_once"),
-    Mutation("groups are torn apart", "(groups[:, None] * G + torch.arange(G)).flatten()", "torch.randperm(P * G)[: len(groups) * G]", "common/batch.py", f"{ENGINE}::test_minibatches_hold_whole_groups"),
+    Mutation("a micro-batch loses its last row", "yield rows[start:]", "yield rows[start : max(start + 1, len(rows) - 1)]", "common/batch.py", f"{LOG_PROBS}::test_micro_batches_hold_every_row_once"),
+    Mutation("groups are torn apart", "(groups[:, None] * G + torch.arange(G)).flatten()", "torch.randperm(P * G)[: len(groups) * G]", "common/batch.py", f"{LOG_PROBS}::test_minibatches_hold_whole_groups"),
     Mutation("token weights of other rows", "yield rows, of_all[rows]", "yield rows, of_all[rows.flip(0)]", "common/batch.py", f"{PARTS}::test_micro_batches_have_the_weights_of_their_rows"),
     Mutation("token weights as if rows stood in order", "of_all[minibatch] = weights", "of_all[: len(weights)] = weights", "common/batch.py", f"{PARTS}::test_micro_batches_have_the_weights_of_their_rows"),
     Mutation("each micro-batch has a mean of its own", "yield rows, of_all[rows]", "yield rows, of_all[rows] / of_all[rows].sum()", "common/batch.py", f"{PARTS}::test_micro_batches_have_the_weights_of_their_rows"),
@@ -255,9 +260,9 @@ MUTATIONS = [
     Mutation("every process the same prompts", "self.sample(prompt_ids[mine], n", "self.sample(prompt_ids[: len(prompt_ids[mine])], n", "common/engines.py", f"{DISTRIBUTED}::test_two_processes_end_as_one"),
     Mutation("a version too many", "del self.snapshots[: -self.staleness]", "del self.snapshots[: -self.staleness - 1]", "common/engines.py", f"{SCRIPTS}::test_staleness_is_a_ring_of_weights"),
     Mutation("snapshots follow the weights", "weight.detach().clone() for", "weight.detach() for", "common/engines.py", f"{SCRIPTS}::test_staleness_is_a_ring_of_weights"),
-    Mutation("one scale for a whole row of 4-bit weights", "INT4_GROUP = 128", "INT4_GROUP = 1 << 20", "common/engines.py", f"{ENGINE}::test_rounding_to_int4"),
-    Mutation("31 levels instead of 16", "/ 7.5 for group", "/ 15.5 for group", "common/engines.py", f"{ENGINE}::test_rounding_to_int4"),
-    Mutation("an int4 engine keeps its weights", "if inner and precision in ROUNDING", 'if inner and precision == "fp8"', "common/engines.py", f"{ENGINE}::test_int4_sampler_of_the_embedded_model"),
+    Mutation("one scale for a whole row of 4-bit weights", "INT4_GROUP = 128", "INT4_GROUP = 1 << 20", "common/engines.py", f"{PRECISION}::test_rounding_to_int4"),
+    Mutation("31 levels instead of 16", "/ 7.5 for group", "/ 15.5 for group", "common/engines.py", f"{PRECISION}::test_rounding_to_int4"),
+    Mutation("an int4 engine keeps its weights", "if inner and precision in ROUNDING", 'if inner and precision == "fp8"', "common/engines.py", f"{PRECISION}::test_int4_sampler_of_the_embedded_model"),
     Mutation("the first weights to the end", "self.update(in_flight.versions[t // in_flight.every])", "self.update(in_flight.versions[0])", "common/transformers_engine.py", f"{ENGINE}::test_in_flight_each_token_has_its_weights"),
     Mutation("new weights one token late", "if in_flight and t % in_flight.every == 0 and", "if in_flight and t % in_flight.every == t // in_flight.every and", "common/transformers_engine.py", f"{ENGINE}::test_in_flight_each_token_has_its_weights"),
     Mutation("the new weights read other tokens", "responses.tokens[rows.numbers, :t]], 1)", "responses.tokens[rows.numbers, :t] * 0], 1)", "common/transformers_engine.py", f"{ENGINE}::test_in_flight_each_token_has_its_weights"),
@@ -298,12 +303,12 @@ MUTATIONS = [
     Mutation("numbers of a countdown may be left over", "sorted(numbers) == sorted(self.numbers)", "not set(numbers) - set(self.numbers)", "worlds/countdown/problems.py", DATA),
     Mutation("countdown in binary fractions", "return Fraction(number)", "return float(number)", "worlds/countdown/problems.py", DATA),
     # Tools
-    Mutation("every chunk has the seeds of the first", "seeds[part], args)", "seeds[: len(problems)], args)", "tools/evaluate.py", LOOKING),
-    Mutation("half a chunk is kept", "lines = lines[: len(lines) // self.chunk * self.chunk]", "pass", "tools/evaluate.py", LOOKING),
-    Mutation("as many values as problems", "len(values) * mean * (1 - mean) / variance", "len(values)", "tools/stats.py", LOOKING),
-    Mutation("each piece of a response has the same random numbers", "prompt_seeds(1, *key, end)", "prompt_seeds(1, *key)", "tools/chat.py", LOOKING),
-    Mutation("a response steers the terminal", "printable(text[shown:ready])", "text[shown:ready]", "tools/chat.py", LOOKING),
-    Mutation("the band begins at the mean", "(statistics.mean, min, max)", "(statistics.mean, statistics.mean, max)", "tools/plots.py", LOOKING),
+    Mutation("every chunk has the seeds of the first", "seeds[part], args)", "seeds[: len(problems)], args)", "tools/evaluate.py", EVALUATE),
+    Mutation("half a chunk is kept", "lines = lines[: len(lines) // self.chunk * self.chunk]", "pass", "tools/evaluate.py", EVALUATE),
+    Mutation("as many values as problems", "len(values) * mean * (1 - mean) / variance", "len(values)", "tools/stats.py", EVALUATE),
+    Mutation("each piece of a response has the same random numbers", "prompt_seeds(1, *key, end)", "prompt_seeds(1, *key)", "tools/chat.py", CHAT),
+    Mutation("a response steers the terminal", "printable(text[shown:ready])", "text[shown:ready]", "tools/chat.py", CHAT),
+    Mutation("the band begins at the mean", "(statistics.mean, min, max)", "(statistics.mean, statistics.mean, max)", "tools/plots.py", PLOTS),
     Mutation("the BOS that a file asks for is left out", "{bos[0]} $A", "$A", "tools/gguf.py", "tests/tools/test_gguf.py"),
     # The leaderboard
     Mutation("groups that were thrown away cost nothing", 'row.get("sampled_prompts", P) * G + row', "P * G + row", "notebooks/leaderboard.py", LEADERBOARD),
@@ -312,13 +317,13 @@ MUTATIONS = [
     Mutation("changed checkpoints are taken", "if changed or ", "if ", "notebooks/leaderboard.py", LEADERBOARD),
     Mutation("each entry has a place of its own", 'other["mean"] - other["half"] > e["mean"] + e["half"]', 'other["mean"] > e["mean"]', "notebooks/leaderboard.py", LEADERBOARD),
     # The exercises
-    Mutation("a submission may open files", '"brk": 12,', '"brk": 12, "openat": 257,', "notebooks/exercises/sandbox.py", EXERCISES),
-    Mutation("a submission may use the network", '"brk": 12,', '"brk": 12, "socket": 41,', "notebooks/exercises/sandbox.py", EXERCISES),
+    Mutation("a submission may open files", '"brk": 12,', '"brk": 12, "openat": 257,', "notebooks/exercises/sandbox.py", GRADER),
+    Mutation("a submission may use the network", '"brk": 12,', '"brk": 12, "socket": 41,', "notebooks/exercises/sandbox.py", GRADER),
     Mutation("hidden cases vary no setting", 'plain["args"] = known | setting', 'plain["args"] = dict(known)', "notebooks/exercises/cases.py", EXERCISES),
     # Verdicts
-    Mutation("differences between other seeds", "zip(values[a], values[b], strict=True)", "zip(values[a], values[b][::-1], strict=True)", "claims/runs.py", CLAIMS),
-    Mutation("a run without an end keeps its accuracy", """ if self.ended else 0.0""", "", "claims/runs.py", CLAIMS),
-    Mutation("nothing is void", ">= CLIPPED else VOID", ">= 0 else VOID", "claims/runs.py", CLAIMS),
-    Mutation("kept runs are run again", """if not (folder / "done").exists():""", "if True:", "claims/runs.py", CLAIMS),
-    Mutation("the wrong half of the mask", """masked["clip_pos"] = torch.zeros_like(mask)""", """masked["clip_neg"] = torch.zeros_like(mask)""", "claims/variant.py", CLAIMS),
+    Mutation("differences between other seeds", "zip(values[a], values[b], strict=True)", "zip(values[a], values[b][::-1], strict=True)", "claims/runs.py", CLAIMS_BY_RUNS),
+    Mutation("a run without an end keeps its accuracy", """ if self.ended else 0.0""", "", "claims/runs.py", CLAIMS_BY_RUNS),
+    Mutation("nothing is void", ">= CLIPPED else VOID", ">= 0 else VOID", "claims/runs.py", CLAIMS_BY_RUNS),
+    Mutation("kept runs are run again", """if not (folder / "done").exists():""", "if True:", "claims/runs.py", CLAIMS_BY_RUNS),
+    Mutation("the wrong half of the mask", """masked["clip_pos"] = torch.zeros_like(mask)""", """masked["clip_neg"] = torch.zeros_like(mask)""", "claims/variant.py", CLAIMS_BY_RUNS),
 ]  # fmt: skip

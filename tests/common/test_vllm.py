@@ -18,7 +18,7 @@ import torch
 from conftest import SMALL
 from oracles import Response, oracle
 from runs import finish, start
-from test_engine import three_versions
+from sampling import three_versions
 from test_steps import Model
 from test_tasks import cut_behind
 

@@ -1,6 +1,5 @@
-"""Looking at models and runs without training: tools.evaluate, tools.chat, tools.plots, and data sets by name."""
+"""tools.evaluate, and data sets by name: figures are those of the samples, also after an interruption."""
 
-import io
 import json
 import statistics
 from pathlib import Path
@@ -8,27 +7,17 @@ from pathlib import Path
 import grpo
 from common.data import STANDARD, load_problems
 from common.evaluation import pass_at_k
-from common.folders import write_config
 from common.metrics import read_metrics
 from common.models import load_model
 from common.transformers_engine import TransformersEngine
-from tools import chat, evaluate, plots, scripts
-from tools.scripts import parents
+from tools import evaluate
 from tools.stats import fraction_interval
 
 import datasets
 import numpy as np
 import pytest
 from conftest import SMALL
-
-
-def ended(capsys, call, code=2):
-    """The sentence that a call ends with."""
-    with pytest.raises(SystemExit) as stop:
-        call()
-    error = capsys.readouterr().err.strip()
-    assert stop.value.code == code and error.startswith("error: ") and "\n" not in error, error
-    return error
+from runs import ended
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +27,6 @@ def trained(tmp_path_factory, tiny_model):
     settings = SMALL | {"eval_problems": 7, "eval_samples": 8, "max_response_tokens": 8}
     grpo.main(grpo.Args(model=str(tiny_model), dataset=str(tiny_model / "problems.jsonl"), run_dir=folder, **settings))
     return folder
-
-
-# tools.evaluate
 
 
 def settings_of(trained, tiny_model):
@@ -241,134 +227,3 @@ def test_known_columns_of_a_local_copy(chat_model, tmp_path):
     problems = evaluate.load_evaluation(args, *load_model(args))
     assert [p.answer for p in problems] == [row["answer"] for row in rows]
     assert list(map(evaluate.difficulty(args)[1], problems)) == [row["level"] for row in rows]
-
-
-# tools.chat
-
-
-def talk(monkeypatch, typed, **settings):
-    monkeypatch.setattr("sys.stdin", io.StringIO(typed))
-    chat.main(chat.Args(**settings))
-
-
-def test_a_chat_asks_as_training_does(monkeypatch, capsys):
-    """The response to a typed sum is the engine's own to the prompt of training, and a second one comes after it."""
-    args = chat.Args(temperature=0.0)
-    model, tokenizer = load_model(args)
-    question = "8+33+33+7=?"
-    engine = TransformersEngine(args, model, tokenizer)
-    greedy = engine.sample([tokenizer(f"{question}\n").input_ids], 1, [96], 0.0, [0])
-    expected = tokenizer.decode(greedy.tokens[0], skip_special_tokens=True)
-    talk(monkeypatch, f"{question}\n\n{question}\n", temperature=0.0)
-    out = capsys.readouterr().out
-    assert out.count(f"> {expected}\n") == 2 and "cut off" not in out
-    talk(monkeypatch, question + "\n", temperature=0.0, max_response_tokens=3)
-    assert "[cut off after 3 tokens]" in capsys.readouterr().out
-
-
-def test_a_stop_string_in_two_pieces_ends_a_response(monkeypatch, capsys):
-    """As one within a piece does: nothing behind it is shown."""
-    monkeypatch.setattr(chat, "PIECE", 6)
-    for stop, shown in (("oxe", "\\boxe"), ("ed{8", "\\boxed{8")):  # of the greedy \boxed{81}, a token a character
-        talk(monkeypatch, "8+33+33+7=?\n", temperature=0.0, stop=(stop,))
-        out = capsys.readouterr().out
-        assert f"> {shown}\n" in out and "cut off" not in out
-
-
-def test_a_conversation_keeps_what_was_said(chat_model, monkeypatch, capsys):
-    """Shown without control characters, cut short by Ctrl-C, and put before the next question as it was said."""
-    prompts, seeds, real = [], [], TransformersEngine.extend
-
-    def scripted(engine, prompt_ids, begun, *rest):
-        seeds.extend(rest[-1])
-        prompts.append(tokenizer.decode(prompt_ids[0]))
-        if len(prompts) == 3:
-            raise KeyboardInterrupt
-        begun = real(engine, prompt_ids, begun, *rest)
-        begun.tokens[0] = tokenizer("a\x1b[31mb" + "c" * 20 * len(prompts)).input_ids
-        return begun
-
-    tokenizer = load_model(chat.Args(model=str(chat_model)))[1]
-    monkeypatch.setattr(TransformersEngine, "extend", scripted)
-    settings = {"model": str(chat_model), "conversation": True, "max_response_tokens": 32, "system_prompt": "Be brief."}
-    talk(monkeypatch, "one\ntwo\n", **settings)
-    out = capsys.readouterr().out
-    assert "a\\x1b[31mb" in out and "\x1b" not in out and "[stopped]" in out
-    assert len(set(seeds)) == len(seeds) == 3, "the same random numbers again"
-    assert prompts[0].count("<|im_start|>") == 3 and "step by step" not in prompts[0]
-    assert prompts[-1].startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\none<|im_end|>\n")
-    assert "<|im_start|>assistant\na\x1b[31mbccc" in prompts[2] and "user\ntwo<|im_end|>" in prompts[2]
-    assert "--conversation is for chat models" in ended(capsys, lambda: talk(monkeypatch, "", conversation=True))
-    assert "--prompt must contain" in ended(capsys, lambda: talk(monkeypatch, "", prompt="?"))
-
-
-# tools.plots
-
-
-def write_run(folder, method="grpo", seed=1, final=0.5, steps=4, **settings):
-    folder.mkdir()
-    write_config(folder, method, grpo.Args(seed=seed, steps=steps, **settings))
-    rows = [{"step": 0, "eval/avg": 0.25, "seconds/evaluate": 2.0}]
-    rows += [{"step": s, "accuracy": s / 10 + seed, "reward": 1.0, "length": 5.0, "entropy": 1.0, "seconds/train": 1.0}
-             for s in range(1, steps + 1)]  # fmt: skip
-    rows[-1]["eval/avg"] = final
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return folder
-
-
-def test_runs_are_grouped_by_what_differs(tmp_path, capsys):
-    runs = [write_run(tmp_path / f"a{s}", seed=s, final=0.5 + s / 10) for s in (1, 2, 3)]
-    runs += [write_run(tmp_path / f"b{s}", seed=s, lr=1e-5) for s in (1, 2)]
-    runs.append(write_run(tmp_path / "c", "dr_grpo", steps=6))
-    groups = plots.grouped(tuple(runs))
-    assert [(g.label, sorted(g.logs)) for g in groups] == [
-        ("grpo --lr 0.0001", [1, 2, 3]), ("grpo --lr 1e-05", [1, 2]), ("dr_grpo", [1]),
-    ]  # fmt: skip
-    plots.main(plots.Args(tuple(runs), tmp_path / "all.png"))
-    out = capsys.readouterr().out.splitlines()
-    assert out[1].split() == ["grpo", "--lr", "0.0001", "3", "0.250", "0.700", "±", "0.248", "4", "6"]
-    assert out[3].split() == ["dr_grpo", "1", "0.250", "0.500", "6", "8"]
-    assert (tmp_path / "all.png").stat().st_size > 10_000
-    band = plots.overlay(groups).axes[0].collections[0].get_paths()[0].vertices
-    assert (band[:, 1].min(), band[:, 1].max()) == pytest.approx((1.1, 3.4)), "from the lowest to the highest seed"
-    styles = [style for group in (groups, groups[1:]) for style in plots.styles(group)]
-    assert len(set(styles[:3])) == 3 and styles[3:] == [plots.method_style("grpo"), plots.method_style("dr_grpo")]
-
-
-def test_any_number_of_methods_has_a_style():
-    """A style follows from the name alone, and lines in one picture look different even if two styles are the same."""
-    top = {name: plots.method_style(name) for name in plots.FIXED}
-    assert len(set(top.values())) == len(top), "two of the eleven look the same"
-    names = [f"method_{i}" for i in range(200)]
-    found = [plots.method_style(name) for name in names]
-    assert len(set(found)) > 100 and not set(found) & set(top.values())
-    assert found == [plots.method_style(name) for name in names]
-    groups = [plots.Group(name, {}, {}) for name in names]
-    assert len(set(plots.styles(groups))) == len(names), "of 200 lines in one picture two look the same"
-
-
-def test_a_new_method_changes_no_style(monkeypatch):
-    """Also where scripts are found while it is there: nothing looks at the list of methods."""
-    before = {name: plots.method_style(name) for name in parents()}
-    monkeypatch.setattr(scripts, "parents", lambda: {"a_new_method": "grpo", **before})
-    assert {name: plots.method_style(name) for name in before} == before
-    assert plots.method_style("a_new_method") not in [before[name] for name in plots.FIXED]
-
-
-def test_mistakes_in_plots(tmp_path, capsys):
-    run = write_run(tmp_path / "run")
-    again = write_run(tmp_path / "again")
-    empty, evaluation = tmp_path / "empty", tmp_path / "evaluation"
-    for folder, method in ((empty, "grpo"), (evaluation, "evaluate")):
-        folder.mkdir()
-        write_config(folder, method, grpo.Args())
-    for runs, out, words in (
-        ((), "a.png", "no run folders are given"),
-        ((tmp_path / "none",), "a.png", "is not a run folder"),
-        ((empty,), "a.png", "has logged no steps yet"),
-        ((evaluation,), "a.png", "is an evaluation"),
-        ((run, again), "a.png", "has the same seed 1 and settings as another run"),
-        ((run,), "a.txt", "must end in .png"),
-        ((run,), "none/a.png", "cannot be written: No such file"),
-    ):
-        assert words in ended(capsys, lambda runs=runs, out=out: plots.main(plots.Args(runs, tmp_path / out)))

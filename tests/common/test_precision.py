@@ -1,0 +1,116 @@
+"""What fewer bits change, in the learner and in the sampler."""
+
+import copy
+
+import grpo
+from common.batch import collate
+from common.engines import rounded_to_fp8, rounded_to_int4
+from common.logprobs import batch_logps, logp_and_entropy, token_logps
+from common.metrics import mismatch_metrics, read_metrics
+
+import torch
+from conftest import SMALL
+from sampling import make, sample
+
+
+def test_fp32_head_under_bf16():
+    """With the head in fp32, log-probs pass through no bf16 logits: the sampler's, whose weights are bf16."""
+    torch.manual_seed(0)
+    plain = {"with_entropy": False, "entropy_gradient": False}
+    head = torch.nn.Linear(64, 500, bias=False)
+    hidden, targets = torch.randn(20, 64).bfloat16(), torch.randint(500, (20, 1))
+    sampler, _ = logp_and_entropy(hidden, targets, copy.deepcopy(head).bfloat16(), 1.0, True, **plain)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded, _ = logp_and_entropy(hidden, targets, head, 1.0, False, **plain)
+        kept, _ = logp_and_entropy(hidden, targets, head, 1.0, True, **plain)
+    torch.testing.assert_close(kept, sampler)
+    assert (rounded - sampler).abs().max() > 1e-3
+    unrounded, _ = logp_and_entropy(hidden.float(), targets, head, 1.0, False, **plain)
+    assert (unrounded - sampler).abs().max() > 1e-4
+
+
+def test_learner_in_bf16(embedded, problems):
+    """Its log-probs are those of a model computing in bf16, its gradients reach fp32 weights along fp32's direction."""
+    model, _ = embedded
+    rollouts = sample(make(embedded, rollout_precision="bf16"), problems)
+    batch = collate(problems, rollouts, "cpu")
+
+    def learner(**settings):
+        model.zero_grad()
+        logp = token_logps(model, batch, torch.arange(24), grpo.Args(**settings))
+        logp.sum().backward()
+        assert logp.dtype == torch.float32
+        return logp.detach(), torch.cat([p.grad.flatten() for p in model.parameters()])
+
+    exact, gradient = learner()
+    rounded, rounded_gradient = learner(learner_precision="bf16")
+    kept, _ = learner(learner_precision="bf16", fp32_lm_head=True)
+    model.zero_grad()
+    error = {name: (logp - exact).abs().mean() for name, logp in {"bf16": rounded, "fp32 head": kept}.items()}
+    assert 1e-5 < error["fp32 head"] < error["bf16"] < 1e-2, error
+    assert torch.equal(learner(learner_precision="fp32")[0], exact), "auto is fp32 on a CPU"
+    model.zero_grad()
+    assert rounded_gradient.dtype == torch.float32
+    assert torch.cosine_similarity(rounded_gradient, gradient, dim=0) > 0.999
+
+
+def test_rounding_to_fp8():
+    """4 significant bits: the relative error is at most 1/16 within the range; the largest of a row stays itself."""
+    torch.manual_seed(0)
+    weight = torch.randn(50, 40) * torch.logspace(-6, 3, 50)[:, None]
+    rounded = rounded_to_fp8(weight)
+    inside = weight.abs() > weight.abs().amax(1, keepdim=True) * 2.0**-14
+    assert ((rounded - weight).abs() / weight.abs())[inside].max() <= 1 / 16
+    top = weight.abs().argmax(1, keepdim=True)
+    torch.testing.assert_close(rounded.gather(1, top), weight.gather(1, top))
+    torch.testing.assert_close(rounded_to_fp8(rounded), rounded)
+    assert (rounded_to_fp8(torch.zeros(2, 3)) == 0).all()
+
+
+def test_rounding_to_int4():
+    """16 levels in each group of 128 weights, no weight farther from its own than half a step; groups are their own."""
+    torch.manual_seed(0)
+    weight = torch.randn(20, 300) * torch.logspace(-6, 3, 20)[:, None]
+    rounded = rounded_to_int4(weight)
+    for start in (0, 128, 256):
+        group, levels = weight[:, start : start + 128], rounded[:, start : start + 128]
+        step = group.abs().amax(1, keepdim=True) / 7.5
+        assert ((levels - group).abs() <= 0.5001 * step).all()
+        whole = levels / step
+        torch.testing.assert_close(whole, whole.round(), rtol=0, atol=1e-4)
+        assert {len(set(row)) for row in whole.round().tolist()} <= set(range(9, 17))
+        assert whole.min() > -8.001 and whole.max() < 7.001
+        torch.testing.assert_close(rounded_to_int4(group), levels)
+    assert (rounded_to_int4(torch.zeros(2, 3)) == 0).all()
+
+
+def test_int4_sampler_of_the_embedded_model(embedded):
+    """What it computes with: matrices between embeddings and head on 16 levels per group, all else in bf16."""
+    model, _ = embedded
+    mine = dict(make(embedded, rollout_precision="int4").model.named_parameters())
+    for name, learned in model.named_parameters():
+        groups = [len(group.unique()) for row in mine[name] for group in row.split(128)] if learned.ndim == 2 else []
+        if learned.ndim == 2 and "embed" not in name:
+            assert max(groups) <= 16, name
+        else:
+            torch.testing.assert_close(mine[name], learned.bfloat16(), rtol=0, atol=0)
+
+
+def test_tis_sees_an_int4_sampler(tmp_path):
+    """A run works, and the weights of TIS are those of its mismatch: cut at the cap, as they never are in fp32."""
+    rows = {}
+    for precision in ("fp32", "int4"):
+        grpo.main(grpo.Args(run_dir=tmp_path / precision, rollout_precision=precision, **SMALL | {"tis_cap": 1.2}))
+        rows[precision] = [row for row in read_metrics(tmp_path / precision) if "tis_truncated" in row]
+    assert all(row["tis_truncated"] == 0 and abs(row["tis_weight"] - 1) < 1e-4 for row in rows["fp32"])
+    assert all(row["tis_truncated"] > 0.003 and row["mismatch_mean"] > 0.002 for row in rows["int4"]), rows["int4"]
+
+
+def test_mismatch_grows_as_the_sampler_loses_precision(embedded, problems):
+    means = []
+    for precision, head in (("fp32", False), ("bf16", True), ("bf16", False), ("fp8", False), ("int4", False)):
+        engine = make(embedded, fp32_lm_head=head, rollout_precision=precision)
+        batch = collate(problems, sample(engine, problems, 64), "cpu")
+        old_logp, _ = batch_logps(embedded[0], batch, grpo.Args())
+        means.append(mismatch_metrics(old_logp, batch.rollout_logp, batch.token_mask)["mismatch_mean"])
+    assert means[0] < 1e-6 and means == sorted(means), means

@@ -1,0 +1,48 @@
+"""Solutions of the exercises, changed or whole, and the handout's verdict on them."""
+
+import ast
+from functools import cache
+
+from notebooks.exercises import make
+from notebooks.exercises.answers import HANDOUT_SEED
+from notebooks.exercises.answers import answers as make_answers
+from notebooks.exercises.exercises import BY_NAME, functions, module
+from notebooks.exercises.runner import run
+from notebooks.exercises.verdict import verdict
+
+NAMES = list(BY_NAME)
+
+
+@cache
+def answers(name):
+    return make_answers(BY_NAME[name], HANDOUT_SEED)
+
+
+def judged(name, made):
+    """The handout's verdict on a module that has the exercise's function."""
+    return verdict(run(made, BY_NAME[name].function, answers(name)["cases"]), answers(name))
+
+
+def changed(name, old, new):
+    """The solution with part of the exercise's function replaced."""
+    exercise = BY_NAME[name]
+    source = functions(exercise.script)[exercise.function]
+    assert old in source
+    return module(exercise.script, {exercise.function: source.replace(old, new)})
+
+
+def written(name, body):
+    """The text of the handout's file with one function filled in."""
+    exercise = BY_NAME[name]
+    text = make.blank(exercise.script)
+    node = next(n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef) and n.name == exercise.function)
+    lines = text.splitlines()
+    head, tail = lines[: node.body[-1].lineno - 1], lines[node.end_lineno :]
+    return "\n".join([*head, *(f"    {line}" for line in body.splitlines()), *tail]) + "\n"
+
+
+def solve(folder, scripts):
+    """Put the solutions into the files of some methods."""
+    head = "from __future__ import annotations\nimport torch\nfrom torch import Tensor\n\n"
+    for script in scripts:
+        (folder / f"{script}.py").write_text(head + "\n\n".join(functions(script).values()) + "\n")

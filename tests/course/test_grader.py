@@ -1,0 +1,279 @@
+"""The grader: correct solutions get all points in every form, and attacks on it get nothing."""
+
+import json
+import os
+import subprocess
+import sys
+from types import ModuleType
+from xml.etree import ElementTree
+
+from notebooks.exercises import grade, key, make, silent_bugs
+from notebooks.exercises.answers import answers as make_answers
+from notebooks.exercises.exercises import BY_NAME, EXERCISES, SCRIPTS
+from notebooks.exercises.grade import grade_function
+from notebooks.exercises.sandbox import Sandbox
+from tools.scripts import ROOT
+
+import pytest
+from solutions import answers, judged, solve, written
+
+
+def as_module(text):
+    made = ModuleType("student")
+    sys.modules["student"] = made  # dataclasses look up their module
+    exec(text, made.__dict__)
+    return made
+
+
+GSPO_TOKEN = """s = torch.exp(((logp - old_logp) * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)).detach()
+ratio = s * torch.exp(logp - logp.detach())
+return -torch.min(ratio * advantages, ratio.clamp(1 - args.clip_eps_low, 1 + args.clip_eps_high) * advantages), {}"""
+MASK_FORM = """r = torch.exp(logp - old_logp)
+gone = ((advantages > 0) & (r > 1 + args.clip_eps)) | ((advantages < 0) & (r < 1 - args.clip_eps))
+return -(r.detach() * advantages * logp) * ~gone, {}"""
+GAE_FORWARD_SUM = """B, T = values.shape
+keep = mask.to(values.dtype)
+after = torch.cat([values * keep, torch.zeros_like(values[:, :1])], dim=1)[:, 1:]
+delta = (rewards + args.gamma * after - values) * keep
+rows = [sum((args.gamma * args.gae_lambda) ** (k - t) * delta[:, k] for k in range(t, T)) for t in range(T)]
+advantages = torch.stack(rows, dim=1) * keep
+return advantages, advantages + values"""
+
+
+@pytest.mark.parametrize(
+    "name,body",
+    [
+        ("rloo.compute_advantages", "G = rewards.shape[1]\nreturn G / (G - 1) * (rewards - rewards.mean(1, keepdim=True))"),
+        *(
+            ("grpo.compute_advantages", f"z = rewards - rewards.mean(1, keepdim=True)\nreturn z / {std}")
+            for std in (
+                "(rewards.std(1, correction=args.ddof, keepdim=True) + 1e-8)",
+                "(rewards.std(1, correction=args.ddof, keepdim=True) + 1e-4)",
+                "(rewards.var(1, correction=args.ddof, keepdim=True) + 1e-5).sqrt()",
+                "rewards.std(1, correction=args.ddof, keepdim=True).clamp(min=1e-6)",
+            )
+        ),
+        ("maxrl.compute_advantages", "mean = rewards.mean(1, keepdim=True)\nreturn torch.nan_to_num((rewards - mean) / mean)"),
+        ("grpo.policy_loss", MASK_FORM),
+        ("gspo.policy_loss", GSPO_TOKEN),
+        ("cispo.policy_loss", "r = torch.exp(logp - old_logp).detach()\n"
+         "return -torch.where(r > args.ratio_cap, args.ratio_cap, r) * advantages * logp, {}"),
+        ("ppo.compute_advantages", GAE_FORWARD_SUM),
+        ("dr_grpo.token_weights", "return mask.double() / (mask.shape[0] * args.max_response_tokens)"),
+        ("grpo.kl_penalty", "x = ref_logp - logp\nreturn torch.expm1(x) - x"),
+        ("dapo.has_signal", "return (correct != correct[:, :1]).any(1)"),
+    ],
+)  # fmt: skip
+def test_right_answers_in_other_forms_pass(name, body, sandbox, tmp_path):
+    text = written(name, body)
+    assert judged(name, as_module(text)) is None
+    (tmp_path / f"{BY_NAME[name].script}.py").write_text(text)
+    mark = grade_function(BY_NAME[name], tmp_path, sandbox, seed=5)
+    assert (mark.points, mark.reason) == (BY_NAME[name].level, "")
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    with Sandbox(seconds=10) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def hasty():
+    with Sandbox(seconds=1) as made:
+        yield made
+
+
+def graded(name, text, sandbox, folder, seed=9):
+    (folder / f"{BY_NAME[name].script}.py").write_text(text)
+    return grade_function(BY_NAME[name], folder, sandbox, seed)
+
+
+def test_the_solution_gets_all_points(sandbox, tmp_path):
+    """With hidden seeds, in the sandbox, which gets only inputs."""
+    solve(tmp_path, SCRIPTS)
+    seen = []
+
+    class Watched:
+        def run(self, script, source, function, cases):
+            seen.extend(cases)
+            return sandbox.run(script, source, function, cases)
+
+    marks = [grade_function(exercise, tmp_path, Watched(), 1000 + i) for i, exercise in enumerate(EXERCISES)]
+    assert [(mark.name, mark.points, mark.reason) for mark in marks] == [(e.function, e.level, "") for e in EXERCISES]
+    assert set().union(*seen) <= {"args", "inputs", "weights", "shown", "parts", "top"}
+
+
+def test_hidden_cases_differ_from_seed_to_seed():
+    for exercise in EXERCISES:
+        one, other = (make_answers(exercise, seed, named=False) for seed in (1, 2))
+        assert one["cases"] != other["cases"] and one["right"] != other["right"]
+
+
+NAME = "dr_grpo.compute_advantages"  # the function that the attacks replace, unless they name another
+HIJACK = "rewards - rewards.mean(1, keepdim=True)"
+OPEN = f"exec(open({str(ROOT / 'dr_grpo.py')!r}).read())"
+
+
+def constants():
+    """Code that returns the correct results of the handout's cases, by shape."""
+    outputs = [result["outputs"][0] for result in answers(NAME)["right"]]
+    return f"outputs = {[(o['shape'], o['values']) for o in outputs]}\n" + (
+        "for shape, values in outputs:\n    if shape == list(rewards.shape):\n"
+        "        return torch.tensor(values, dtype=rewards.dtype).view(shape)\nreturn rewards"
+    )
+
+
+FORGED = '[{"outputs": [{"dtype": "float64", "shape": [5, 8], "values": [0]}]}]'
+ATTACKS = {
+    # seven that once passed or hung
+    "constants": (constants, "should be"),
+    "exit": ("import os\nos._exit(0)", "ended without a result"),
+    "solution by name": ("import dr_grpo\nreturn dr_grpo.compute_advantages(rewards)", "ends with"),
+    "solution by path": (f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nimport grpo", "No module named 'grpo'"),
+    "solution by file": (OPEN, "PermissionError"),
+    "endless loop": ("while True:\n    pass", "does not end"),
+    "endless loop that catches": ("while True:\n    try:\n        while True: pass\n    except BaseException: pass", "does not end"),
+    # further ones
+    "sys.exit": ("import sys\nsys.exit(0)", "SystemExit"),
+    "solution through torch": (f"return torch.from_file({str(ROOT / 'dr_grpo.py')!r}, size=9, dtype=torch.uint8)", "ends with"),
+    "solution through the parent": ("import os\nreturn open(f'/proc/{os.getppid()}/mem')", "PermissionError"),
+    "solution in the modules": (
+        "import sys\nfor m in list(sys.modules.values()):\n"
+        "    if 'exercises' in getattr(m, '__name__', '') or {'EXERCISES', 'MISTAKES', 'answers'} & set(vars(m)):\n"
+        "        raise ValueError('found')\nraise ValueError('nothing there')", "nothing there"),
+    "solution in the memory": (
+        "import gc, sys\nframe = sys._getframe()\nwhile frame:\n"
+        "    if {'hidden', 'answers', 'right'} & set(frame.f_locals): raise ValueError('found')\n    frame = frame.f_back\n"
+        "for x in gc.get_objects():\n"
+        "    if isinstance(x, dict) and {'right', 'mistakes', 'ignored'} <= {k for k in x if isinstance(k, str)}:\n"
+        "        raise ValueError('found')\n"
+        "raise ValueError('nothing there')", "nothing there"),
+    "comparison patched": (
+        "torch.allclose = torch.equal = lambda *a, **k: True\ntorch.Tensor.__eq__ = lambda *a: True\nreturn rewards", "should be"),
+    "runner patched": (
+        "import sys\nsys.modules['runner'].run_case = lambda *a: {'problem': None}\n"
+        "sys.modules['runner'].plain = lambda x: {'dtype': 'float64', 'shape': [6, 10], 'values': [0.0] * 60}\nreturn rewards",
+        "None"),
+    "gradient patched": ("torch.autograd.grad = lambda *a, **k: (torch.ones(6, 10),)\nreturn -rewards", "should be"),
+    "output forged": (
+        f"import os\nfor fd in range(64):\n    try: os.write(fd, b'''{FORGED}''')\n    except OSError: pass\nos._exit(0)",
+        "not a result"),
+    "output is no JSON": ("import os\nfor fd in range(64):\n    try: os.write(fd, b'[[[[' * 9999)\n    except OSError: pass\nos._exit(0)",
+                          "not a result"),
+    "output without end": ("import os\nwhile True:\n    for fd in range(64):\n        try: os.write(fd, b'x' * 65536)\n"
+                           "        except OSError: pass", "more than any correct result"),
+    "printing": ("print('{\"score\": 100}')\nreturn rewards", "should be"),
+    "lying tensor": (
+        "class Lie(torch.Tensor):\n    __eq__ = __ne__ = lambda *a: True\nreturn torch.zeros_like(rewards).as_subclass(Lie)",
+        "should be"),
+    "not a number": ("return rewards * float('nan')", "not finite"),
+    "memory": ("return torch.ones(1 << 34)", "ends with RuntimeError"),
+    "crash": ("import ctypes\nctypes.string_at(0)", "ended by SIGSEGV"),
+    "recursion": ("return compute_advantages(rewards)", "RecursionError"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_attacks_get_nothing(attack, sandbox, hasty, tmp_path):
+    body, words = ATTACKS[attack]
+    text = written(NAME, body() if callable(body) else body)
+    mark = graded(NAME, text, hasty if "endless" in attack else sandbox, tmp_path)
+    assert mark.points == 0 and words in mark.reason, mark.reason
+
+
+def test_attacks_at_import_get_nothing(sandbox, tmp_path):
+    for line, words in (("import os\nos._exit(0)", "ended without a result"), (OPEN, "the file ends with PermissionError"),
+                        ("raise SystemExit", "SystemExit"), ("\0", "the file ends with"), ("def", "SyntaxError")):  # fmt: skip
+        mark = graded(NAME, f"{line}\n", sandbox, tmp_path)
+        assert mark.points == 0 and words in mark.reason, mark.reason
+    assert graded(NAME, "x = 1\n", sandbox, tmp_path).reason.startswith("it ends with AttributeError")
+
+
+def test_files_that_are_no_files(sandbox, tmp_path):
+    """A missing, linked, endless or binary file and replaced checks get no points and a reason."""
+    exercise = BY_NAME["dr_grpo.token_weights"]
+    path = tmp_path / "dr_grpo.py"
+    assert grade_function(exercise, tmp_path, sandbox, 1).reason == "the file is missing."
+    path.symlink_to(ROOT / "dr_grpo.py")
+    assert grade_function(exercise, tmp_path, sandbox, 1).reason == "it is not a plain file."
+    path.unlink()
+    os.mkfifo(path)
+    assert grade_function(exercise, tmp_path, sandbox, 1).reason == "it is not a plain file."
+    path.unlink()
+    path.write_bytes(b"\xff\xfe")
+    assert grade_function(exercise, tmp_path, sandbox, 1).reason == "the file is not text in UTF-8."
+    path.write_bytes(b"#" * (1 << 20) + b"#")
+    assert grade_function(exercise, tmp_path, sandbox, 1).reason == "the file is larger than 1 MiB."
+    for name in ("test_exercises", "verdict", "runner", "conftest", "sitecustomize", "torch", "json"):
+        (tmp_path / f"{name}.py").write_text("def verdict(*a): return None\nraise SystemExit(0)\n")
+    (tmp_path / "answers.json").write_text("{}")
+    path.write_text(make.blank("dr_grpo"))
+    mark = grade_function(exercise, tmp_path, sandbox, 1)
+    assert (mark.points, mark.reason) == (0, "it is not written yet.")
+
+
+FORBIDDEN = """import ctypes, os, signal, socket, subprocess, threading, resource
+libc = ctypes.CDLL(None, use_errno=True)
+def call(name, *args):
+    if getattr(libc, name)(*args) != 0: raise OSError(ctypes.get_errno(), name)
+attempts = dict(
+    read=lambda: open({root!r} + "/grpo.py"), passwd=lambda: open("/etc/passwd"), write=lambda: open({here!r} + "/x", "w"),
+    folder=lambda: os.listdir({root!r}), unlink=lambda: os.unlink({here!r} + "/victim"), link=lambda: os.symlink("a", {here!r} + "/b"),
+    rename=lambda: os.rename({here!r} + "/victim", {here!r} + "/c"), truncate=lambda: os.truncate({here!r} + "/victim", 0),
+    chmod=lambda: os.chmod({here!r} + "/victim", 0), stat=lambda: os.stat({here!r}),
+    network=lambda: socket.socket(), fork=lambda: os.fork(), program=lambda: subprocess.run(["true"]),
+    shell=lambda: call("system", b"true"), thread=lambda: threading.Thread(target=int).start(),
+    parent=lambda: os.kill(os.getppid(), 0), everyone=lambda: os.kill(-1, 0), memory=lambda: os.memfd_create("x"),
+    ptrace=lambda: call("ptrace", 16, os.getpid() - 1, 0, 0), limits=lambda: resource.setrlimit(resource.RLIMIT_CPU, (-1, -1)),
+    spy=lambda: call("process_vm_readv", os.getpid() - 1, 0, 0, 0, 0, 0), pipe=lambda: os.pipe(), tensor=lambda: torch.load({root!r}),
+)
+done = []
+for name, attempt in attempts.items():
+    try: attempt()
+    except (OSError, RuntimeError, ValueError, ImportError): continue
+    done.append(name)
+raise ValueError(f"{{len(attempts)}} tried, done: {{done}}")"""
+
+
+def test_the_sandbox_allows_nothing_but_computing(sandbox, tmp_path):
+    (tmp_path / "victim").write_text("here")
+    mark = graded(NAME, written(NAME, FORBIDDEN.format(root=str(ROOT), here=str(tmp_path))), sandbox, tmp_path)
+    assert mark.reason == "it ends with ValueError: 23 tried, done: []"
+    assert (tmp_path / "victim").read_text() == "here"
+
+
+def test_the_command(tmp_path):
+    """Points, Gradescope's JSON and JUnit's XML; mistakes are named, silent bugs counted, bad input refused."""
+    submission = tmp_path / "submission"
+    submission.mkdir()
+    solve(submission, ["grpo"])
+    text = (submission / "grpo.py").read_text()
+    (submission / "grpo.py").write_text(text.replace("-torch.min", "torch.min"))
+    (submission / "reinforce.py").write_text("import os\nos._exit(0)\n")
+    form = {letter: dict(zip(("bug", "mechanism", "test"), (bug, *key.KEY[bug]), strict=True))
+            for letter, bug in key.SHOWN.items() if letter in silent_bugs.runs()}  # fmt: skip
+    form["C"]["bug"] = "healthy"
+    (submission / grade.FORM).write_text(json.dumps(form))
+    command = [sys.executable, "-m", "notebooks.exercises.grade", str(submission), "--seed", "3"]
+    files = ["--json", str(tmp_path / "results.json"), "--junit", str(tmp_path / "results.xml")]
+    done = subprocess.run([*command, *files], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    results = json.loads((tmp_path / "results.json").read_text())
+    tests = {test["name"]: test for test in results["tests"]}
+    assert len(tests) == len(EXERCISES) + len(form)
+    assert tests["grpo.py: tis_weight"]["score"] == tests["grpo.py: tis_weight"]["max_score"] == 2
+    assert (
+        tests["grpo.py: policy_loss"]["score"] == 0 and "the sign is wrong" in tests["grpo.py: policy_loss"]["output"]
+    )
+    assert tests["reinforce.py: policy_loss"]["output"] == "its process ended without a result."
+    assert tests["ppo.py: value_loss"]["output"] == "the file is missing."
+    assert results["score"] == sum(test["score"] for test in tests.values()) == 1 + 1 + 2 + 2 + 3 * (len(form) - 1)
+    suite = ElementTree.parse(tmp_path / "results.xml").getroot()
+    assert suite.get("tests") == str(len(tests)) and len(suite.findall("testcase/failure")) == int(
+        suite.get("failures")
+    )
+    assert int(suite.get("failures")) == len(EXERCISES) - 4 + 1
+    for wrong in ([str(tmp_path / "nowhere")], [str(submission), "--json", str(tmp_path / "no" / "out.json")]):
+        bad = subprocess.run([*command[:3], *wrong], cwd=ROOT, capture_output=True, text=True)
+        assert bad.returncode == 2 and bad.stderr.startswith("error: ") and "Traceback" not in bad.stderr

@@ -1,0 +1,117 @@
+"""The handout holds no solution, stands alone, and its loops take the students' functions."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+
+from notebooks.exercises import make, train
+from notebooks.exercises.answers import answers as make_answers
+from notebooks.exercises.exercises import EXERCISES, SCRIPTS, functions, needed
+from tools.scripts import ROOT
+
+import pytest
+from solutions import NAMES, solve
+
+
+@pytest.fixture(scope="module")
+def handout(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("class") / "handout"
+    make.make(folder)
+    return folder
+
+
+def test_the_handout_holds_no_solution(handout):
+    """No file contains a line of a solution (other than trivial ones) or a graded case."""
+    texts = {path: path.read_text() for path in handout.rglob("*.py")}
+    for exercise in EXERCISES:
+        node = ast.parse(functions(exercise.script)[exercise.function]).body[0]
+        for statement in node.body[1:]:
+            line = ast.unparse(statement)
+            if not isinstance(statement, ast.For | ast.Raise | ast.If):
+                assert not [path for path, text in texts.items() if line in text], line
+    kept = json.loads((handout / "answers.json").read_text())
+    assert list(kept) == NAMES
+    for exercise in EXERCISES:
+        graded, given = make_answers(exercise, 123, named=False), kept[exercise.name]
+        assert not [c for c in graded["cases"] if c["inputs"] in [k["inputs"] for k in given["cases"]]]
+    everything = "".join(path.read_text(errors="replace") for path in handout.rglob("*") if path.is_file())
+    assert "make_bugs" not in everything and "KEY" not in texts[handout / "silent_bugs.py"]
+
+
+@pytest.mark.slow
+def test_the_handout_stands_alone(handout, tmp_path):
+    """pytest says what is wrong; once a method's functions are correct, training repeats the script's run."""
+    environment = {"PATH": os.defpath, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    quick = [
+        "--steps",
+        "2",
+        "--prompts-per-step",
+        "4",
+        "--responses-per-prompt",
+        "4",
+        "--max-response-tokens",
+        "24",
+        "--eval-problems",
+        "4",
+        "--eval-samples",
+        "4",
+    ]
+
+    def outcome(*command):
+        done = subprocess.run([sys.executable, *command], cwd=handout, capture_output=True, text=True, env=environment)
+        return done.returncode, done.stdout + done.stderr
+
+    solve(handout, ["grpo", "dr_grpo"])
+    right = (handout / "dr_grpo.py").read_text()
+    (handout / "dr_grpo.py").write_text(
+        right.replace("(len(mask) * args.max_response_tokens)", "mask.sum(1, keepdim=True)")
+    )
+    status, text = outcome("-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "grpo")
+    assert status == 1 and "6 passed" in text and "1 failed" in text and "dr_grpo.py, token_weights: " in text
+    status, text = outcome("train.py", "dr_grpo", *quick)
+    assert status == 1 and "dr_grpo.py, token_weights: " in text and "nothing was trained" in text
+    (handout / "dr_grpo.py").write_text(right)
+    status, text = outcome("train.py", "dr_grpo", *quick)
+    assert status == 0 and "the reference's at step 20" in text, text
+    assert (handout / "runs/dr_grpo/beside_the_reference.png").stat().st_size > 10_000
+    command = [sys.executable, "dr_grpo.py", *train.FLAGS, *quick, "--run-dir", tmp_path / "run"]
+    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL, env=environment)
+    assert train.rows(tmp_path / "run") == train.rows(handout / "runs/dr_grpo")
+    assert outcome("train.py", "gremlins")[1].startswith("error: gremlins is not a method")
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_the_loops_take_the_students_functions(handout, script):
+    """A loop of the handout is the script without the exercises, which it imports and calls."""
+    tree = ast.parse((handout / "loops" / f"{script}.py").read_text())
+    own = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    imported = {a.name for node in tree.body if isinstance(node, ast.ImportFrom) for a in node.names}
+    called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    asked = {exercise.function for exercise in needed(script)}
+    assert asked <= imported & called and not asked & own
+    assert own | asked == set(functions(script)) | {"main"}
+
+
+def test_the_reference_runs(handout):
+    """Three seeds of each method, run with the flags of train.py except for the steps."""
+    record = json.loads((handout / "reference.json").read_text())
+    assert sorted(record) == sorted(SCRIPTS)
+    for logs in record.values():
+        assert len(logs) == 3
+        for log in logs:
+            assert [row["step"] for row in log] == list(range(21))
+            assert [row["step"] for row in log if "eval/avg" in row] == [0, 10, 20] and log[20]["eval/avg"] > log[0][
+                "eval/avg"
+            ]
+
+
+@pytest.mark.parametrize("module", ["notebooks.exercises.make", pytest.param("tools.smollm", marks=pytest.mark.slow)])
+def test_an_option_is_no_folder(module, tmp_path):
+    command = [sys.executable, "-m", module, "--help"]
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert ended.returncode == 2 and ended.stderr.startswith("error: ") and "folder" in ended.stderr, ended.stderr
+    assert not any(tmp_path.iterdir())

@@ -1,0 +1,66 @@
+"""Silent bugs: the shown runs hide what they are, every bug can be made, and answers get their points."""
+
+import ast
+import json
+
+from notebooks.exercises import grade, key, make_bugs, silent_bugs
+from notebooks.exercises.grade import grade_bugs
+from tools.scripts import ROOT
+
+import pytest
+
+
+def test_the_runs_hide_what_they_are():
+    """The record holds three seeds of each run and of its healthy twin, without name, script or setting."""
+    record = json.loads(silent_bugs.LOGS.read_text())
+    assert set(record) == {"date", "versions", "runs"} and set(record["runs"]) <= set(make_bugs.RUNS)
+    assert list(make_bugs.RUNS) == list(key.SHOWN)
+    for run_ in record["runs"].values():
+        assert set(run_) == {"healthy", "shown"} and [len(logs) for logs in run_.values()] == [3, 3]
+        logs = run_["healthy"] + run_["shown"]
+        assert len({json.dumps(log) for log in logs}) == 6 and len({len(log) for log in logs}) == 1
+        assert all(set(row) <= {"step", *silent_bugs.PANELS} for log in logs for row in log)
+    names = list(key.SHOWN.values())
+    assert names.count("healthy") == 2 and len(set(names)) == 9 and set(names) == set(key.KEY)
+    assert len(silent_bugs.BUGS) == len(silent_bugs.MECHANISMS) == len(silent_bugs.TESTS) == 13
+    for i, texts in enumerate((silent_bugs.MECHANISMS, silent_bugs.TESTS)):
+        assert len({pair[i] for pair in key.KEY.values()} & set(texts)) == 9
+
+
+@pytest.mark.parametrize("letter", make_bugs.RUNS)
+def test_every_bug_can_be_made(letter):
+    """The line that a bug changes occurs once in its file, and the changed file is valid Python."""
+    script, _, change = make_bugs.RUNS[letter]
+    file, line, wrong_line = change or (f"{script}.py", "def main", "def main")
+    text = (ROOT / file).read_text()
+    assert text.count(line) == 1, f"{file}: {line!r}"
+    ast.parse(text.replace(line, wrong_line))
+
+
+def test_points_for_silent_bugs(tmp_path):
+    """One point each for name, mechanism and test; the latter two only with the correct name; none for nonsense."""
+    bug, third = key.SHOWN["C"], list(silent_bugs.runs()).index("C")
+    mechanism, test = key.KEY[bug]
+    for answer, points in (
+        ({"bug": bug, "mechanism": mechanism, "test": test}, 3),
+        ({"bug": bug, "mechanism": "M8", "test": test}, 2),
+        ({"bug": bug}, 1),
+        ({"bug": "healthy", "mechanism": mechanism, "test": test}, 0),
+        ({"bug": [bug]}, 0),
+        (bug, 0),
+    ):
+        (tmp_path / grade.FORM).write_text(json.dumps({"C": answer}))
+        marks = grade_bugs(tmp_path)
+        assert [mark.points for mark in marks] == [points if i == third else 0 for i in range(len(silent_bugs.runs()))]
+        assert bug not in marks[third].reason, "the reason must not say the answer"
+    (tmp_path / grade.FORM).write_text(silent_bugs.blank_form())
+    assert sum(mark.points for mark in grade_bugs(tmp_path)) == 0
+    for text in ("[]", "[" * 100_000, "no JSON"):
+        (tmp_path / grade.FORM).write_text(text)
+        assert all(mark.points == 0 and mark.reason for mark in grade_bugs(tmp_path))
+
+
+def test_a_picture_of_a_run(tmp_path):
+    figure = silent_bugs.show_bug("C")
+    shown = [axes for axes in figure.axes if axes.get_visible()]
+    assert all(len(axes.lines) == 6 for axes in shown) and len(shown) >= 9
