@@ -15,7 +15,7 @@ from common import distributed
 from common.checkpoints import checkpoints
 from common.cli import fail, lacks_memory
 from common.distributed import local_world_size, rank, world_size
-from common.folders import ROOT
+from common.folders import ROOT, remove_if_empty
 from common.settings import dataset_names
 from common.terminal import silence
 
@@ -35,6 +35,8 @@ def interrupt_handler(run: Any) -> Callable[[int, Any], None]:
 
     def interrupt(number: int, _: Any) -> None:
         if distributed.another_failed():  # torchrun ends the rest
+            if rank() == 0 and hasattr(run, "dir"):
+                remove_if_empty(run.dir)
             os._exit(1)
         if not run.stop_requested:
             run.stop_soon()
@@ -50,6 +52,8 @@ def interrupt_handler(run: Any) -> Callable[[int, Any], None]:
 def resume_hint(run: Any) -> str:
     """How to resume a run that ended early."""
     saved = checkpoints(run.dir) if hasattr(run, "dir") else []
+    if not saved and hasattr(run, "dir") and (run.dir.parent / "config.json").exists():  # a stage of several
+        return f"To resume: {resume_command(run)}"
     if not saved:
         return "There is no checkpoint yet."
     return f"Everything up to {saved[-1].name} is saved: {resume_command(run)}"

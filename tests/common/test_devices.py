@@ -33,6 +33,8 @@ def test_nothing_is_left_on_the_cpu(name, tiny_model, tmp_path, capsys):
     flags = [*FLAGS, "--model", str(tiny_model), "--dataset", str(tiny_model / "problems.jsonl")]
     flags += ["--kl-beta", "0.1"] if hasattr(Args, "kl_beta") else []
     flags += ["--staleness", "1", *(("--overlong-cache", "4") if hasattr(Args, "overlong_cache") else ())]
+    # With a smaller fraction, rounding decides between tokens of equal entropy.
+    flags += ["--top-fraction", "1"] if hasattr(Args, "top_fraction") else []
     flags += ["--interrupt-from", "1"] if hasattr(Args, "interrupt_from") else []
     (tmp_path / "own.py").write_text("def even(problem, response, tokens, truncated): return len(response) % 2 == 0\n")
     flags += ["--reward", f"{tmp_path / 'own.py'}:even"]

@@ -47,7 +47,8 @@ def assert_same(one, other, tolerance):
     for row, row_ in zip(rows, rows_, strict=True):
         assert row.keys() == row_.keys(), f"step {row['step']}: metrics of one run only: {row.keys() ^ row_.keys()}"
         for name, value in row.items():
-            expected = row_[name] and pytest.approx(row_[name], rel=tolerance, abs=tolerance)
+            other = row_[name]
+            expected = None if other is None else pytest.approx(other, rel=tolerance, abs=tolerance)
             assert value == expected, f"step {row['step']}: {name}"
 
 

@@ -41,7 +41,7 @@ def test_micro_batches_and_row_order_change_nothing(name, tmp_path, monkeypatch,
     assert any((weights[key] - initial[key]).abs().max() > 5e-4 for key in weights), "nothing was learned"
     for key in weights:
         # AdamW divides by the gradient's size, so rounding shows in single weights whose gradient is near 0.
-        assert (weights[key] - other[key]).abs().mean() < 2e-6, f"{key} depends on the split"
+        assert (weights[key] - other[key]).abs().mean() < 5e-6, f"{key} depends on the split"
     for a, b in zip(rows, other_rows, strict=True):
         for metric in SPLIT_METRICS:
             if metric in a:
