@@ -8,7 +8,6 @@ folder. A checkpoint may come from anybody, and no pickle in it is loaded.
 
 import hashlib
 import json
-import os
 import shutil
 from collections import defaultdict
 from itertools import accumulate
@@ -17,6 +16,7 @@ from typing import Any
 
 from common.cli import fail, first_line, lacks_memory
 from common.distributed import gather, is_sharded, load_state, local, rank, whole_state, world_size
+from common.folders import flush
 from common.lora import named_weights
 
 import torch
@@ -38,6 +38,10 @@ def checksum(file: Path) -> str:
 def checkpoints(run_dir: Path) -> list[Path]:
     """The checkpoints of a run folder, oldest first."""
     return sorted(run_dir.glob("checkpoint-" + "[0-9]" * 6))
+
+
+def step_of(folder: Path) -> int:
+    return int(folder.name.removeprefix("checkpoint-"))
 
 
 def save_checkpoint(
@@ -86,8 +90,7 @@ def write(partial: Path, model: Any, tokenizer: Any, weights: dict[str, Any], st
     sums = {str(file.relative_to(partial)): checksum(file) for file in files}
     (partial / CHECKSUMS).write_text(json.dumps(sums, indent=2) + "\n")
     for file in [*files, partial / CHECKSUMS]:
-        with file.open("rb") as handle:
-            os.fsync(handle.fileno())
+        flush(file)
 
 
 def verify(folder: Path) -> None:
@@ -186,7 +189,8 @@ def load_shards(shards: list[dict[str, Any]], model: Any, optimizer: torch.optim
     optimizer.load_state_dict(optimizer.state_dict() | {"state": dict(moments)})
 
 
-def drop_old(run_dir: Path) -> None:
-    """Delete all but the newest checkpoints."""
-    for folder in checkpoints(run_dir)[:-KEPT] if rank() == 0 else ():
+def drop_old(run_dir: Path, step: int) -> None:
+    """Delete all but the newest checkpoints up to a step; later ones are broken and count for nothing."""
+    old = [folder for folder in checkpoints(run_dir) if step_of(folder) <= step][:-KEPT]
+    for folder in old if rank() == 0 else ():
         shutil.rmtree(folder)
