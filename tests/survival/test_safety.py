@@ -122,7 +122,9 @@ def test_a_file_without_a_checksum_is_not_read(tiny_model, tmp_path, capsys):
 def with_reward(tiny_model, tmp_path, monkeypatch, capsys):
     """A finished run whose reward function makes a file when it is loaded."""
     monkeypatch.setattr(folders, "trusted", set())
-    (tmp_path / "r.py").write_text(f"open({str(tmp_path / 'HACKED')!r}, 'w')\ndef f(problem, text, tokens, truncated): return 1.0\n")
+    (tmp_path / "r.py").write_text(
+        f"open({str(tmp_path / 'HACKED')!r}, 'w')\ndef f(problem, text, tokens, truncated): return 1.0\n"
+    )
     settings = on_tiny(tiny_model) | {"steps": 1, "reward": ("correct", f"{tmp_path / 'r.py'}:f=0.5")}
     grpo.main(grpo.Args(run_dir=tmp_path / "run", **settings))
     (tmp_path / "HACKED").unlink()
