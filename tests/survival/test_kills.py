@@ -13,12 +13,14 @@ from runs import on_tiny, without_times
 
 SAVES = {"save_every": 1, "eval_every": 1, "eval_samples": 1, "responses_per_prompt": 2}
 EVERY = ("grpo", "ppo")  # scripts that are killed at each event, the others at each eighth
-CARRIED = {
+SETTINGS = {  # with which a script keeps more from step to step, or fits the tiny model
     "adaptive_entropy": {"target_entropy": 9.0},
+    "dapo": {"overlong_cache": 4},
     "pipeline_rl": {"in_flight_every": 3},
     "ppo": {"kl_beta": 0.1},
     "r1": {"stages": ("rl", "rejection", "distill"), "rejection_prompts": 4, "steps": 1, "sft_epochs": 1},
     "reinforce": {"baseline": "ema"},
+    "rloo": {"sharded_checkpoints": True},
     "scalerl": {"no_resampling_pass_rate": 0.5},
 }
 
@@ -50,7 +52,7 @@ def contents(folder):
 def killed_everywhere(name, every, tiny_model, folder):
     """Run a script in `folder`, resume from each `every`-th state that a kill could leave, and compare the ends."""
     script = load(name)
-    settings = on_tiny(tiny_model) | SAVES | needed(script, tiny_model) | CARRIED.get(name, {})
+    settings = on_tiny(tiny_model) | SAVES | needed(script, tiny_model) | SETTINGS.get(name, {})
     settings |= {"student": str(tiny_model)} if name == "r1" else {}
     with kills.states_during(folder) as states:
         script.main(script.Args(run_dir=folder, **settings))

@@ -1,6 +1,7 @@
 """Run folders: nothing is overwritten, shared or resumed wrongly, and a run whose folder fails says so."""
 
 import contextlib
+import functools
 import itertools
 import json
 import shutil
@@ -83,10 +84,14 @@ def second_start(folder, seen):
 
 
 def test_second_starts_at_every_stage(tiny_model, tmp_path, monkeypatch, capsys):
-    """Before every file event of a run another one starts in its folder: it is refused, and changes nothing."""
+    """While a run loads, and before its every file event, another one is refused in its folder and changes nothing."""
     monkeypatch.setattr(Run, "summarize", lambda self: None)
     grpo.main(grpo.Args(**on_tiny(tiny_model) | {"run_dir": tmp_path / "alone", "save_every": 1}))
     folder, seen = tmp_path / "run", []
+    for name in ("load_model", "load_problems", "Verifier", "make_engine"):
+        original = getattr(grpo, name)
+        started_before = functools.partial(lambda call, *args: (second_start(folder, seen), call(*args))[1], original)
+        monkeypatch.setattr(grpo, name, started_before)
     with kills.at_events_of(folder, lambda: (folder / LOCK).exists() and second_start(folder, seen)):
         grpo.main(grpo.Args(**on_tiny(tiny_model) | {"run_dir": folder, "save_every": 1}))
     assert set(seen) == {2} and len(seen) > 50
