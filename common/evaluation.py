@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import worlds
 from common.engines import Engine, prompt_seeds
 from common.records import Problem, Rollouts, Sample
 from common.settings import DataSettings, Settings
@@ -89,7 +90,9 @@ def evaluate(
     if verifier.reward_functions:
         found["reward"] = mean([reward for outcome in sampled for reward in outcome.rewards])
     found["verifier_failures"] = verifier.take_failures()
-    first = range(0, len(rollouts.tokens), n)
-    texts = verifier.tokenizer.batch_decode([rollouts.tokens[i] for i in first], skip_special_tokens=True)
-    samples = [(p, text, o.rewards[0]) for p, text, o in zip(problems, texts, sampled, strict=True)]
+    texts = verifier.tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True)
+    if measure := isinstance(args.dataset, str) and worlds.behavior_function(args.dataset):
+        behavior = measure([p.answer for p in problems for _ in range(n)], texts)
+        found |= {f"behavior/{name}": value for name, value in behavior.items()}
+    samples = [(p, text, o.rewards[0]) for p, text, o in zip(problems, texts[::n], sampled, strict=True)]
     return {f"eval/{name}": value for name, value in found.items()}, samples

@@ -141,10 +141,11 @@ def saved_settings(args: A, method: str, may_change: tuple[str, ...] = ()) -> tu
         fail(f"--resume {folder} is a run of {config['method']}.py, not of {method}.py.")
     damaged = f"--resume {folder}: its config.json was changed, or made by another version of {method}.py: "
     saved, changed = validated(type(args), config["args"] | {"resume": folder}, damaged), []
+    defaults = type(args)()
     flags = on_command_line() if "resume" in on_command_line() else set()
     for field in fields(args):
         name, value = field.name, getattr(args, field.name)
-        given = value != field.default or name in flags
+        given = value != getattr(defaults, name) or name in flags
         if name == "resume" or not given or value == getattr(saved, name):
             continue
         if name not in may_change:

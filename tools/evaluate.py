@@ -46,8 +46,8 @@ class Args(DataSettings):
     """Only the rows that a training run with the same settings would hold out of --train-split."""
     difficulty_column: str | None = None
     """Separate figures for each value of this column. Built in: the number of terms of sums, the level of math500."""
-    max_response_tokens: Count = 96
-    """T: length limit of a response. Reasoning models need 1,000 to 30,000."""
+    max_response_tokens: Count | None = None
+    """T: length limit of a response; embedded models have a default. Reasoning models need 1,000 to 30,000."""
     temperature: Positive = 1.0
     """Sampling temperature."""
     seed: Seed = 0
