@@ -72,6 +72,15 @@ def figures(sampled: list[Outcome], greedy: list[Outcome], ks: list[int]) -> dic
     }
 
 
+def behavior(problems: list[Problem], texts: list[str], args: DataSettings) -> dict[str, float | None]:
+    """What n responses to each problem do, if the world of the data set measures it."""
+    measure = isinstance(args.dataset, str) and worlds.behavior_function(args.dataset)
+    if not measure:
+        return {}
+    answers = [problem.answer for problem in problems for _ in range(len(texts) // len(problems))]
+    return {f"behavior/{name}": value for name, value in measure(answers, texts).items()}
+
+
 def evaluate(
     engine: Engine, verifier: Verifier, problems: list[Problem], n: int, args: Settings
 ) -> tuple[dict[str, float | None], list[Sample]]:
@@ -91,8 +100,6 @@ def evaluate(
         found["reward"] = mean([reward for outcome in sampled for reward in outcome.rewards])
     found["verifier_failures"] = verifier.take_failures()
     texts = verifier.tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True)
-    if measure := isinstance(args.dataset, str) and worlds.behavior_function(args.dataset):
-        behavior = measure([p.answer for p in problems for _ in range(n)], texts)
-        found |= {f"behavior/{name}": value for name, value in behavior.items()}
+    found |= behavior(problems, texts, args)
     samples = [(p, text, o.rewards[0]) for p, text, o in zip(problems, texts[::n], sampled, strict=True)]
     return {f"eval/{name}": value for name, value in found.items()}, samples
