@@ -52,7 +52,7 @@ from common.engines import make_engine
 from common.folders import write_whole
 from common.help import parse_args
 from common.logprobs import batch_logps, logps_and_entropies, token_logps
-from common.metrics import read_metrics
+from common.metrics import evaluations, read_metrics
 from common.models import context_length, load_model
 from common.records import Problem, Rollouts
 from common.run import Run
@@ -301,12 +301,12 @@ def stage_folders(folder: Path, args: Args) -> list[Path]:
 
 
 def outcome(folder: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """The held-out evaluations before the first and after the last step of a stage, None if it is not done."""
+    """The first held-out evaluation of a stage and the one after its last step, None if it is not done."""
     if not (folder / "metrics.jsonl").exists():
         return None
     steps = json.loads((folder / "config.json").read_text())["args"]["steps"]
-    evaluations = {row["step"]: row for row in read_metrics(folder) if "eval/avg" in row}
-    return (evaluations[0], evaluations[steps]) if steps in evaluations else None
+    found = evaluations(read_metrics(folder))
+    return (found[min(found)], found[steps]) if steps in found else None
 
 
 def progress(folder: Path) -> tuple[bool, bool]:

@@ -183,7 +183,7 @@ MUTATIONS = [
     Mutation("held-out questions in SFT", 'if (question := row["question"]) in asked:', 'if not (question := row["question"]):', "recipes/r1.py", R1),
     Mutation("incorrect responses are kept", "                if correct:", "                if not correct:", "recipes/r1.py", R1),
     Mutation("SFT continues from RL", '{"rl": model, "distill": student}', '{"rl": model, "rejection": model, "distill": student}', "recipes/r1.py", R1),
-    Mutation("an unfinished stage counts as done", "if steps in evaluations else None", "if 0 in evaluations else None", "recipes/r1.py", R1),
+    Mutation("an unfinished stage counts as done", "if steps in found else None", "if 0 in found else None", "recipes/r1.py", R1),
     Mutation("each process looks for itself how far a stage is", "outcome(folder) is not None))[0]", "outcome(folder) is not None))[-1]", "recipes/r1.py", f"{DISTRIBUTED}::test_the_first_process_decides_how_far_a_stage_is"),
     Mutation("the newest weights from the first token on", "engine.update(versions[0])", "engine.update(versions[-1])", "recipes/pipeline_rl.py"),
     Mutation("weights never change in flight", "if args.in_flight_every else None", "if False else None", "recipes/pipeline_rl.py"),
