@@ -49,3 +49,10 @@ class Oracle(grpo.Oracle):
 
     def with_kl(self, row: Row):
         return self.row(row)
+
+    def rollout_numbers(self, row: Row):
+        kl = [(old - ref) * (self.args.kl_beta > 0) for old, ref in zip(row.old, row.ref, strict=True)]
+        return {**super().rollout_numbers(row), "kl": kl}
+
+    def token_numbers(self, row: Row):
+        return self.clip_numbers(row)
