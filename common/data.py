@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import worlds
 from common.cli import fail, first_line, flag
+from common.foreign import require_inside, time_limit
 from common.models import context_length
 from common.records import Problem, ScoredAnswer
 from common.settings import DATA_FILES, OF_EACH_DATASET, DataSettings, Settings, dataset_names, local_path
@@ -93,6 +94,8 @@ def read_dataset(name: str, config: str | None, split: str, setting: str = "data
         if config or split != "train":
             fail(f"{given} is a file, without splits or configurations: leave out those flags.")
     try:
+        if path and path.is_dir():
+            require_inside(path, given)
         if path and path.is_file():  # unlike load_dataset, these readers never use the network
             return getattr(datasets.Dataset, f"from_{DATA_FILES[path.suffix]}")(str(path))
         return datasets.load_dataset(str(path or name), config, split=split)
@@ -186,7 +189,8 @@ def make_prompt(
         turns = [{"role": r, "content": text} for q, a in shown for r, text in (("user", q), ("assistant", a))]
         messages = [*head, *turns, *rest]
         try:
-            text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+            with time_limit():
+                text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         except Exception as error:  # of any kind
             fail(f"the model's chat template refuses a question ({first_line(error)}): {str(messages)[:80]}")
     else:
