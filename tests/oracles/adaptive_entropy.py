@@ -22,3 +22,6 @@ class Oracle(entropy_bonus.Oracle):
 
     def entropy_slopes(self, row: Row):
         return [-self.bonus] * len(row.new)
+
+    def update_numbers(self, rows, responses):
+        return {"bonus": self.bonus}

@@ -31,6 +31,7 @@ class Oracle(grpo.Oracle):
         tokenizer, T = AutoTokenizer.from_pretrained("worlds/sums/model"), self.args.max_response_tokens
         turns = [[end for (end,) in turn] for turn in turns]
         going = [(r, 0) for group in groups for r in group]
+        self.calls = 0
         for number in range(self.args.max_calls):
             ends, still = turns[number] if number < len(turns) else [], []
             for response, start in going:
@@ -41,6 +42,7 @@ class Oracle(grpo.Oracle):
                 else:
                     continue
                 # a group is one character here, so what is computed is itself or nothing
+                self.calls += 1
                 result = str(Fraction(found[1])) if found[1].isdigit() else "error"
                 given = tokenizer(result)["input_ids"][: T - stop]
                 response.tokens[stop:] = given
@@ -61,3 +63,6 @@ class Oracle(grpo.Oracle):
             going = still
         assert len(turns) <= self.args.max_calls
         return groups
+
+    def step_numbers(self, rounds, groups, rows):
+        return {"calls": self.calls / sum(map(len, groups))}

@@ -41,3 +41,7 @@ class Oracle(Reference):
     def row(self, row: Row):
         slopes = [-w * a for w, a in zip(self.tis(row), row.advantages, strict=True)]
         return [slope * new for slope, new in zip(slopes, row.new, strict=True)], slopes
+
+    def rollout_numbers(self, row: Row):
+        kl = [(old - ref) * (self.args.kl_beta > 0) for old, ref in zip(row.old, row.ref, strict=True)]
+        return {**super().rollout_numbers(row), "kl": kl}

@@ -9,12 +9,15 @@ import sys
 from pathlib import Path
 
 import grpo
+from common.checkpoints import CHECKSUMS, PARTS, checksum
+from tools import checkpoints
 from tools.scripts import ROOT
 
 import pytest
 import torch
 from conftest import SMALL
-from runs import on_tiny
+from runs import ended, on_tiny
+from safetensors.torch import save_file
 
 
 class Bomb:
@@ -63,6 +66,51 @@ def test_code_in_a_checkpoint_is_not_run(tiny_model, tmp_path, capsys):
     grpo.main(grpo.Args(resume=tmp_path / "run"))
     assert f"skipping the broken checkpoint {newest}" in capsys.readouterr().out
     assert not (tmp_path / "HACKED").exists()
+
+
+def seal(checkpoint):
+    """Checksums of what the checkpoint holds now, as whoever changes it can write them."""
+    files = [file for file in checkpoint.rglob("*") if file.is_file() and file.name != CHECKSUMS]
+    sums = {str(file.relative_to(checkpoint)): checksum(file) for file in files}
+    (checkpoint / CHECKSUMS).write_text(json.dumps(sums))
+
+
+@pytest.fixture
+def pickled_shards(tiny_model, tmp_path):
+    """A run whose newest checkpoint has parts as torch.distributed.checkpoint reads them, in a pickle."""
+    grpo.main(grpo.Args(run_dir=tmp_path / "run", save_every=1, **on_tiny(tiny_model)))
+    newest = tmp_path / "run" / "checkpoint-000002"
+    (newest / "model.safetensors").unlink()
+    (newest / PARTS).mkdir()
+    (newest / PARTS / ".metadata").write_bytes(pickle.dumps(Bomb(tmp_path / "HACKED")))
+    seal(newest)
+    return newest
+
+
+@pytest.mark.parametrize("program", ["resume", "convert"])
+@pytest.mark.parametrize("shards", [0, 1])
+def test_pickled_shards_are_refused(program, shards, pickled_shards, tmp_path, capsys):
+    """Also beside a shard. Neither --resume nor the tool that converts such a checkpoint runs their code."""
+    if shards:
+        save_file({"model.x": torch.ones(1)}, pickled_shards / PARTS / "00000.safetensors")
+        seal(pickled_shards)
+    capsys.readouterr()
+    if program == "resume":
+        error = ended(capsys, lambda: grpo.main(grpo.Args(resume=tmp_path / "run")))
+    else:
+        error = ended(capsys, lambda: checkpoints.main([str(pickled_shards), str(tmp_path / "model")]))
+    assert not (tmp_path / "HACKED").exists()
+    assert f"{pickled_shards / PARTS} must hold safetensors and nothing else" in error
+    assert pickled_shards.exists() and not (tmp_path / "model").exists()
+
+
+def test_a_file_without_a_checksum_is_not_read(tiny_model, tmp_path, capsys):
+    grpo.main(grpo.Args(run_dir=tmp_path / "run", save_every=1, **on_tiny(tiny_model)))
+    newest = tmp_path / "run" / "checkpoint-000002"
+    (newest / CHECKSUMS).write_text("{}")
+    grpo.main(grpo.Args(resume=tmp_path / "run"))
+    assert f"skipping the broken checkpoint {newest}" in (output := capsys.readouterr().out)
+    assert "has no checksum" in output
 
 
 def test_code_beside_a_model_is_not_run_for_a_yes(tmp_path):
