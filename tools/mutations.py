@@ -160,6 +160,7 @@ MUTATIONS = [
     Mutation("SPIN's reference is the engine's", "ref_logp = old_logp  # (B, T)", "ref_logp = rollout_logp  # (B, T)", "methods/spin.py"),
     Mutation("solutions without an end", "[*tokens, tokenizer.eos_token_id] for problem", "[*tokens] for problem", "methods/spin.py"),
     Mutation("what followed a call stays", "begun = rollouts.splice(calls, limit)", "begun = rollouts.splice({row: (len(rollouts.tokens[row]), result) for row, (_, result) in calls.items()}, limit)", "methods/calculator.py", CALCULATOR),
+    Mutation("the engine samples beyond a call", 'stop: tuple[str, ...] = (">>",)', "stop: tuple[str, ...] = ()", "methods/calculator.py", CALCULATOR),
     Mutation("turns share their random numbers", "row % n, turn)", "row % n)", "methods/calculator.py", CALCULATOR),
     Mutation("the student teaches", "return teacher_logp - old_logp", "return old_logp - teacher_logp", "methods/opd.py"),
     Mutation("rewards of what comes after", "compute_advantages(teacher_logp, old_logp)", "compute_advantages(teacher_logp, old_logp).flip(1).cumsum(1).flip(1)", "methods/opd.py"),
