@@ -84,10 +84,10 @@ def test_results_are_put_in_and_the_response_goes_on_behind_them():
     assert len(set(engine.seeds)) == len(engine.seeds) == 4  # other random numbers in each turn and for each response
 
 
-@pytest.mark.parametrize("stop,wasted", [((">>",), False), ((), True)])
-def test_the_engine_stops_at_the_end_of_a_call(stop, wasted, monkeypatch):
+@pytest.mark.parametrize("settings,wasted", [({}, False), ({"stop": ()}, True)])
+def test_the_engine_stops_at_the_end_of_a_call(settings, wasted, monkeypatch):
     """By default every token that is sampled is kept; without the stop string, what follows a call is dropped."""
-    args = calculator.Args(stop=stop, max_response_tokens=40, engine="transformers")
+    args = calculator.Args(max_response_tokens=40, engine="transformers", **settings)
     model, tokenizer = load_model(args)
     engine, sampled = make_engine(args, model, tokenizer, []), []
     sample = engine.sample
