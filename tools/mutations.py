@@ -160,6 +160,7 @@ MUTATIONS = [
     Mutation("SPIN's reference is the engine's", "ref_logp = old_logp  # (B, T)", "ref_logp = rollout_logp  # (B, T)", "methods/spin.py"),
     Mutation("solutions without an end", "[*tokens, tokenizer.eos_token_id] for problem", "[*tokens] for problem", "methods/spin.py"),
     Mutation("what followed a call stays", "begun = rollouts.splice(calls, limit)", "begun = rollouts.splice({row: (len(rollouts.tokens[row]), result) for row, (_, result) in calls.items()}, limit)", "methods/calculator.py", CALCULATOR),
+    Mutation("the engine samples beyond a call", 'stop: tuple[str, ...] = (">>",)', "stop: tuple[str, ...] = ()", "methods/calculator.py", CALCULATOR),
     Mutation("turns share their random numbers", "row % n, turn)", "row % n)", "methods/calculator.py", CALCULATOR),
     Mutation("the student teaches", "return teacher_logp - old_logp", "return old_logp - teacher_logp", "methods/opd.py"),
     Mutation("rewards of what comes after", "compute_advantages(teacher_logp, old_logp)", "compute_advantages(teacher_logp, old_logp).flip(1).cumsum(1).flip(1)", "methods/opd.py"),
@@ -309,7 +310,7 @@ MUTATIONS = [
     Mutation("half a chunk is kept", "lines = lines[: len(lines) // self.chunk * self.chunk]", "pass", "tools/evaluate.py", EVALUATE),
     Mutation("as many values as problems", "len(values) * mean * (1 - mean) / variance", "len(values)", "tools/stats.py", EVALUATE),
     Mutation("each piece of a response has the same random numbers", "prompt_seeds(1, *key, end)", "prompt_seeds(1, *key)", "tools/chat.py", CHAT),
-    Mutation("a response steers the terminal", "printable(text[shown:ready])", "text[shown:ready]", "tools/chat.py", CHAT),
+    Mutation("a response steers the terminal", r'say(text[shown:ready], keep="\n\t", end="")', 'print(text[shown:ready], end="")', "tools/chat.py", CHAT),
     Mutation("the band begins at the mean", "(statistics.mean, min, max)", "(statistics.mean, statistics.mean, max)", "tools/plots.py", PLOTS),
     Mutation("the BOS that a file asks for is left out", "{bos[0]} $A", "$A", "tools/gguf.py", "tests/tools/test_gguf.py"),
     # The leaderboard
