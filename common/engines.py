@@ -42,9 +42,8 @@ class WeightHistory:
         self.snapshots: list[dict[str, Tensor]] = []
 
     def oldest(self, model: Any) -> Weights:
-        """Weights that are k rollout batches old, or the first ones; called once in each step."""
+        """Weights that are k rollout batches old, or the first ones."""
         weights = self.snapshots[0].items() if self.snapshots else named_weights(model)
-        self.record(model)
         return ((name, whole(weight)) for name, weight in weights)
 
     def versions(self, model: Any) -> list[Weights]:
@@ -76,6 +75,7 @@ class Engine:
         """Load the learner's weights or, with --staleness k, those of k rollout batches ago."""
         with clock("sync"):
             self.update(self.history.oldest(model))
+            self.history.record(model)
 
     def generate(
         self, problems: list[Problem], G: int, *key: int, top_k: int = 0, in_flight: InFlight | None = None

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import worlds
 from common.engines import Engine, prompt_seeds
 from common.records import Problem, Rollouts, Sample
 from common.settings import DataSettings, Settings
@@ -71,6 +72,15 @@ def figures(sampled: list[Outcome], greedy: list[Outcome], ks: list[int]) -> dic
     }
 
 
+def behavior(problems: list[Problem], texts: list[str], args: DataSettings) -> dict[str, float | None]:
+    """What n responses to each problem do, if the world of the data set measures it."""
+    measure = isinstance(args.dataset, str) and worlds.behavior_function(args.dataset)
+    if not measure:
+        return {}
+    answers = [problem.answer for problem in problems for _ in range(len(texts) // len(problems))]
+    return {f"behavior/{name}": value for name, value in measure(answers, texts).items()}
+
+
 def evaluate(
     engine: Engine, verifier: Verifier, problems: list[Problem], n: int, args: Settings
 ) -> tuple[dict[str, float | None], list[Sample]]:
@@ -89,7 +99,7 @@ def evaluate(
     if verifier.reward_functions:
         found["reward"] = mean([reward for outcome in sampled for reward in outcome.rewards])
     found["verifier_failures"] = verifier.take_failures()
-    first = range(0, len(rollouts.tokens), n)
-    texts = verifier.tokenizer.batch_decode([rollouts.tokens[i] for i in first], skip_special_tokens=True)
-    samples = [(p, text, o.rewards[0]) for p, text, o in zip(problems, texts, sampled, strict=True)]
+    texts = verifier.tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True)
+    found |= behavior(problems, texts, args)
+    samples = [(p, text, o.rewards[0]) for p, text, o in zip(problems, texts[::n], sampled, strict=True)]
     return {f"eval/{name}": value for name, value in found.items()}, samples

@@ -152,6 +152,7 @@ def test_versions_are_those_of_the_last_steps():
             layer.weight.fill_(step)
         for _ in range(2):
             seen.append([weights[0][1].item() for weights in history.versions(layer)])
+            assert [weight.item() for _, weight in history.oldest(layer)] == seen[-1][:1]
         history.record(layer)
     assert seen[::2] == seen[1::2] == [[1], [1, 2], [1, 2, 3], [2, 3, 4], [3, 4, 5]]
     assert WeightHistory(0).versions(layer) == [[("weight", layer.weight)]]
