@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import worlds
-from common.engines import Engine, prompt_seeds
+from common.engines import Engine, Request, prompt_seeds
 from common.records import Problem, Rollouts, Sample
 from common.settings import DataSettings, Settings
 from common.verification.verifier import Verifier
@@ -46,7 +46,7 @@ def respond(
 ) -> tuple[Rollouts, list[Outcome]]:
     """n responses to each problem, and the outcome for each problem."""
     limits = [args.max_response_tokens] * len(problems)
-    rollouts = engine.sample_shards([p.prompt_ids for p in problems], n, limits, temperature, seeds)
+    rollouts = engine.sample_shards(Request([p.prompt_ids for p in problems], n, limits, temperature, seeds))
     rewards = verifier(problems, rollouts).flatten().tolist()
     columns = rollouts.correct, list(map(len, rollouts.tokens)), rollouts.truncated, rewards
     of_problem = [slice(i, i + n) for i in range(0, len(rollouts.tokens), n)]
