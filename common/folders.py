@@ -2,18 +2,21 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
 
 from common.cli import fail, flag, on_command_line
-from common.distributed import device
+from common.distributed import device, world_size
 from common.settings import expanded, validated
+from common.terminal import printable
+from common.verification.rewards import CORRECT, split_weight
 
 import torch
 from filelock import FileLock, Timeout
@@ -23,6 +26,7 @@ PACKAGES = ("torch", "transformers", "datasets", "math-verify", "tyro", "vllm", 
 LOCK = ".lock"  # held while a run uses its folder
 OF_A_START = (LOCK, "config.json.partial")  # what a start that was killed may leave
 A = TypeVar("A")
+trusted: set[tuple[str, ...]] = set()  # rewards that this program may run
 
 
 def package_versions() -> dict[str, str]:
@@ -155,10 +159,37 @@ def saved_settings(args: A, method: str, may_change: tuple[str, ...] = ()) -> tu
     for field in fields(args):
         name, value = field.name, getattr(args, field.name)
         given = value != getattr(defaults, name) or name in flags
+        if given and name == "reward":
+            value = replace(saved, reward=value).checked().reward
+            trusted.add(value)
         if name == "resume" or not given or value == getattr(saved, name):
             continue
         if name not in may_change:
             fail(f"--resume uses the settings of the run folder: leave out {flag(name)}.")
         setattr(saved, name, value)
         changed.append(name)
+    require_trust(folder, saved.reward)
     return saved, changed
+
+
+def reward_functions(reward: tuple[str, ...]) -> list[str]:
+    """The rewards that are code."""
+    return [name for name in reward if split_weight(name)[0] != CORRECT]
+
+
+def resume_flags(folder: Path, reward: tuple[str, ...]) -> str:
+    """What continues the run in a folder."""
+    return f"--resume {folder}" + (f" --reward {shlex.join(reward)}" if reward_functions(reward) else "")
+
+
+def require_trust(folder: Path, reward: tuple[str, ...]) -> None:
+    """End the program unless the reward functions of a run folder are also on the command line, or a person accepts."""
+    if reward in trusted or not (functions := reward_functions(reward)):
+        return
+    what = f"{folder}/config.json names reward functions, which run as code: {', '.join(functions)}"
+    if world_size() == 1 and sys.stdin and sys.stdin.isatty():
+        print(printable(f"{what}. Run them? [y/N] "), end="", flush=True)
+        if sys.stdin.readline().strip().lower() in ("y", "yes"):
+            trusted.add(reward)
+            return
+    fail(f"{what}. If you trust them, use: {resume_flags(folder, reward)}")

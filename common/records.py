@@ -33,6 +33,7 @@ class Problem:
     prompt_ids: list[int]
     dataset: str = ""  # of several, a short name of the one that it comes from
     weight: float = 1.0  # mixing weight of that data set: its fraction of a rollout batch, on average
+    row: str = ""  # of a data set, such as "row 7 of split train"
 
 
 @dataclass

@@ -22,7 +22,7 @@ from common.data import STANDARD, few_shot_examples, load_problems, make_problem
 from common.distributed import world_size
 from common.engines import MAX_ROWS, Engine, make_engine, prompt_seeds
 from common.evaluation import Outcome, behavior, figures, mean, pass_at_k, respond
-from common.folders import open_folder, saved_settings, write_config, write_whole
+from common.folders import open_folder, resume_flags, saved_settings, write_config, write_whole
 from common.help import parse_args
 from common.models import load_model
 from common.records import Problem
@@ -194,17 +194,17 @@ def main(args: Args) -> None:
             folder = open_folder(args, "evaluate", stack)
             run(args, folder, terminal.write_line, stack)
     except KeyboardInterrupt:
-        fail(f"stopped. {resume_hint(folder)}", 130)
+        fail(f"stopped. {resume_hint(folder, args)}", 130)
     except Exception as error:
         if not lacks_memory(error):
             raise
-        fail(f"not enough memory: lower --eval-samples or --max-response-tokens. {resume_hint(folder)}", 1)
+        fail(f"not enough memory: lower --eval-samples or --max-response-tokens. {resume_hint(folder, args)}", 1)
 
 
-def resume_hint(folder: Path | None) -> str:
+def resume_hint(folder: Path | None, args: Args) -> str:
     if folder is None or not (folder / "config.json").exists():
         return "Nothing was written."
-    return f"Finished problems are saved. Resume: python -m tools.evaluate --resume {folder}"
+    return f"Finished problems are saved. Resume: python -m tools.evaluate {resume_flags(folder, args.reward)}"
 
 
 def run(args: Args, folder: Path, say: Callable[[str], None], stack: ExitStack) -> None:

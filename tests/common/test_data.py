@@ -187,6 +187,7 @@ def test_few_empty_rows_are_left_out_and_named(chat_model, tmp_path, capsys):
     train, held_out = load_problems(args, model, tokenizer)
     assert len(train) + len(held_out) == 199
     assert all(p.question == f"{int(p.answer) - 1}+1=?" for p in train + held_out)
+    assert all(p.row == f"row {int(p.answer) - 1} of split train" for p in train + held_out)
     assert "1 of 200 rows" in capsys.readouterr().out
 
 
@@ -315,4 +316,4 @@ def test_evaluation_data_have_settings_of_their_own(tmp_path):
     file = tmp_path / "mine.jsonl"
     file.write_text('{"question": "1+1=?", "answer": "2"}')
     args = grpo.Args(dataset="someone/data", dataset_config="main", train_split="other", eval_dataset=str(file))
-    assert pairs_of(str(file), "eval", args) == [("1+1=?", "2")]
+    assert pairs_of(str(file), "eval", args) == [("1+1=?", "2", "row 0 of split train")]

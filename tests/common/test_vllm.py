@@ -234,6 +234,13 @@ def test_dppo_with_the_likeliest_tokens(tmp_path, capsys):
     assert all(row["mismatch_max"] < 1e-3 for row in rows)
 
 
+def test_search(tmp_path):
+    """The longer responses of this world have the learner's log-probs too, and its evaluations say what they do."""
+    rows = rows_of_a_run(grpo, tmp_path / "run", model="search", dataset="search", max_response_tokens=240)
+    assert all(row["mismatch_max"] < 1e-3 for row in rows if "mismatch_max" in row)
+    assert rows[-1]["eval/behavior/correct_no"] > 0.9
+
+
 def test_two_processes_have_an_engine_each(tmp_path):
     """Each generates half of the responses, with log-probs that are the sharded learner's."""
     flags = "--engine vllm --steps 3 --prompts-per-step 4 --eval-problems 4 --eval-samples 2 --max-response-tokens 48"
