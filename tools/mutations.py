@@ -305,7 +305,7 @@ MUTATIONS = [
     Mutation("numbers of a countdown may be left over", "sorted(numbers) == sorted(self.numbers)", "not set(numbers) - set(self.numbers)", "worlds/countdown/problems.py", DATA),
     Mutation("countdown in binary fractions", "return Fraction(number)", "return float(number)", "worlds/countdown/problems.py", DATA),
     # Tools
-    Mutation("every chunk has the seeds of the first", "seeds[part], args)", "seeds[: len(problems)], args)", "tools/evaluate.py", EVALUATE),
+    Mutation("every chunk has the seeds of the first", "seeds[part])", "seeds[: len(problems)])", "tools/evaluate.py", EVALUATE),
     Mutation("half a chunk is kept", "lines = lines[: len(lines) // self.chunk * self.chunk]", "pass", "tools/evaluate.py", EVALUATE),
     Mutation("as many values as problems", "len(values) * mean * (1 - mean) / variance", "len(values)", "tools/stats.py", EVALUATE),
     Mutation("each piece of a response has the same random numbers", "prompt_seeds(1, *key, end)", "prompt_seeds(1, *key)", "tools/chat.py", CHAT),
