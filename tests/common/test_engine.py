@@ -4,7 +4,7 @@ import copy
 
 import grpo
 from common.batch import collate
-from common.engines import InFlight, WeightHistory, prompt_seeds
+from common.engines import InFlight, Request, WeightHistory, prompt_seeds
 from common.logprobs import batch_logps
 from common.models import load_model
 from common.records import Rollouts
@@ -216,7 +216,7 @@ def test_weights_that_are_not_finite_end_the_run(embedded, tmp_path, capsys):
     with torch.no_grad():
         broken.model.layers[0].mlp.down_proj.weight[0, 0] = float("nan")
     with pytest.raises(SystemExit) as stop:
-        make((broken, tokenizer)).sample([[5, 6]], 2, [4], 1.0, [0])
+        make((broken, tokenizer)).sample(Request([[5, 6]], 2, [4], 1.0, [0]))
     assert stop.value.code == 1 and "no finite probabilities" in capsys.readouterr().err
     broken.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
