@@ -12,10 +12,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
 
-from common.cli import fail, flag, on_command_line
+from common.cli import fail, flag, on_command_line, say
 from common.distributed import device, world_size
 from common.settings import expanded, validated
-from common.terminal import printable
 from common.verification.rewards import CORRECT, split_weight
 
 import torch
@@ -156,10 +155,11 @@ def saved_settings(args: A, method: str, may_change: tuple[str, ...] = ()) -> tu
         fail(f"--resume {folder} is a run of {config['method']}.py, not of {method}.py.")
     damaged = f"--resume {folder}: its config.json was changed, or made by another version of {method}.py: "
     saved, changed = validated(type(args), config["args"] | {"resume": folder}, damaged), []
+    defaults = type(args)()
     flags = on_command_line() if "resume" in on_command_line() else set()
     for field in fields(args):
         name, value = field.name, getattr(args, field.name)
-        given = value != field.default or name in flags
+        given = value != getattr(defaults, name) or name in flags
         if given and name == "reward":
             value = replace(saved, reward=value).checked().reward
             trusted.add(value)
@@ -189,7 +189,7 @@ def require_trust(folder: Path, reward: tuple[str, ...]) -> None:
         return
     what = f"{folder}/config.json names reward functions, which run as code: {', '.join(functions)}"
     if world_size() == 1 and sys.stdin and sys.stdin.isatty():
-        print(printable(f"{what}. Run them? [y/N] "), end="", flush=True)
+        say(f"{what}. Run them? [y/N] ", end="")
         if sys.stdin.readline().strip().lower() in ("y", "yes"):
             trusted.add(reward)
             return

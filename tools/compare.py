@@ -16,11 +16,13 @@ import subprocess
 import sys
 import tempfile
 import tokenize
+from functools import cache
 from pathlib import Path
 
 from common.cli import fail
 from tools.scripts import ROOT, docstring, parents, script_path
 
+Span = tuple[int, int]
 MARKS = ("\033[7m", "\033[0m") if sys.stdout.isatty() else ("«", "»")  # around what differs within a line
 
 
@@ -59,14 +61,37 @@ def formula(name: str) -> str:
     return "\n".join(p for p in paragraphs if p.startswith("    ") and not p.startswith("    python"))
 
 
-def marked(mine: str, other: str) -> str:
-    """A line with marks around what differs from the other one, in whole words."""
+def body(name: str) -> list[str]:
+    """The lines of a script after its docstring."""
+    text = script_path(name).read_text()
+    return text.splitlines()[ast.parse(text).body[0].end_lineno :]
+
+
+def changes(a: str, b: str) -> list[tuple[str, int, int, int, int]]:
+    """How the body of one script becomes that of another, as difflib's opcodes."""
+    return difflib.SequenceMatcher(None, body(a), body(b), autojunk=False).get_opcodes()
+
+
+@cache
+def spans(mine: str, other: str) -> tuple[list[Span], list[Span]]:
+    """What differs within two lines, in whole words, as (start, end); nothing if they have little in common."""
+    if not mine or not other or difflib.SequenceMatcher(None, mine, other).ratio() <= 0.5:
+        return [], []
+    return differing_words(mine, other), differing_words(other, mine)
+
+
+def differing_words(mine: str, other: str) -> list[Span]:
     a, b = (re.findall(r"\w+|\s+|.", line) for line in (mine, other))
-    parts = []
-    for tag, i1, i2, _, _ in difflib.SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
-        text = "".join(a[i1:i2])
-        parts.append(text if tag == "equal" or not text.strip() else MARKS[0] + text + MARKS[1])
-    return "".join(parts)
+    ends = [0, *itertools.accumulate(map(len, a))]
+    changed = [op for op in difflib.SequenceMatcher(None, a, b, autojunk=False).get_opcodes() if op[0] != "equal"]
+    return [(ends[i], ends[j]) for _, i, j, _, _ in changed if "".join(a[i:j]).strip()]
+
+
+def marked(line: str, parts: list[Span]) -> str:
+    """A line with marks around some of its parts."""
+    for start, end in reversed(parts):
+        line = line[:start] + MARKS[0] + line[start:end] + MARKS[1] + line[end:]
+    return line
 
 
 def wrapped(line: str, width: int) -> list[str]:
@@ -90,17 +115,15 @@ def print_side_by_side(a: str, b: str) -> None:
     """Formulas, then the differing lines of two scripts in two columns, each hunk with two lines around it."""
     for name in (a, b):
         print(f"{script_path(name).relative_to(ROOT)}\n{formula(name)}\n")
-    texts = [script_path(name).read_text() for name in (a, b)]
-    left, right = (text.splitlines()[ast.parse(text).body[0].end_lineno :] for text in texts)
+    left, right = body(a), body(b)
     width = max(40, (shutil.get_terminal_size((160, 50)).columns - 3) // 2)
     for group in difflib.SequenceMatcher(None, left, right, autojunk=False).get_grouped_opcodes(2):
         print("─" * width + "─┼─" + "─" * width)
         for tag, i1, i2, j1, j2 in group:
             for mine, other in itertools.zip_longest(left[i1:i2], right[j1:j2], fillvalue=""):
-                both = mine and other and difflib.SequenceMatcher(None, mine, other).ratio() > 0.5
-                pair = (marked(mine, other), marked(other, mine)) if tag != "equal" and both else (mine, other)
-                rows = itertools.zip_longest(*(wrapped(line, width) for line in pair), fillvalue="")
-                for x, y in rows:
+                parts = ([], []) if tag == "equal" else spans(mine, other)
+                pair = [wrapped(marked(*of_line), width) for of_line in zip((mine, other), parts, strict=True)]
+                for x, y in itertools.zip_longest(*pair, fillvalue=""):
                     print(f"{x}{' ' * (width - visible(x))} {'│' if tag == 'equal' else '┃'} {y}".rstrip())
 
 

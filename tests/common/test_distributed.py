@@ -86,6 +86,18 @@ def test_adapters_of_several_processes(tmp_path):
 
 
 @pytest.mark.slow
+def test_search_in_several_processes(tmp_path):
+    """The longer responses of this world; a run goes on with another number of processes."""
+    flags = SMALL.replace("-tokens 96", "-tokens 240") + " --model search --dataset search"
+    for processes in (1, 2):
+        finish(start(processes, "grpo.py", tmp_path / str(processes), flags))
+    assert_same(tmp_path / "1", tmp_path / "2", 1e-5)
+    shutil.rmtree(sorted((tmp_path / "2").glob("checkpoint-*"))[-1])
+    finish(start(1, "grpo.py", tmp_path / "2", resume=True))
+    assert_same(tmp_path / "1", tmp_path / "2", 1e-5)
+
+
+@pytest.mark.slow
 def test_in_flight_weights_of_several_processes(tmp_path):
     """Each has all versions before it generates, and finishes its shard of the responses in its own time."""
     flags = SMALL + " --staleness 1 --in-flight-every 8"
