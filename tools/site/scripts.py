@@ -29,11 +29,11 @@ def highlighted(text: str) -> list[str]:
 @cache
 def parts(name: str) -> dict[str, Any]:
     """The docstring of a script in parts: title, where, formula, before, head, differs, details."""
-    found: dict[str, Any] = {"formula": textwrap.dedent(compare.formula(name)), "head": "", "differs": [], "details": [], "before": []}
+    found: dict[str, Any] = {"head": "", "differs": [], "details": [], "before": []}
+    found["formula"] = textwrap.dedent(compare.formula(name))
     first, *paragraphs = docstring(script_path(name)).split("\n\n")
     first = " ".join(first.split())
-    title, separator, found["where"] = first.partition(": ")
-    found["title"] = title if separator else first.split(". ")[0]
+    found["title"], _, found["where"] = first.partition(": " if ": " in first else ". ")
     for paragraph in paragraphs:
         lines = paragraph.split("\n")
         if lines[0].startswith("    "):
