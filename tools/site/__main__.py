@@ -98,8 +98,8 @@ class Site:
             (k, label, sorted({s[k] if k == "year" else s["traits"][k] for s in found.values()}))
             for k, label in COLUMNS.items()
         ]
-        paragraphs = (ROOT / "README.md").read_text().split("\n\n")
-        intro = self.renderer.relink(self.renderer.markdown.render(paragraphs[1]), "README.md")
+        text = next(p for p in (ROOT / "README.md").read_text().split("\n\n") if not p.startswith(("#", "[")))
+        intro = self.renderer.relink(self.renderer.markdown.render(text), "README.md")
         root = next(name for name, above in parents().items() if above is None)
         self.write("index.html", "index.html", "Methods", scripts=found, columns=columns, intro=intro, root=root)
         self.write("compare.html", "compare.html", "Compare two scripts", scripts=found, columns=columns)

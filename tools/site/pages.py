@@ -105,7 +105,8 @@ class Renderer:
             return f'<a href="{html.escape(target)}">{match[2]}</a>' if target else match[2]
 
         def picture(match: re.Match[str]) -> str:
-            return f'<img loading="lazy" src="{self.link(match[1], file)}" alt="{match[2]}" />'
+            target = self.link(match[1], file)
+            return f'<img loading="lazy" src="{target}" alt="{match[2]}" />' if target else ""  # a badge of GitHub
 
         text = re.sub(r'<a href="([^"]*)">(.*?)</a>', link, text, flags=re.S)
         text = re.sub(

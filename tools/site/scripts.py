@@ -33,8 +33,7 @@ def parts(name: str) -> dict[str, Any]:
     found["formula"] = textwrap.dedent(compare.formula(name))
     first, *paragraphs = docstring(script_path(name)).split("\n\n")
     first = " ".join(first.split())
-    title, separator, found["where"] = first.partition(": ")
-    found["title"] = title if separator else first.split(". ")[0]
+    found["title"], _, found["where"] = first.partition(": " if ": " in first else ". ")
     for paragraph in paragraphs:
         lines = paragraph.split("\n")
         if lines[0].startswith("    "):
