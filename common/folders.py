@@ -91,6 +91,8 @@ def open_folder(args: Any, name: str, stack: ExitStack) -> Path:
         stack.callback(remove_if_empty, folder)
     except Timeout:
         fail(f"the run folder {folder} is in use by another run: wait for its end, or name another folder.")
+    except FileNotFoundError:  # another start has just removed its empty folder
+        return open_folder(args, name, stack)
     except OSError as error:
         fail(f"the run folder {args.resume or args.run_dir or 'runs/'} cannot be written: {error.strerror}.")
     refuse_used(folder, args)

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from common.batch import collate, micro_batches, minibatches
 from common.data import load_problems, sample_problems
-from common.engines import Engine, make_engine, prompt_seeds
+from common.engines import Engine, Request, make_engine, prompt_seeds
 from common.help import parse_args
 from common.logprobs import batch_logps, token_logps
 from common.models import load_model
@@ -95,11 +95,9 @@ class CallingEngine(Engine):
         self.update, self.sleep, self.close = engine.update, engine.sleep, engine.close
         self.calls = 0.0  # per response, of the last batch
 
-    def sample_shards(
-        self, prompt_ids: list[list[int]], n: int, limits: list[int], temperature: float, seeds: list[int], *_: Any
-    ) -> Rollouts:
-        rollouts = self.engine.sample_shards(prompt_ids, n, limits, temperature, seeds)
-        count, limit, self.calls = len(rollouts.tokens), limits[0], 0.0
+    def sample_shards(self, request: Request) -> Rollouts:
+        rollouts = self.engine.sample_shards(request)
+        n, count, limit, self.calls = request.n, len(rollouts.tokens), request.limits[0], 0.0
         turns = dict.fromkeys(range(count), 0)  # where the last turn begins, of each response that may call
         for turn in range(1, self.args.max_calls + 1):
             found = {
@@ -113,12 +111,11 @@ class CallingEngine(Engine):
             turns = {row: len(ids) for row, ids in zip(calls, begun.tokens, strict=True) if len(ids) < limit}
             if not turns:  # no calls, or no room left after their results
                 break
-            prompts = [prompt_ids[row // n] for row in turns]
+            prompts = [request.prompts[row // n] for row in turns]
             # Each response has seeds of its own, which neither the rest of the batch nor other turns change.
-            own = [prompt_seeds(1, seeds[row // n], row % n, turn)[0] for row in turns]
-            rollouts = rollouts.replace(
-                turns, self.engine.extend(prompts, rollouts.select(turns), limit, temperature, own)
-            )
+            seeds = [prompt_seeds(1, request.seeds[row // n], row % n, turn)[0] for row in turns]
+            rest = self.engine.extend(prompts, rollouts.select(turns), limit, request.temperature, seeds)
+            rollouts = rollouts.replace(turns, rest)
         return rollouts
 
 

@@ -141,7 +141,7 @@ class Samples:
         for start in range(len(self.rows), len(self.problems), self.chunk):
             part = slice(start, start + self.chunk)
             problems = self.problems[part]
-            rollouts, outcomes = respond(engine, verifier, problems, self.n, self.temperature, seeds[part], args)
+            rollouts, outcomes = respond(engine, verifier, problems, self.n, self.temperature, seeds[part])
             texts = verifier.tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True)
             rows = [
                 {"question": problem.question, "answer": readable(problem.answer), "prompt": problem.prompt}

@@ -26,6 +26,10 @@ DISTRIBUTED = "tests/common/test_distributed.py"
 PARTS = "tests/common/test_parts.py"
 INTERRUPTIONS = "tests/survival/test_interruptions.py"
 RUN_FOLDERS = "tests/survival/test_run_folders.py"
+SAFETY = "tests/survival/test_safety.py"
+KILLS = "tests/survival/test_kills.py"
+BAD_MODELS = "tests/survival/test_bad_models_and_data.py"
+CHECKPOINTS = "tests/tools/test_checkpoints.py"
 EXTENSION = "tests/tools/test_extension.py"
 EVALUATE = "tests/tools/test_evaluate.py"
 CHAT = "tests/tools/test_chat.py"
@@ -230,6 +234,27 @@ MUTATIONS = [
     Mutation("folders are not locked", "        lock.acquire()  #", "        pass  #", "common/folders.py", f"{RUN_FOLDERS}::test_a_folder_in_use"),
     Mutation("a folder with files is overwritten", "if args.resume is None and any(", "if False and any(", "common/folders.py", f"{RUN_FOLDERS}::test_nothing_is_overwritten"),
     Mutation("a second run of the same second shares the folder", 'folder = Path(stem if number == 1 else f"{stem}-{number}")\n                with suppress(FileExistsError):\n                    folder.mkdir(parents=True)', 'folder = Path(stem if number == 1 else f"{stem}-{number}")\n                with suppress(FileExistsError):\n                    folder.mkdir(parents=True, exist_ok=True)', "common/folders.py", f"{RUN_FOLDERS}::test_runs_of_one_second_have_folders_of_their_own"),
+    Mutation("an evaluation is merged into its step's row", "    rows = []\n    for line", "    rows = []\n    return read_metrics(run_dir)\n    for line", "common/metrics.py", RESUMED),
+    Mutation("the log is not flushed", '            flush(self.dir / "metrics.jsonl")', "            pass", "common/run.py", f"{INTERRUPTIONS}::test_a_checkpoint_is_never_newer_than_the_log"),
+    Mutation("checkpoints are not flushed", "        flush(file)", "        pass", "common/checkpoints.py", f"{INTERRUPTIONS}::test_a_checkpoint_is_never_newer_than_the_log"),
+    Mutation("a third checkpoint stays", "            drop_old(self.dir, start_step)", "            pass", "common/run.py", f"{INTERRUPTIONS}::test_a_third_checkpoint_is_deleted_when_a_run_is_resumed"),
+    Mutation("broken checkpoints displace new ones", "if step_of(folder) <= step][:-KEPT]", "][:-KEPT]", "common/checkpoints.py", f"{INTERRUPTIONS}::test_broken_checkpoints_do_not_displace_new_ones"),
+    Mutation("a damaged log is not named", "or 0 not in self.evaluations):", "and False):", "common/run.py", f"{INTERRUPTIONS}::test_a_damaged_log_is_named_and_the_run_goes_on"),
+    Mutation("a step without a number", 'type(row.get("step")) is int and', "", "common/metrics.py", f"{INTERRUPTIONS}::test_a_damaged_log_is_named_and_the_run_goes_on"),
+    Mutation("the log is cut in place", "    partial.replace(path)", "    path.write_text(text)", "common/folders.py", f"{KILLS}::test_killed_at_some_file_events"),
+    Mutation("a killed start blocks its folder", '(LOCK, "config.json.partial")', "(LOCK,)", "common/folders.py", f"{KILLS}::test_killed_at_some_file_events"),
+    Mutation("samples of lost steps stay", 'removeprefix("step-")) > step:', 'removeprefix("step-")) > step + 9:', "common/run.py", f"{KILLS}::test_killed_at_every_file_event"),
+    Mutation("files without a checksum are read", "if name not in sums:", "if False:", "common/checkpoints.py", f"{SAFETY}::test_a_file_without_a_checksum_is_not_read"),
+    Mutation("other files beside shards", 'file.suffix != ".safetensors"', "False", "common/checkpoints.py", f"{SAFETY}::test_pickled_shards_are_refused"),
+    Mutation("shards begin at the first row", "part[max(0, first - at)", "part[0", "common/checkpoints.py", f"{CHECKPOINTS}::test_rows_of_several_files"),
+    Mutation("moments are not in the shards", "        moments[int(of)][name] =", "        parameters[int(of)].grad =", "common/checkpoints.py", f"{CHECKPOINTS}::test_a_sharded_run_of_one_process"),
+    Mutation("a folder's rewards run unasked", "    require_trust(folder, saved.reward)\n", "", "common/folders.py", f"{SAFETY}::test_the_reward_of_a_run_folder_is_not_run_unasked"),
+    Mutation("any answer is a yes", 'in ("y", "yes")', "is not None", "common/folders.py", f"{SAFETY}::test_a_person_is_asked"),
+    Mutation("a start that meets another one's end fails", "return open_folder(args, name, stack)", "raise", "common/folders.py", f"{RUN_FOLDERS}::test_a_start_that_ends_while_another_one_starts"),
+    Mutation("a data folder reads what is beside it", "            require_inside(path, given)", "            pass", "common/data.py", f"{BAD_MODELS}::test_a_data_folder_reads_nothing_else"),
+    Mutation("a kernel that a config names", "config._attn_implementation = config._experts_implementation = None", "pass", "common/models.py", f"{BAD_MODELS}::test_what_a_config_names_is_ignored"),
+    Mutation("Ctrl-C is lost while the generator starts", "signal.pthread_sigmask(signal.SIG_SETMASK, blocked)", "signal.sigpending() and signal.sigwait(SIGNALS), signal.pthread_sigmask(signal.SIG_SETMASK, blocked)", "recipes/overlap.py", f"{PIPELINE_RL}::TestOverlap::test_ctrl_c_while_the_generator_starts"),
+    Mutation("Ctrl-C ends the generator that starts", "blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)", "blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])", "recipes/overlap.py", f"{PIPELINE_RL}::TestOverlap::test_ctrl_c_while_the_generator_starts"),
     Mutation("flags contradict the run to resume", "if name not in may_change:", "if False:", "common/folders.py", f"{RUN_FOLDERS}::test_resume"),
     Mutation("the help groups stand in another order", "GROUPS.index(title) if title in GROUPS else -1", "-GROUPS.index(title) if title in GROUPS else -9", "common/help.py", f"{PARTS}::test_the_help_has_groups_with_the_methods_own_first"),
     Mutation("all settings stand in one group", "if field.name in inspect.get_annotations(owner))\n        groups", "if field.name in inspect.get_annotations(owners[-1]) or owner)\n        groups", "common/help.py", f"{PARTS}::test_the_help_has_groups_with_the_methods_own_first"),
@@ -255,19 +280,19 @@ MUTATIONS = [
     Mutation("verdicts of some rows only", "if all(columns):", "if any(columns):", "common/records.py", f"{PARTS}::test_replace_drops_verdicts_that_only_one_side_has"),
     Mutation("stale weights are not recorded", "            self.history.record(model)\n", "", "common/engines.py"),
     # Engines
-    Mutation("the engine at temperature 1", "limits, args.temperature, seeds, top_k, in_flight)", "limits, 1.0, seeds, top_k, in_flight)", "common/engines.py", f"{STEPS}::test_every_update"),
+    Mutation("the engine at temperature 1", "limits, args.temperature, seeds, top_k, in_flight))", "limits, 1.0, seeds, top_k, in_flight))", "common/engines.py", f"{STEPS}::test_every_update"),
     Mutation("every step has the same random numbers", "prompt_seeds(len(problems), args.seed, *key)\n        limits", "prompt_seeds(len(problems), args.seed)\n        limits", "common/engines.py", f"{PARTS}::test_a_steps_responses_depend_on_its_number"),
     Mutation("continuations with the same random numbers", "prompt_seeds(len(problems), args.seed, *key)\n        with", "[args.seed] * len(problems)\n        with", "common/engines.py", CRITICS),
     Mutation("a continuation loses what it continues", "[a + b for a, b in zip(begun.logps", "[b for a, b in zip(begun.logps", "common/engines.py", f"{ENGINE}::test_responses_go_on_from_given_tokens"),
     Mutation("one seed for all", "for i in range(count)]", "for i in [0] * count]", "common/engines.py", f"{ENGINE}::test_prompt_seeds_do_not_meet"),
-    Mutation("every process the same prompts", "self.sample(prompt_ids[mine], n", "self.sample(prompt_ids[: len(prompt_ids[mine])], n", "common/engines.py", f"{DISTRIBUTED}::test_two_processes_end_as_one"),
+    Mutation("every process the same prompts", "replace(self, prompts=self.prompts[rows]", "replace(self, prompts=self.prompts[: len(self.prompts[rows])]", "common/engines.py", f"{DISTRIBUTED}::test_two_processes_end_as_one"),
     Mutation("a version too many", "del self.snapshots[: -self.staleness]", "del self.snapshots[: -self.staleness - 1]", "common/engines.py", f"{SCRIPTS}::test_staleness_is_a_ring_of_weights"),
     Mutation("snapshots follow the weights", "weight.detach().clone() for", "weight.detach() for", "common/engines.py", f"{SCRIPTS}::test_staleness_is_a_ring_of_weights"),
     Mutation("one scale for a whole row of 4-bit weights", "INT4_GROUP = 128", "INT4_GROUP = 1 << 20", "common/engines.py", f"{PRECISION}::test_rounding_to_int4"),
     Mutation("31 levels instead of 16", "/ 7.5 for group", "/ 15.5 for group", "common/engines.py", f"{PRECISION}::test_rounding_to_int4"),
     Mutation("an int4 engine keeps its weights", "if inner and precision in ROUNDING", 'if inner and precision == "fp8"', "common/engines.py", f"{PRECISION}::test_int4_sampler_of_the_embedded_model"),
-    Mutation("the first weights to the end", "self.update(in_flight.versions[t // in_flight.every])", "self.update(in_flight.versions[0])", "common/transformers_engine.py", f"{ENGINE}::test_in_flight_each_token_has_its_weights"),
-    Mutation("new weights one token late", "if in_flight and t % in_flight.every == 0 and", "if in_flight and t % in_flight.every == t // in_flight.every and", "common/transformers_engine.py", f"{ENGINE}::test_in_flight_each_token_has_its_weights"),
+    Mutation("the first weights to the end", "return self.versions[version] if", "return self.versions[0] if", "common/engines.py", f"{ENGINE}::test_in_flight_each_token_has_its_weights"),
+    Mutation("new weights one token late", "if rest == 0 and version <", "if rest == version and version <", "common/engines.py", f"{ENGINE}::test_in_flight_each_token_has_its_weights"),
     Mutation("the new weights read other tokens", "responses.tokens[rows.numbers, :t]], 1)", "responses.tokens[rows.numbers, :t] * 0], 1)", "common/transformers_engine.py", f"{ENGINE}::test_in_flight_each_token_has_its_weights"),
     Mutation("one random number for all rows", "generator=torch.Generator().manual_seed(seed)", "generator=torch.Generator().manual_seed(seeds[0])", "common/transformers_engine.py", f"{ENGINE}::test_a_prompts_samples_are_its_own"),
     Mutation("a stop string is looked for in one token", "self.end = text[-self.longest :]", 'self.end = ""', "common/transformers_engine.py", f"{TASKS}::test_a_stop_string_ends_a_response"),
@@ -306,7 +331,7 @@ MUTATIONS = [
     Mutation("numbers of a countdown may be left over", "sorted(numbers) == sorted(self.numbers)", "not set(numbers) - set(self.numbers)", "worlds/countdown/problems.py", DATA),
     Mutation("countdown in binary fractions", "return Fraction(number)", "return float(number)", "worlds/countdown/problems.py", DATA),
     # Tools
-    Mutation("every chunk has the seeds of the first", "seeds[part], args)", "seeds[: len(problems)], args)", "tools/evaluate.py", EVALUATE),
+    Mutation("every chunk has the seeds of the first", "seeds[part])", "seeds[: len(problems)])", "tools/evaluate.py", EVALUATE),
     Mutation("half a chunk is kept", "lines = lines[: len(lines) // self.chunk * self.chunk]", "pass", "tools/evaluate.py", EVALUATE),
     Mutation("as many values as problems", "len(values) * mean * (1 - mean) / variance", "len(values)", "tools/stats.py", EVALUATE),
     Mutation("each piece of a response has the same random numbers", "prompt_seeds(1, *key, end)", "prompt_seeds(1, *key)", "tools/chat.py", CHAT),

@@ -29,10 +29,10 @@ class Writer(Engine):
         super().__init__(calculator.Args())
         self.turns, self.seeds = list(turns), []
 
-    def sample(self, prompt_ids, n, limits, temperature, seeds, top_k=0, in_flight=None):
-        self.seeds += seeds
-        rollouts = Rollouts()
-        for text, limit in zip(self.turns.pop(0), [limit for limit in limits for _ in range(n)], strict=True):
+    def sample(self, request):
+        self.seeds += request.seeds
+        rollouts, limits = Rollouts(), [limit for limit in request.limits for _ in range(request.n)]
+        for text, limit in zip(self.turns.pop(0), limits, strict=True):
             tokens = [*tokens_of(text), EOS][:limit]
             rollouts.tokens.append(tokens)
             rollouts.logps.append([-0.5] * len(tokens))
