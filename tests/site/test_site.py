@@ -60,6 +60,7 @@ def visit(browser, request):
     """A window of a width, by default 1200 pixels, light."""
     width, scheme = getattr(request, "param", (1200, "light"))
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    context.set_default_timeout(600_000)  # a busy machine is no error
     yield Visit(context.new_page())
     context.close()
 

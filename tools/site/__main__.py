@@ -125,7 +125,7 @@ class Site:
             self.write(
                 f"read-{name}.html", "read.html", f"Reading {found[name]['path']}", "read-grpo.html", **context, **shown
             )
-        self.write("sliders.html", "sliders.html", "What happens to a token", scripts=found)
+        self.write("sliders.html", "sliders.html", "What happens to a token", scripts=found, step=tables.STEP)
         self.script("tables.js", "Site.tables = ", tables.tables(), ";")
 
     def script(self, url: str, before: str, content: Any, after: str) -> None:

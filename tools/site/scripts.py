@@ -41,11 +41,9 @@ def parts(name: str) -> dict[str, Any]:
         elif any(line.startswith("- ") for line in lines):
             head, *bullets = re.split(r"\n- ", paragraph)
             last, *rest = re.split(r"\n(?! )", bullets[-1], maxsplit=1)
-            heading = re.match(r"Implementation details", head)
-            joined = [" ".join(bullet.split()) for bullet in [*bullets[:-1], last]]
-            found["details" if heading else "differs"] += joined
+            found["differs"] += [" ".join(bullet.split()) for bullet in [*bullets[:-1], last]]
             found["details"] += [" ".join(text.split()) for text in rest]
-            found["head"] = found["head"] if heading else " ".join(head.split())
+            found["head"] = " ".join(head.split())
         elif not lines[0].startswith("| "):
             found["before"].append(" ".join(paragraph.split()))
     return found
