@@ -59,8 +59,8 @@ class Args(Settings):
     """Rollout batches. Large models: 100 to 1000."""
     prompts_per_step: Count = 32
     """P: different prompts in a rollout batch. Papers: 32 to 512."""
-    max_response_tokens: Count = 96
-    """T: length limit of a response. Reasoning models need 1,000 to 30,000."""
+    max_response_tokens: Count | None = None
+    """T: length limit of a response; embedded models have a default. Reasoning models need 1,000 to 30,000."""
     temperature: Positive = 1.0
     """Sampling temperature; all log-probs use the same one."""
     lr: Rate = 1e-4
@@ -88,45 +88,46 @@ def token_weights(mask: Tensor, args: Args) -> Tensor:
 
 
 def divergence(mu: Tensor, pi: Tensor, kind: str) -> Tensor:
-    """D(μ, π) per token (B, T) between distributions (B, T, N): total variation or KL (2602.04879, Eq. 13 to 16)."""
+    """D(μ, π) per token (m, T) between distributions (m, T, N): total variation or KL (2602.04879, Eq. 13 to 16)."""
     if kind.endswith("tv"):
         return (mu - pi).abs().sum(-1) / 2
     return (mu * (torch.log(mu + 1e-8) - torch.log(pi + 1e-8))).sum(-1)
 
 
 def coarse_distribution(logp: Tensor, top: Tensor | None = None, is_top: Tensor | None = None) -> Tensor:
-    """Probabilities (B, T, N) of {the sampled token, all others}, or of {K tokens, the sampled one, all others}.
+    """Probabilities (m, T, N) of {the sampled token, all others}, or of {K tokens, the sampled one, all others}.
 
-    `top` (B, T, K): log-probs of the engine's K likeliest tokens; `is_top` (B, T): the sampled one is among them.
+    `top` (m, T, K): log-probs of the engine's K likeliest tokens; `is_top` (m, T): the sampled one is among them.
     """
-    token = logp.exp().unsqueeze(-1)  # (B, T, 1)
+    token = logp.exp().unsqueeze(-1)  # (m, T, 1)
     if top is not None:
-        token = torch.cat([top.exp(), token * ~is_top.unsqueeze(-1)], dim=-1)  # (B, T, K + 1)
+        token = torch.cat([top.exp(), token * ~is_top.unsqueeze(-1)], dim=-1)  # (m, T, K + 1)
     return torch.cat([token, (1 - token.sum(-1, keepdim=True)).clamp(min=0)], dim=-1)
 
 
 def policy_loss(
     logp: Tensor, old_logp: Tensor, advantages: Tensor, args: Args, top: tuple = ()
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Per-token loss and metrics; everything is (B, T), and only `logp` carries a gradient. `old_logp` is log μ.
+    """Per-token loss and metrics of m rows; everything is (m, T), and only `logp` carries a gradient.
 
-    `top`: log-probs of the engine's K likeliest tokens, the policy's and the engine's (B, T, K), and `is_top` (B, T).
+    `old_logp` is log μ. `top`: log-probs of the engine's K likeliest tokens, the policy's and the engine's (m, T, K),
+    and `is_top` (m, T).
     """
-    ratio = torch.exp(logp - old_logp)  # (B, T)
+    ratio = torch.exp(logp - old_logp)  # (m, T)
     policy_top, rollout_top, is_top = top or (None, None, None)
-    pi = coarse_distribution(logp.detach(), policy_top, is_top)  # (B, T, N)
-    mu = coarse_distribution(old_logp, rollout_top, is_top)  # (B, T, N)
-    outside = divergence(mu, pi, args.divergence) > args.delta  # (B, T)
-    clip_pos = (advantages > 0) & (ratio > 1) & outside  # (B, T)
-    clip_neg = (advantages < 0) & (ratio < 1) & outside  # (B, T)
-    keep = ~(clip_pos | clip_neg)  # (B, T), M
+    pi = coarse_distribution(logp.detach(), policy_top, is_top)  # (m, T, N)
+    mu = coarse_distribution(old_logp, rollout_top, is_top)  # (m, T, N)
+    outside = divergence(mu, pi, args.divergence) > args.delta  # (m, T)
+    clip_pos = (advantages > 0) & (ratio > 1) & outside  # (m, T)
+    clip_neg = (advantages < 0) & (ratio < 1) & outside  # (m, T)
+    keep = ~(clip_pos | clip_neg)  # (m, T), M
     # ∇(r A) = r A ∇log π, and in this form the ratio's weight can be capped.
-    loss = -(keep * ratio.clamp(max=args.ratio_cap).detach() * advantages * logp)  # (B, T)
+    loss = -(keep * ratio.clamp(max=args.ratio_cap).detach() * advantages * logp)  # (m, T)
     return loss, {"ratio": ratio, "clip_pos": clip_pos.float(), "clip_neg": clip_neg.float()}
 
 
 def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
-    """Per-token k3 estimate (B, T) of KL(π_θ ‖ π_ref) (2402.03300, Eq. 4).
+    """Per-token k3 estimate (m, T) of KL(π_θ ‖ π_ref) (2402.03300, Eq. 4).
 
     As a value it is unbiased and never negative; as a loss its gradient is that of KL(π_ref ‖ π_θ).
     """
@@ -173,13 +174,13 @@ def main(args: Args) -> None:
                     logp = token_logps(model, batch, rows, args)  # (m, T)
                     # DPPO: the policy's log-probs of the engine's K likeliest tokens, beside the engine's own.
                     top = (top_logps(model, batch, rows, args), batch.top_logp[rows], is_top[rows]) if K else ()
-                    loss, values = policy_loss(logp, old_logp[rows], advantages[rows], args, top)  # (m, T), DPPO
+                    loss, metrics = policy_loss(logp, old_logp[rows], advantages[rows], args, top)  # (m, T), DPPO
                     if reference:  # GRPO: the KL to the reference, in the loss
-                        values["kl"] = kl_penalty(logp, ref_logp[rows])  # (m, T)
-                        loss = loss + args.kl_beta * values["kl"]
+                        metrics["kl"] = kl_penalty(logp, ref_logp[rows])  # (m, T)
+                        loss = loss + args.kl_beta * metrics["kl"]
                     loss = (w * loss).sum()
                     loss.backward()
-                    run.log_loss(loss, values, w, mask[rows])
+                    run.log_loss(loss, metrics, w, mask[rows])
                 grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
                 run.check_update(grad_norm=grad_norm)  # ends the run if it is not finite
                 optimizer.step()

@@ -10,6 +10,7 @@ Differs from its parent grpo.py:
   has no gradient, but still scales the gradient of its response.
 The paper clips s d_it; verl and TRL clip d_it itself, which is the same in a symmetric range. As in verl, TIS has the
 geometric mean of a response's token weights.
+Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python gmpo.py
 """
@@ -56,8 +57,8 @@ class Args(Settings):
     """Rollout batches. Large models: 100 to 1000."""
     prompts_per_step: Count = 32
     """P: different prompts in a rollout batch. Papers: 32 to 512."""
-    max_response_tokens: Count = 96
-    """T: length limit of a response. Reasoning models need 1,000 to 30,000."""
+    max_response_tokens: Count | None = None
+    """T: length limit of a response; embedded models have a default. Reasoning models need 1,000 to 30,000."""
     temperature: Positive = 1.0
     """Sampling temperature; all log-probs use the same one."""
     lr: Rate = 1e-4
@@ -90,17 +91,17 @@ def token_weights(mask: Tensor) -> Tensor:
 def policy_loss(
     logp: Tensor, old_logp: Tensor, advantages: Tensor, mask: Tensor, args: Args
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Per-token loss and metrics; everything is (B, T), and only `logp` carries a gradient.
+    """Per-token loss and metrics of m rows; everything is (m, T), and only `logp` carries a gradient.
 
     On-policy, every ratio is 1 and each group's advantages sum to 0, so the loss is 0, but its gradient is not.
     """
-    ratio = torch.exp(logp - old_logp)  # (B, T)
-    sign = torch.where(advantages < 0, -1.0, 1.0)  # (B, T)
-    moved = sign * (logp - old_logp)  # (B, T), > 0 where the token moved in the direction of the advantage
+    ratio = torch.exp(logp - old_logp)  # (m, T)
+    sign = torch.where(advantages < 0, -1.0, 1.0)  # (m, T)
+    moved = sign * (logp - old_logp)  # (m, T), > 0 where the token moved in the direction of the advantage
     # The minimum makes the clip one-sided: a ratio that moved the wrong way always keeps its gradient.
-    clipped = sign * torch.min(moved, moved.clamp(-args.clip_log_eps, args.clip_log_eps))  # (B, T)
-    mean = (clipped * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)  # (B, 1)
-    loss = -torch.exp(mean) * advantages  # (B, T), the same for every token of a response
+    clipped = sign * torch.min(moved, moved.clamp(-args.clip_log_eps, args.clip_log_eps))  # (m, T)
+    mean = (clipped * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)  # (m, 1)
+    loss = -torch.exp(mean) * advantages  # (m, T), the same for every token of a response
     return loss, {
         "ratio": ratio,
         "clip_pos": ((advantages > 0) & (moved > args.clip_log_eps)).float(),
@@ -116,7 +117,7 @@ def tis_weight(old_logp: Tensor, rollout_logp: Tensor, mask: Tensor, args: Args)
 
 
 def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
-    """Per-token k3 estimate (B, T) of KL(π_θ ‖ π_ref) (2402.03300, Eq. 4).
+    """Per-token k3 estimate (m, T) of KL(π_θ ‖ π_ref) (2402.03300, Eq. 4).
 
     As a value it is unbiased and never negative; as a loss its gradient is that of KL(π_ref ‖ π_θ).
     """
@@ -157,14 +158,14 @@ def main(args: Args) -> None:
                 weights = token_weights(mask[minibatch])  # (b, T)
                 for rows, w in micro_batches(minibatch, weights, batch, args):  # (m,), (m, T)
                     logp = token_logps(model, batch, rows, args)  # (m, T)
-                    loss, values = policy_loss(logp, old_logp[rows], advantages[rows], mask[rows], args)  # (m, T)
+                    loss, metrics = policy_loss(logp, old_logp[rows], advantages[rows], mask[rows], args)  # (m, T)
                     loss = tis[rows] * loss
                     if reference:  # GRPO: the KL to the reference, in the loss
-                        values["kl"] = kl_penalty(logp, ref_logp[rows])  # (m, T)
-                        loss = loss + args.kl_beta * values["kl"]
+                        metrics["kl"] = kl_penalty(logp, ref_logp[rows])  # (m, T)
+                        loss = loss + args.kl_beta * metrics["kl"]
                     loss = (w * loss).sum()
                     loss.backward()
-                    run.log_loss(loss, values, w, mask[rows])
+                    run.log_loss(loss, metrics, w, mask[rows])
                 grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
                 run.check_update(grad_norm=grad_norm)  # ends the run if it is not finite
                 optimizer.step()

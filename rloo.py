@@ -9,6 +9,7 @@ Differs from its parent reinforce.py:
 - the KL to the reference is part of the reward, as in the paper.
 Some libraries add PPO's ratio and clip around the whole response; the paper has neither. Some write-ups
 call the line above an objective: it is a gradient.
+Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python rloo.py
 """
@@ -49,8 +50,8 @@ class Args(Settings):
     """Rollout batches. Large models: 100 to 1000."""
     prompts_per_step: Count = 32
     """P: different prompts in a rollout batch. Papers: 32 to 512."""
-    max_response_tokens: Count = 96
-    """T: length limit of a response. Reasoning models need 1,000 to 30,000."""
+    max_response_tokens: Count | None = None
+    """T: length limit of a response; embedded models have a default. Reasoning models need 1,000 to 30,000."""
     temperature: Positive = 1.0
     """Sampling temperature; all log-probs use the same one."""
     lr: Rate = 1e-4
@@ -79,11 +80,11 @@ def token_weights(mask: Tensor) -> Tensor:
 
 
 def policy_loss(logp: Tensor, old_logp: Tensor, advantages: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """Per-token loss and metrics; everything is (B, T), and only `logp` carries a gradient.
+    """Per-token loss and metrics of m rows; everything is (m, T), and only `logp` carries a gradient.
 
     This is weighted supervised learning: the value means nothing, its gradient is the policy gradient.
     """
-    loss = -advantages * logp  # (B, T)
+    loss = -advantages * logp  # (m, T)
     return loss, {"ratio": torch.exp(logp - old_logp)}  # only logged: it stays 1 with one update per rollout batch
 
 
@@ -131,11 +132,11 @@ def main(args: Args) -> None:
                 weights = token_weights(mask[minibatch])  # (b, T)
                 for rows, w in micro_batches(minibatch, weights, batch, args):  # (m,), (m, T)
                     logp = token_logps(model, batch, rows, args)  # (m, T)
-                    loss, values = policy_loss(logp, old_logp[rows], advantages[rows])  # (m, T)
+                    loss, metrics = policy_loss(logp, old_logp[rows], advantages[rows])  # (m, T)
                     loss = tis[rows] * loss
                     loss = (w * loss).sum()
                     loss.backward()
-                    run.log_loss(loss, values, w, mask[rows])
+                    run.log_loss(loss, metrics, w, mask[rows])
                 grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
                 run.check_update(grad_norm=grad_norm)  # ends the run if it is not finite
                 optimizer.step()

@@ -18,6 +18,7 @@ from common.metrics import read_metrics
 from tools.reports import read_report, today, write_report
 from tools.scripts import ROOT, command, load, parents, script_path
 
+import tyro
 from safetensors.torch import load_file
 
 SHORT = dict(
@@ -98,4 +99,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main, description=__doc__)

@@ -21,6 +21,7 @@ import grpo
 from common.logprobs import autocast
 
 import torch
+import tyro
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen3Config
@@ -140,4 +141,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main, description=__doc__)

@@ -21,6 +21,7 @@ from tools.reports import write_report
 from tools.scripts import ROOT
 
 import numpy as np
+import tyro
 
 STEPS = 1000
 
@@ -78,4 +79,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main, description=__doc__)

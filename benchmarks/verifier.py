@@ -14,6 +14,8 @@ from pathlib import Path
 from common.settings import DataSettings
 from common.verification import Verifier
 
+import tyro
+
 REPEATS = 5
 
 
@@ -52,4 +54,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main, description=__doc__)

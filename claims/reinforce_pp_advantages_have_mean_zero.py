@@ -24,7 +24,8 @@ def means(wrong_length):
     lengths = torch.where(rewards[0] > 0, RIGHT_LENGTH, wrong_length)[:, None]  # (B, 1)
     mask = torch.arange(max(RIGHT_LENGTH, wrong_length)) < lengths  # (B, T)
     kl = torch.zeros(mask.shape, dtype=torch.float64)  # (B, T)
-    advantages = reinforce_pp.compute_advantages(rewards, kl, mask, reinforce_pp.Args())  # (B, T)
+    advantages = reinforce_pp.compute_advantages(rewards, kl, reinforce_pp.Args())  # (B, T)
+    advantages = reinforce_pp.normalize(advantages, mask)  # (B, T)
     weights = reinforce_pp.token_weights(mask)  # (B, T)
     return advantages[mask].mean().item(), (weights * advantages).sum().item()
 

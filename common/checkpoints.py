@@ -2,27 +2,32 @@
 
 With several processes the first one writes what a single process would write, so that a run can be resumed with
 another number of them. Where weights and optimizer states do not fit its memory, `--sharded-checkpoints` has each
-process write its own part with torch.distributed.checkpoint; `python -m tools.checkpoints` turns such a checkpoint into
-a Hugging Face folder.
+process write its own rows of every tensor; `python -m tools.checkpoints` turns such a checkpoint into a Hugging Face
+folder. A checkpoint may come from anybody, and no pickle in it is loaded.
 """
 
 import hashlib
 import json
-import os
 import shutil
+from collections import defaultdict
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from common.cli import first_line, lacks_memory
-from common.distributed import gather, load_state, rank, whole_state
+from common.cli import fail, first_line, lacks_memory, say
+from common.distributed import gather, is_sharded, load_state, local, rank, whole_state, world_size
+from common.folders import flush
 from common.lora import named_weights
 
 import torch
-from safetensors.torch import load_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 KEPT = 2  # the newest, and one more in case the newest is broken
 CHECKSUMS = "checksums.json"
-PARTS = "parts"  # of a sharded checkpoint
+PARTS = "parts"  # folder of a sharded checkpoint
+MODEL = "model."  # before the names of weights in it; moments have the parameter's number there
 
 
 def checksum(file: Path) -> str:
@@ -33,6 +38,10 @@ def checksum(file: Path) -> str:
 def checkpoints(run_dir: Path) -> list[Path]:
     """The checkpoints of a run folder, oldest first."""
     return sorted(run_dir.glob("checkpoint-" + "[0-9]" * 6))
+
+
+def step_of(folder: Path) -> int:
+    return int(folder.name.removeprefix("checkpoint-"))
 
 
 def save_checkpoint(
@@ -47,18 +56,14 @@ def save_checkpoint(
         shutil.rmtree(partial, ignore_errors=True)
     gather(None)  # wait until the old one is gone
     try:
+        buffers = {name for name, _ in model.named_buffers()}
+        weights = {name: weight for name, weight in named_weights(model)}  # tied ones once
+        weights |= {name: buffer for name, buffer in model.state_dict().items() if name in buffers}
         if sharded and state is not None:
-            import torch.distributed.checkpoint as dcp
-            from torch.distributed.checkpoint.state_dict import get_state_dict
-
-            weights, moments = get_state_dict(model, objects["optimizer"])
-            dcp.save({"model": weights, "optimizer": moments}, checkpoint_id=partial / PARTS)
+            write_shard(partial / PARTS, weights, objects["optimizer"])
             objects = {name: thing for name, thing in objects.items() if name != "optimizer"}
             weights = {}
-        else:
-            buffers = {name for name, _ in model.named_buffers()}
-            weights = {name: whole_state(weight) for name, weight in named_weights(model)}  # tied ones once
-            weights |= {name: whole_state(b) for name, b in model.state_dict().items() if name in buffers}
+        weights = {name: whole_state(weight) for name, weight in weights.items()}
         states = {name: whole_state(thing.state_dict()) for name, thing in objects.items()} if state is not None else {}
         if rank() == 0:
             write(partial, model, tokenizer, weights, None if state is None else state | states)
@@ -85,30 +90,71 @@ def write(partial: Path, model: Any, tokenizer: Any, weights: dict[str, Any], st
     sums = {str(file.relative_to(partial)): checksum(file) for file in files}
     (partial / CHECKSUMS).write_text(json.dumps(sums, indent=2) + "\n")
     for file in [*files, partial / CHECKSUMS]:
-        with file.open("rb") as handle:
-            os.fsync(handle.fileno())
+        flush(file)
+
+
+def verify(folder: Path) -> None:
+    """Raise ValueError if a file has changed since it was written, or has no checksum though `--resume` reads it."""
+    sums = dict(json.loads((folder / CHECKSUMS).read_text()))
+    read = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.suffix in (".pt", ".safetensors")}
+    for name in sorted(read | sums.keys()):
+        if name not in sums:
+            raise ValueError(f"{name} has no checksum")
+        if checksum(folder / name) != sums[name]:
+            raise ValueError(f"{name} has changed since it was written")
+
+
+def write_shard(folder: Path, weights: dict[str, Tensor], optimizer: torch.optim.Optimizer) -> None:
+    """Write this process's rows of weights and moments, and in the first process what is not sharded."""
+    moments = optimizer.state_dict()["state"]
+    tensors = {f"{MODEL}{name}": weight for name, weight in weights.items()}
+    tensors |= {f"{i}.{name}": value for i, of_one in moments.items() for name, value in of_one.items()}
+    own = {name: local(t).detach().cpu().contiguous() for name, t in tensors.items() if is_sharded(t) or rank() == 0}
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(own, folder / f"{rank():05d}.safetensors")
+    gather(None)  # wait until all are there
+
+
+def open_shards(folder: Path) -> list[dict[str, Any]]:
+    """The tensors in the files of `write_shard`, not read yet, in the order of their rows; refuses any other file."""
+    files = sorted(folder.iterdir())
+    if not files or any(file.suffix != ".safetensors" for file in files):
+        fail(f"{folder} must hold safetensors and nothing else. Pickles are not read, because they can run code.")
+    opened = [safe_open(file, "pt") for file in files]
+    return [{name: file.get_slice(name) for name in file.offset_keys()} for file in opened]
+
+
+def read_rows(shards: list[dict[str, Any]], name: str, first: int = 0, last: int = 1 << 60) -> Tensor:
+    """Rows `first` to `last` of a tensor whose rows are spread over several files."""
+    parts = [shard[name] for shard in shards if name in shard]
+    if not parts[0].get_shape():
+        return parts[0][...]
+    ends = list(accumulate(part.get_shape()[0] for part in parts))
+    starts = [0, *ends[:-1]]
+    return torch.cat([part[max(0, first - at) : max(0, last - at)] for part, at in zip(parts, starts, strict=True)])
 
 
 def load_newest(run_dir: Path, model: Any, objects: dict[str, Any]) -> dict[str, Any] | None:
     """Restore the newest whole checkpoint, and return its state; a broken one is named and skipped."""
     for folder in reversed(checkpoints(run_dir)):
         try:
-            for name, expected in json.loads((folder / CHECKSUMS).read_text()).items() if rank() == 0 else ():
-                if checksum(folder / name) != expected:
-                    raise ValueError(f"{name} has changed since it was written")
+            if rank() == 0:
+                verify(folder)
             # Mapped from the disk: what is on a GPU, or larger than the memory, costs nothing until it is copied.
             state = torch.load(folder / "state.pt", map_location="cpu", mmap=True, weights_only=True)
-            weights = None if (folder / PARTS).exists() else load_file(folder / "model.safetensors")
+            parts = folder / PARTS
+            shards = open_shards(parts) if parts.exists() else None
+            weights = {} if shards else load_file(folder / "model.safetensors")
             problem = ""
         except Exception as error:
             if lacks_memory(error):
                 raise
             problem = first_line(error)
         if problem := next(filter(None, gather(problem)), ""):
-            print(f"skipping the broken checkpoint {folder}: {problem}", flush=True)
+            say(f"skipping the broken checkpoint {folder}: {problem}")
             continue
-        if weights is None:
-            load_parts(folder / PARTS, model, objects["optimizer"])
+        if shards:
+            load_shards(shards, model, objects["optimizer"])
         elif "adapters" not in objects:  # which go beside the weights that the run began with
             load_state(model, weights)
         for name, thing in objects.items():
@@ -118,17 +164,33 @@ def load_newest(run_dir: Path, model: Any, objects: dict[str, Any]) -> dict[str,
     return None
 
 
-def load_parts(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> None:
-    """Weights and moments of a sharded checkpoint, each process what it needs of them."""
-    import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+@torch.no_grad()
+def load_shards(shards: list[dict[str, Any]], model: Any, optimizer: torch.optim.Optimizer) -> None:
+    """Weights and moments of a sharded checkpoint; each process reads the rows that it holds."""
 
-    weights, moments = get_state_dict(model, optimizer)
-    dcp.load({"model": weights, "optimizer": moments}, checkpoint_id=folder)
-    set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
+    def read(name: str, like: Tensor) -> Tensor:
+        if not is_sharded(like) or not shards[0][name].get_shape():
+            return read_rows(shards, name)
+        from torch.distributed.tensor import DTensor
+
+        size = -(-len(like) // world_size())  # rows per process, as fully_shard divides them
+        first, own = min(rank() * size, len(like)), local(like)
+        rows = read_rows(shards, name, first, first + len(own)).to(own.device)
+        return DTensor.from_local(rows, like.device_mesh, like.placements, shape=like.shape, stride=like.stride())
+
+    weights, moments = model.state_dict(), defaultdict(dict)
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for key in shards[0]:
+        of, _, name = key.partition(".")
+        if key.startswith(MODEL):
+            weights[name].copy_(read(key, weights[name]))
+        else:
+            moments[int(of)][name] = read(key, parameters[int(of)])
+    optimizer.load_state_dict(optimizer.state_dict() | {"state": dict(moments)})
 
 
-def drop_old(run_dir: Path) -> None:
-    """Delete all but the newest checkpoints."""
-    for folder in checkpoints(run_dir)[:-KEPT] if rank() == 0 else ():
+def drop_old(run_dir: Path, step: int) -> None:
+    """Delete all but the newest checkpoints up to a step; later ones are broken and count for nothing."""
+    old = [folder for folder in checkpoints(run_dir) if step_of(folder) <= step][:-KEPT]
+    for folder in old if rank() == 0 else ():
         shutil.rmtree(folder)

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import worlds
-from common.cli import fail, first_line, flag
+from common.cli import fail, first_line, flag, say
+from common.foreign import require_inside, time_limit
 from common.models import context_length
-from common.records import Problem, ScoredAnswer
+from common.records import Problem
 from common.settings import DATA_FILES, OF_EACH_DATASET, DataSettings, Settings, dataset_names, local_path
 from common.verification.answers import last_boxed, parse_number
 
@@ -18,8 +19,8 @@ import numpy as np
 
 INSTRUCTION = "\nPlease reason step by step, and put your final answer within \\boxed{}."
 R = TypeVar("R")
-# A question, as text or chat messages, and its answer.
-Pair = tuple[Any, str | tuple[str, ...] | Callable[[str], bool] | ScoredAnswer]
+# A question, as text or chat messages, its answer and, of a row of a data set, where it is.
+Pair = tuple[Any, ...]
 Examples = Sequence[tuple[str, str]]  # questions and answers that stand before each question
 Added = Callable[[Any], str]  # a question in, text to append to it out
 MAX_EMPTY = 0.01  # largest fraction of rows without a question or answer that is left out
@@ -93,6 +94,8 @@ def read_dataset(name: str, config: str | None, split: str, setting: str = "data
         if config or split != "train":
             fail(f"{given} is a file, without splits or configurations: leave out those flags.")
     try:
+        if path and path.is_dir():
+            require_inside(path, given)
         if path and path.is_file():  # unlike load_dataset, these readers never use the network
             return getattr(datasets.Dataset, f"from_{DATA_FILES[path.suffix]}")(str(path))
         return datasets.load_dataset(str(path or name), config, split=split)
@@ -101,7 +104,7 @@ def read_dataset(name: str, config: str | None, split: str, setting: str = "data
 
 
 def question_answer_pairs(args: DataSettings, split: str, setting: str) -> list[Pair]:
-    """(question, final answer) of every row; a question may be text or a list of chat messages."""
+    """(question, final answer, row) of every row; a question may be text or a list of chat messages."""
     rows = read_dataset(args.dataset, args.dataset_config, split, setting).flatten()
     given = f"{flag(setting)} {args.dataset}"
     for kind, column in (("question", args.question_column), ("answer", args.answer_column)):
@@ -119,9 +122,13 @@ def question_answer_pairs(args: DataSettings, split: str, setting: str) -> list[
         what += f"the first is row {empty[0]}"
         if len(empty) > MAX_EMPTY * len(pairs):
             fail(f"{what}; check --question-column and --answer-column.")
-        print(f"note: {what}; they are left out.", flush=True)
+        say(f"note: {what}; they are left out.")
     left_out = set(empty)
-    return [(question, correct_answers(answer)) for i, (question, answer) in enumerate(pairs) if i not in left_out]
+    return [
+        (question, correct_answers(answer), f"row {i} of split {split}")
+        for i, (question, answer) in enumerate(pairs)
+        if i not in left_out
+    ]
 
 
 def pairs_of(name: str, part: str, args: DataSettings) -> list[Pair]:
@@ -154,7 +161,7 @@ def few_shot_examples(args: DataSettings) -> list[tuple[str, str]]:
         fail(f"--few-shot {args.few_shot} has no column '{min(absent)}': add it.")
     examples = [(str(question), str(answer)) for question, answer in zip(rows["question"], rows["answer"], strict=True)]
     if args.answer_format == "boxed" and not args.reward and not any(last_boxed(answer) for _, answer in examples):
-        print("note: no answer in --few-shot has a \\boxed{}, where the verifier reads the answer.", flush=True)
+        say("note: no answer in --few-shot has a \\boxed{}, where the verifier reads the answer.")
     return examples
 
 
@@ -186,7 +193,8 @@ def make_prompt(
         turns = [{"role": r, "content": text} for q, a in shown for r, text in (("user", q), ("assistant", a))]
         messages = [*head, *turns, *rest]
         try:
-            text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+            with time_limit():
+                text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         except Exception as error:  # of any kind
             fail(f"the model's chat template refuses a question ({first_line(error)}): {str(messages)[:80]}")
     else:
@@ -238,7 +246,7 @@ def read_pairs(args: Settings, shown: set[str]) -> tuple[list[Pair], list[Pair]]
         what = f"--dataset {args.dataset} has {len(train)} rows, too few to hold any out"
         fail(f"{what}: pass held-out problems as --eval-split or --eval-dataset.")
     if len(held_out) < args.eval_problems:
-        print(f"note: {len(held_out)} held-out problems, not {args.eval_problems}: there are no more.", flush=True)
+        say(f"note: {len(held_out)} held-out problems, not {args.eval_problems}: there are no more.")
     return train, held_out[: args.eval_problems]
 
 
@@ -248,7 +256,7 @@ def make_problems(
     """The problem of each (question, answer), None where the prompt is longer than `args.max_prompt_tokens`."""
     context, vocabulary = context_length(model), model.get_input_embeddings().num_embeddings
     problems: list[Problem | None] = []
-    for question, answer in pairs:
+    for question, answer, *row in pairs:
         asked = add_text(question, added(question))
         prompt, prompt_ids = make_prompt(asked, args.prompt, tokenizer, args.system_prompt, examples)
         if not prompt_ids:
@@ -262,7 +270,7 @@ def make_problems(
             what = f"a prompt of {len(prompt_ids)} tokens and --max-response-tokens {args.max_response_tokens} exceed "
             what += f"the model's context of {context} tokens: lower --max-response-tokens, or leave out long prompts"
             fail(f"{what} with --max-prompt-tokens. The prompt: {prompt[:80]!r}")
-        problems.append(Problem(str(question), answer, prompt, list(prompt_ids)))
+        problems.append(Problem(str(question), answer, prompt, list(prompt_ids), row=row[0] if row else ""))
     return problems
 
 
@@ -274,7 +282,7 @@ def load_problems(
     sets, names = settings_of_each(args), short_names(dataset_names(args))
     weights = args.mix or [1.0] * len(sets)
     pairs = [read_pairs(one, {question for question, _ in examples}) for one in sets]
-    asked = {str(question) for _, held_out in pairs for question, _ in held_out}
+    asked = {str(question) for _, held_out in pairs for question, *_ in held_out}
     problems: tuple[list[Problem], list[Problem]] = ([], [])
     for one, name, weight, (train, held_out) in zip(sets, names, weights, pairs, strict=True):
         train = [pair for pair in train if str(pair[0]) not in asked]
@@ -289,7 +297,7 @@ def load_problems(
             what += f"{f'of {name} ' if name else ''}have prompts of more than {one.max_prompt_tokens} tokens"
             if not all(kept):
                 fail(f"{what}: raise --max-prompt-tokens.")
-            print(f"note: {what}; they are left out.", flush=True)
+            say(f"note: {what}; they are left out.")
         for part, all_of_part in zip(kept, problems, strict=True):
             all_of_part.extend(replace(problem, dataset=name, weight=weight / sum(weights)) for problem in part)
     return problems

@@ -15,7 +15,7 @@ from common import distributed
 from common.checkpoints import checkpoints
 from common.cli import fail, lacks_memory
 from common.distributed import local_world_size, rank, world_size
-from common.folders import ROOT, remove_if_empty
+from common.folders import ROOT, remove_if_empty, resume_flags
 from common.settings import dataset_names
 from common.terminal import silence
 
@@ -64,7 +64,8 @@ def resume_command(run: Any) -> str:
     launcher = f"torchrun --nproc-per-node {local_world_size()}" if world_size() > 1 else "python"
     launcher += f" --nnodes {nodes} ..." if nodes > 1 else ""
     stage = (run.dir.parent / "config.json").exists()  # of a run of several stages, which is resumed as a whole
-    return f"{launcher} {run.script.relative_to(ROOT)} --resume {run.dir.parent if stage else run.dir}"
+    flags = resume_flags(run.dir.parent if stage else run.dir, run.args.reward)
+    return f"{launcher} {run.script.relative_to(ROOT)} {flags}"
 
 
 def report_crash(run: Any, error: BaseException) -> None:
@@ -109,8 +110,9 @@ def summarize(run: Any) -> None:
     minutes, seconds = divmod(round(time.perf_counter() - run.started), 60)
     lines = []
     if run.evaluations:
-        before, after = run.evaluations[0], run.evaluations[max(run.evaluations)]
         best = max(run.evaluations, key=lambda step: run.evaluations[step]["eval/avg"])
+        after = run.evaluations[max(run.evaluations)]
+    if before := run.evaluations.get(0):  # absent if the log was damaged
         lines = [
             f"held-out accuracy         {before['eval/avg']:.3f} → {after['eval/avg']:.3f} "
             f"± {after['eval/standard_error']:.3f} (avg@{before['eval/n']} → avg@{after['eval/n']})",

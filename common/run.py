@@ -12,12 +12,12 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from common import distributed, ending, folders
-from common.checkpoints import checkpoints, drop_old, load_newest, save_checkpoint
-from common.cli import fail, first_line, flag
+from common.checkpoints import checkpoints, drop_old, load_newest, save_checkpoint, step_of
+from common.cli import fail, first_line, flag, say
 from common.clock import clock, stopwatch
 from common.distributed import any_process, gather, local, local_world_size, rank, whole, world_size
-from common.folders import remove_if_empty, write_whole
-from common.metrics import StepMetrics, mismatch_metrics, read_metrics, rollout_metrics
+from common.folders import flush, remove_if_empty, write_whole
+from common.metrics import StepMetrics, evaluations, logged_rows, mismatch_metrics, rollout_metrics
 from common.records import Problem, Rollouts
 from common.schedule import learning_rate
 from common.settings import Settings
@@ -130,7 +130,7 @@ class Run:
     def check_extension(self, args: Settings) -> None:
         """End the program if the new --steps would have changed the steps already taken."""
         for last in checkpoints(args.resume)[-1:]:
-            start_step = int(last.name.removeprefix("checkpoint-"))
+            start_step = step_of(last)
             if args.steps < start_step:
                 fail(f"--steps {args.steps}: {args.resume} has finished {start_step} steps already.")
         for name, neutral in (("lr_schedule", "constant"), ("value_pretraining", 0.0)):
@@ -204,36 +204,41 @@ class Run:
         start_step = state.pop("step", -1)
         self.state |= state
         if start_step >= 0:
-            print(f"resuming {self.dir} after step {start_step}", flush=True)
+            say(f"resuming {self.dir} after step {start_step}")
         else:
-            print(f"{self.dir} holds no complete checkpoint: the run starts from the beginning.", flush=True)
+            say(f"{self.dir} holds no complete checkpoint: the run starts from the beginning.")
         if rank() == 0:
             self.cut_logs(start_step)
+            drop_old(self.dir, start_step)  # a kill may have come before the last step did so
         self.evaluations = gather(self.evaluations)[0]
         return max(0, start_step)
 
     def cut_logs(self, step: int) -> None:
         """Drop what was logged after `step`: those steps are run again."""
         metrics = self.dir / "metrics.jsonl"
-        rows = [row for row in read_metrics(self.dir) if row["step"] <= step] if metrics.exists() else []
+        rows = [row for row in logged_rows(self.dir) if row["step"] <= step] if metrics.exists() else []
         write_whole(metrics, "".join(json.dumps(row) + "\n" for row in rows))
-        for path in (self.dir / "samples").glob("step-*.md"):
+        for path in (self.dir / "samples").glob(f"step-{'[0-9]' * 6}.md"):
             if int(path.stem.removeprefix("step-")) > step:
                 path.unlink()
-        self.evaluations = {row["step"]: row for row in rows if "eval/avg" in row}
+        self.evaluations = evaluations(rows)
+        if step >= 0 and ({row["step"] for row in rows} != set(range(step + 1)) or 0 not in self.evaluations):
+            say(f"warning: {metrics} was damaged; curves and summary lack what is missing in it.")
 
     def save(self, step: int, name: str = "") -> Path:
         """Write a checkpoint with everything needed to resume; one with a name holds the weights only."""
         folder = self.dir / (name or f"checkpoint-{step:06d}")
         state, objects = (None, {}) if name else ({"step": step, **self.state}, self.objects)
         sharded = self.args.sharded_checkpoints and not name
+        if rank() == 0 and not name:
+            flush(self.dir / "metrics.jsonl")  # a checkpoint is never newer than the log
         try:
             save_checkpoint(folder, self.model, self.tokenizer, state, objects, sharded)
         except Exception as error:  # safetensors, tokenizers and torch each have their own
             # torch names neither the disk nor the file when the disk is full
             reason = "the disk is full" if "enforce fail" in str(error) else first_line(error)
             fail(f"the checkpoint of step {step} cannot be written: {reason}. {ending.resume_hint(self)}", code=1)
-        drop_old(self.dir)
+        drop_old(self.dir, step)
         return folder
 
     def require_finite(self, **values: Tensor | float) -> None:

@@ -46,13 +46,13 @@ class ModelSettings:
     __pydantic_config__ = ConfigDict(allow_inf_nan=False, extra="forbid")
 
     # Set by every program and script
-    max_response_tokens: Count
+    max_response_tokens: Count | None
     temperature: NonNegative
     seed: Seed
 
     model: str = "sums"
-    """A model on the hub, a local folder, or an embedded one: "sums", "sums-filler" (repeats results before the box)
-    or "products" (calls a calculator)."""
+    """A model on the hub, a local folder, or an embedded one: "sums", "sums-filler" (repeats results before the box),
+    "products" (calls a calculator) or "search" (tries several expressions)."""
     prompt: str | None = None
     """Template with {question} in it; by default a chat model is also asked to reason and to box its answer."""
     system_prompt: str | None = None
@@ -70,9 +70,15 @@ class ModelSettings:
     fp32_lm_head: bool = False
     """Run the output layer in fp32 on both sides: less mismatch between engine and learner under bf16."""
 
+    def __post_init__(self) -> None:
+        if self.max_response_tokens is None and self.model in MODELS:
+            self.max_response_tokens = MODELS[self.model].max_response_tokens
+
     def checked(self) -> Self:
         """These settings, converted to their declared types; ends the program with one sentence if one is wrong."""
         args = validated(type(self), {f.name: getattr(self, f.name) for f in fields(self)})
+        if args.max_response_tokens is None:
+            fail(f"--max-response-tokens: give a length limit for --model {args.model}, for example 512 for GSM8K.")
         named = ("model", "teacher", "student", "dataset", "eval_dataset", "cold_start", "few_shot")
         for name in named:  # a resumed run may be started from another folder
             if value := getattr(args, name, None):
@@ -95,8 +101,9 @@ class DataSettings(ModelSettings):
 
     dataset: Names = "sums"
     """A data set on the hub; a local .jsonl, .json, .parquet or .csv file; a generated one: "sums" (2 to 6 terms),
-    "sums-hard" (5 to 8), "products" (sums with products), "countdown" (an expression with a given value), or
-    ADAPTER:TASK for another package's task (docs/tasks.md); "gsm8k", whose splits and columns are known; or, for
+    "sums-hard" (5 to 8), "products" (sums with products), "search" (plus and minus between 4 numbers for a given
+    value), "search-hard" (5 or 6), "countdown" (any expression with a given value), or ADAPTER:TASK for another
+    package's task (docs/tasks.md); "gsm8k", whose splits and columns are known; or, for
     evaluation only, "math500" and "aime24". Several data sets are mixed."""
     mix: tuple[Positive, ...] = ()
     """Mixing weights of several data sets in a rollout batch, on average; by default all have the same."""

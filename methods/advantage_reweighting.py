@@ -7,6 +7,7 @@ Differs from its parent grpo.py, because the gradient of a token grows with 1 - 
 - the advantage of an unlikely token shrinks, to no less than 1 - α of what it was.
 The paper's formula has π_θ; here, as in the authors' code, it is π_old, so that Â is a constant. Their code also
 has another clip (-0.2, +0.24) and the mean over all tokens. methods/lopti.py is the paper's other method.
+Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python methods/advantage_reweighting.py
 """
@@ -55,8 +56,8 @@ class Args(Settings):
     """Rollout batches. Large models: 100 to 1000."""
     prompts_per_step: Count = 32
     """P: different prompts in a rollout batch. Papers: 32 to 512."""
-    max_response_tokens: Count = 96
-    """T: length limit of a response. Reasoning models need 1,000 to 30,000."""
+    max_response_tokens: Count | None = None
+    """T: length limit of a response; embedded models have a default. Reasoning models need 1,000 to 30,000."""
     temperature: Positive = 1.0
     """Sampling temperature; all log-probs use the same one."""
     lr: Rate = 1e-4
@@ -92,14 +93,14 @@ def token_weights(mask: Tensor) -> Tensor:
 
 
 def policy_loss(logp: Tensor, old_logp: Tensor, advantages: Tensor, args: Args) -> tuple[Tensor, dict[str, Tensor]]:
-    """Per-token loss and metrics; everything is (B, T), and only `logp` carries a gradient.
+    """Per-token loss and metrics of m rows; everything is (m, T), and only `logp` carries a gradient.
 
     On-policy, every ratio is 1 and each group's advantages sum to 0, so the loss is 0, but its gradient is not.
     """
-    ratio = torch.exp(logp - old_logp)  # (B, T)
-    clipped_ratio = ratio.clamp(1 - args.clip_eps, 1 + args.clip_eps)  # (B, T)
+    ratio = torch.exp(logp - old_logp)  # (m, T)
+    clipped_ratio = ratio.clamp(1 - args.clip_eps, 1 + args.clip_eps)  # (m, T)
     # The minimum makes the clip one-sided: a ratio that moved the wrong way always keeps its gradient.
-    loss = -torch.min(ratio * advantages, clipped_ratio * advantages)  # (B, T)
+    loss = -torch.min(ratio * advantages, clipped_ratio * advantages)  # (m, T)
     return loss, {
         "ratio": ratio,
         "clip_pos": ((advantages > 0) & (ratio > 1 + args.clip_eps)).float(),
@@ -114,7 +115,7 @@ def tis_weight(old_logp: Tensor, rollout_logp: Tensor, args: Args) -> Tensor:
 
 
 def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
-    """Per-token k3 estimate (B, T) of KL(π_θ ‖ π_ref) (2402.03300, Eq. 4).
+    """Per-token k3 estimate (m, T) of KL(π_θ ‖ π_ref) (2402.03300, Eq. 4).
 
     As a value it is unbiased and never negative; as a loss its gradient is that of KL(π_ref ‖ π_θ).
     """
@@ -156,14 +157,14 @@ def main(args: Args) -> None:
                 weights = token_weights(mask[minibatch])  # (b, T)
                 for rows, w in micro_batches(minibatch, weights, batch, args):  # (m,), (m, T)
                     logp = token_logps(model, batch, rows, args)  # (m, T)
-                    loss, values = policy_loss(logp, old_logp[rows], advantages[rows], args)  # (m, T)
+                    loss, metrics = policy_loss(logp, old_logp[rows], advantages[rows], args)  # (m, T)
                     loss = tis[rows] * loss
                     if reference:  # GRPO: the KL to the reference, in the loss
-                        values["kl"] = kl_penalty(logp, ref_logp[rows])  # (m, T)
-                        loss = loss + args.kl_beta * values["kl"]
+                        metrics["kl"] = kl_penalty(logp, ref_logp[rows])  # (m, T)
+                        loss = loss + args.kl_beta * metrics["kl"]
                     loss = (w * loss).sum()
                     loss.backward()
-                    run.log_loss(loss, values, w, mask[rows])
+                    run.log_loss(loss, metrics, w, mask[rows])
                 grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
                 run.check_update(grad_norm=grad_norm)  # ends the run if it is not finite
                 optimizer.step()

@@ -5,11 +5,11 @@ answers are inserted into the response and left out of the loss. `<<3*17>>` is G
            sums over t run over the tokens of the s_k alone, and |o_i| = Σ_k |s_k|
 
 Differs from its parent grpo.py:
-- after the end of a call, the calculator's answer is inserted and the response is sampled on from there (the
-  engine has sampled beyond the call by then; those tokens are discarded);
+- the engine stops a response at the end of a call; the calculator's answer is inserted, and sampling continues;
 - results were not sampled from the policy: they have no loss, and what comes after is conditioned on them;
 - they count as tokens of the response, whose length limit holds for all turns together.
 The embedded model guesses products, or calls. Only correct answers are rewarded, so when to call is learned.
+Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python methods/calculator.py
 """
@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from common.batch import collate, micro_batches, minibatches
 from common.data import load_problems, sample_problems
-from common.engines import Engine, make_engine, prompt_seeds
+from common.engines import Engine, Request, make_engine, prompt_seeds
 from common.help import parse_args
 from common.logprobs import batch_logps, token_logps
 from common.models import load_model
@@ -39,7 +39,9 @@ class Args(Settings):
     call: str = "<<([^<>]*)>>"
     """What a call looks like: a regular expression with one group, the expression to compute."""
     max_calls: Count = 8
-    """Calls per response that are answered, C in ToRL; later ones get no result."""
+    """Calls per response that are answered, C in ToRL; the next one ends the response."""
+    stop: tuple[str, ...] = (">>",)
+    """Strings that end a response: the end of a call, after which it continues with the result, and others."""
     model: str = "products"
     """A model on the hub, a local folder, or one of this repository, of which the default one has learned to call."""
     dataset: str = "products"
@@ -66,8 +68,8 @@ class Args(Settings):
     """Rollout batches. Large models: 100 to 1000."""
     prompts_per_step: Count = 32
     """P: different prompts in a rollout batch. Papers: 32 to 512."""
-    max_response_tokens: Count = 96
-    """T: length limit of a response. Reasoning models need 1,000 to 30,000."""
+    max_response_tokens: Count | None = None
+    """T: length limit of a response; embedded models have a default. Reasoning models need 1,000 to 30,000."""
     temperature: Positive = 1.0
     """Sampling temperature; all log-probs use the same one."""
     lr: Rate = 1e-4
@@ -85,7 +87,7 @@ class Args(Settings):
 
 
 class CallingEngine(Engine):
-    """An engine whose responses continue after the result of each call; what it had sampled there is dropped."""
+    """An engine whose responses continue after the result of each call."""
 
     def __init__(self, engine: Engine, tokenizer: Any, args: Args) -> None:
         super().__init__(args)
@@ -93,11 +95,9 @@ class CallingEngine(Engine):
         self.update, self.sleep, self.close = engine.update, engine.sleep, engine.close
         self.calls = 0.0  # per response, of the last batch
 
-    def sample_shards(
-        self, prompt_ids: list[list[int]], n: int, limits: list[int], temperature: float, seeds: list[int], *_: Any
-    ) -> Rollouts:
-        rollouts = self.engine.sample_shards(prompt_ids, n, limits, temperature, seeds)
-        count, limit, self.calls = len(rollouts.tokens), limits[0], 0.0
+    def sample_shards(self, request: Request) -> Rollouts:
+        rollouts = self.engine.sample_shards(request)
+        n, count, limit, self.calls = request.n, len(rollouts.tokens), request.limits[0], 0.0
         turns = dict.fromkeys(range(count), 0)  # where the last turn begins, of each response that may call
         for turn in range(1, self.args.max_calls + 1):
             found = {
@@ -111,12 +111,11 @@ class CallingEngine(Engine):
             turns = {row: len(ids) for row, ids in zip(calls, begun.tokens, strict=True) if len(ids) < limit}
             if not turns:  # no calls, or no room left after their results
                 break
-            prompts = [prompt_ids[row // n] for row in turns]
+            prompts = [request.prompts[row // n] for row in turns]
             # Each response has seeds of its own, which neither the rest of the batch nor other turns change.
-            own = [prompt_seeds(1, seeds[row // n], row % n, turn)[0] for row in turns]
-            rollouts = rollouts.replace(
-                turns, self.engine.extend(prompts, rollouts.select(turns), limit, temperature, own)
-            )
+            seeds = [prompt_seeds(1, request.seeds[row // n], row % n, turn)[0] for row in turns]
+            rest = self.engine.extend(prompts, rollouts.select(turns), limit, request.temperature, seeds)
+            rollouts = rollouts.replace(turns, rest)
         return rollouts
 
 
@@ -134,14 +133,14 @@ def token_weights(mask: Tensor) -> Tensor:
 
 
 def policy_loss(logp: Tensor, old_logp: Tensor, advantages: Tensor, args: Args) -> tuple[Tensor, dict[str, Tensor]]:
-    """Per-token loss and metrics; everything is (B, T), and only `logp` carries a gradient.
+    """Per-token loss and metrics of m rows; everything is (m, T), and only `logp` carries a gradient.
 
     On-policy, every ratio is 1 and each group's advantages sum to 0, so the loss is 0, but its gradient is not.
     """
-    ratio = torch.exp(logp - old_logp)  # (B, T)
-    clipped_ratio = ratio.clamp(1 - args.clip_eps, 1 + args.clip_eps)  # (B, T)
+    ratio = torch.exp(logp - old_logp)  # (m, T)
+    clipped_ratio = ratio.clamp(1 - args.clip_eps, 1 + args.clip_eps)  # (m, T)
     # The minimum makes the clip one-sided: a ratio that moved the wrong way always keeps its gradient.
-    loss = -torch.min(ratio * advantages, clipped_ratio * advantages)  # (B, T)
+    loss = -torch.min(ratio * advantages, clipped_ratio * advantages)  # (m, T)
     return loss, {
         "ratio": ratio,
         "clip_pos": ((advantages > 0) & (ratio > 1 + args.clip_eps)).float(),
@@ -156,7 +155,7 @@ def tis_weight(old_logp: Tensor, rollout_logp: Tensor, args: Args) -> Tensor:
 
 
 def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
-    """Per-token k3 estimate (B, T) of KL(π_θ ‖ π_ref) (2402.03300, Eq. 4).
+    """Per-token k3 estimate (m, T) of KL(π_θ ‖ π_ref) (2402.03300, Eq. 4).
 
     As a value it is unbiased and never negative; as a loss its gradient is that of KL(π_ref ‖ π_θ).
     """
@@ -200,14 +199,14 @@ def main(args: Args) -> None:
                 weights = token_weights(mask[minibatch])  # (b, T)
                 for rows, w in micro_batches(minibatch, weights, batch, args):  # (m,), (m, T)
                     logp = token_logps(model, batch, rows, args)  # (m, T)
-                    loss, values = policy_loss(logp, old_logp[rows], advantages[rows], args)  # (m, T)
+                    loss, metrics = policy_loss(logp, old_logp[rows], advantages[rows], args)  # (m, T)
                     loss = tis[rows] * loss
                     if reference:  # GRPO: the KL to the reference, in the loss
-                        values["kl"] = kl_penalty(logp, ref_logp[rows])  # (m, T)
-                        loss = loss + args.kl_beta * values["kl"]
+                        metrics["kl"] = kl_penalty(logp, ref_logp[rows])  # (m, T)
+                        loss = loss + args.kl_beta * metrics["kl"]
                     loss = (w * loss).sum()
                     loss.backward()
-                    run.log_loss(loss, values, w, mask[rows])
+                    run.log_loss(loss, metrics, w, mask[rows])
                 grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
                 run.check_update(grad_norm=grad_norm)  # ends the run if it is not finite
                 optimizer.step()

@@ -10,6 +10,7 @@ Differs from its parent grpo.py:
 - no ratio clip, and the token mean.
 Statistics are of a rollout batch at its own weights; the authors' code computes them per micro-batch at the
 current weights. The KL is k3 here and |log r| there.
+Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python methods/kl_cov.py
 """
@@ -58,8 +59,8 @@ class Args(Settings):
     """Rollout batches. Large models: 100 to 1000."""
     prompts_per_step: Count = 32
     """P: different prompts in a rollout batch. Papers: 32 to 512."""
-    max_response_tokens: Count = 96
-    """T: length limit of a response. Reasoning models need 1,000 to 30,000."""
+    max_response_tokens: Count | None = None
+    """T: length limit of a response; embedded models have a default. Reasoning models need 1,000 to 30,000."""
     temperature: Positive = 1.0
     """Sampling temperature; all log-probs use the same one."""
     lr: Rate = 1e-4
@@ -101,12 +102,12 @@ def token_weights(mask: Tensor) -> Tensor:
 
 
 def policy_loss(logp: Tensor, old_logp: Tensor, advantages: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """Per-token loss and metrics; everything is (B, T), and only `logp` carries a gradient.
+    """Per-token loss and metrics of m rows; everything is (m, T), and only `logp` carries a gradient.
 
     On-policy, every ratio is 1 and the loss is -Σ_i |o_i| A_i / Σ_i |o_i|: its value only reflects response lengths.
     """
-    ratio = torch.exp(logp - old_logp)  # (B, T)
-    loss = -ratio * advantages  # (B, T)
+    ratio = torch.exp(logp - old_logp)  # (m, T)
+    loss = -ratio * advantages  # (m, T)
     return loss, {"ratio": ratio}
 
 
@@ -117,7 +118,7 @@ def tis_weight(old_logp: Tensor, rollout_logp: Tensor, args: Args) -> Tensor:
 
 
 def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
-    """Per-token k3 estimate (B, T) of KL(π_θ ‖ π_ref) (2402.03300, Eq. 4).
+    """Per-token k3 estimate (m, T) of KL(π_θ ‖ π_ref) (2402.03300, Eq. 4).
 
     As a value it is unbiased and never negative; as a loss its gradient is that of KL(π_ref ‖ π_θ).
     """
@@ -152,24 +153,24 @@ def main(args: Args) -> None:
             advantages = compute_advantages(rewards, args).view(-1, 1).expand(mask.shape)  # (B, T)
             tis = tis_weight(learner_logp, rollout_logp, args)  # (B, T)
             run.log_rollouts(rewards, rollouts, learner_logp, rollout_logp, mask)
-            chosen = choose_tokens(covariance(learner_logp, advantages, mask), mask, args)  # (B, T), KL-Cov
-            values = {"entropy": entropy, "tis_weight": tis, "chosen": chosen}  # (B, T) each
-            run.log_tokens(values, token_weights(mask), mask)
+            # KL-Cov
+            chosen = choose_tokens(covariance(learner_logp, advantages, mask), mask, args)  # (B, T)
+            run.log_tokens({"entropy": entropy, "tis_weight": tis, "chosen": chosen}, token_weights(mask), mask)
 
             for minibatch in minibatches(P, G, args):  # (b,) rows of whole groups
                 weights = token_weights(mask[minibatch])  # (b, T)
                 for rows, w in micro_batches(minibatch, weights, batch, args):  # (m,), (m, T)
                     logp = token_logps(model, batch, rows, args)  # (m, T)
-                    loss, values = policy_loss(logp, old_logp[rows], advantages[rows])  # (m, T)
+                    loss, metrics = policy_loss(logp, old_logp[rows], advantages[rows])  # (m, T)
                     loss = tis[rows] * loss
-                    kl_cov = chosen[rows] * kl_penalty(old_logp[rows], logp)  # (m, T), KL-Cov: KL(π_old ‖ π_θ)
-                    loss = loss + args.kl_cov_coef * kl_cov
+                    # KL-Cov: KL(π_old ‖ π_θ) of the chosen tokens
+                    loss = loss + args.kl_cov_coef * chosen[rows] * kl_penalty(old_logp[rows], logp)  # (m, T)
                     if reference:  # GRPO: the KL to the reference, in the loss
-                        values["kl"] = kl_penalty(logp, ref_logp[rows])  # (m, T)
-                        loss = loss + args.kl_beta * values["kl"]
+                        metrics["kl"] = kl_penalty(logp, ref_logp[rows])  # (m, T)
+                        loss = loss + args.kl_beta * metrics["kl"]
                     loss = (w * loss).sum()
                     loss.backward()
-                    run.log_loss(loss, values, w, mask[rows])
+                    run.log_loss(loss, metrics, w, mask[rows])
                 grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
                 run.check_update(grad_norm=grad_norm)  # ends the run if it is not finite
                 optimizer.step()

@@ -2,11 +2,10 @@
 
     J(θ) = E_x E_{o_1..o_G ~ π_old(·|x)} 1/G Σ_i 1[o_i is correct] 1/|o_i| Σ_t log π_θ(o_it | x, o_i<t)
 
-Differs from its parent grpo.py:
-- supervised learning on the model's own correct responses; incorrect ones have advantage 0;
-- no ratio and no clip: after a batch's first update, nothing corrects for the policy having changed.
-It learns fast until entropy collapses. As in the authors' code, responses that
-are left out still count in the mean.
+Differs from its parent raft_pp.py, which came later:
+- no ratio and no clip: it is supervised learning on the model's own correct responses. After a batch's first
+  update, nothing corrects for the policy having changed.
+Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python methods/raft.py
 """
@@ -47,8 +46,8 @@ class Args(Settings):
     """Rollout batches. Large models: 100 to 1000."""
     prompts_per_step: Count = 32
     """P: different prompts in a rollout batch. Papers: 32 to 512."""
-    max_response_tokens: Count = 96
-    """T: length limit of a response. Reasoning models need 1,000 to 30,000."""
+    max_response_tokens: Count | None = None
+    """T: length limit of a response; embedded models have a default. Reasoning models need 1,000 to 30,000."""
     temperature: Positive = 1.0
     """Sampling temperature; all log-probs use the same one."""
     lr: Rate = 1e-4
@@ -76,11 +75,11 @@ def token_weights(mask: Tensor) -> Tensor:
 
 
 def policy_loss(logp: Tensor, old_logp: Tensor, advantages: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """Per-token loss and metrics; everything is (B, T), and only `logp` carries a gradient.
+    """Per-token loss and metrics of m rows; everything is (m, T), and only `logp` carries a gradient.
 
     The loss is the negative log-likelihood of the correct responses.
     """
-    loss = -advantages * logp  # (B, T)
+    loss = -advantages * logp  # (m, T)
     return loss, {"ratio": torch.exp(logp - old_logp)}  # only logged
 
 
@@ -91,7 +90,7 @@ def tis_weight(old_logp: Tensor, rollout_logp: Tensor, args: Args) -> Tensor:
 
 
 def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
-    """Per-token k3 estimate (B, T) of KL(π_θ ‖ π_ref) (2402.03300, Eq. 4).
+    """Per-token k3 estimate (m, T) of KL(π_θ ‖ π_ref) (2402.03300, Eq. 4).
 
     As a value it is unbiased and never negative; as a loss its gradient is that of KL(π_ref ‖ π_θ).
     """
@@ -120,27 +119,27 @@ def main(args: Args) -> None:
             # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
-            old_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T), RAFT
+            learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T), RAFT: no ratio
             ref_logp = batch_logps(reference, batch, args)[0] if reference else None  # (B, T)
             require_binary(rewards, "RAFT keeps the correct responses")  # RAFT
             rewards = 2 * rewards - 1  # (P, G), RAFT
             advantages = compute_advantages(rewards).view(-1, 1).expand(mask.shape)  # (B, T)
-            tis = tis_weight(old_logp, rollout_logp, args)  # (B, T)
-            run.log_rollouts(rewards, rollouts, old_logp, rollout_logp, mask)
+            tis = tis_weight(learner_logp, rollout_logp, args)  # (B, T)
+            run.log_rollouts(rewards, rollouts, learner_logp, rollout_logp, mask)
             run.log_tokens({"entropy": entropy, "tis_weight": tis}, token_weights(mask), mask)
 
             for minibatch in minibatches(P, G, args):  # (b,) rows of whole groups
                 weights = token_weights(mask[minibatch])  # (b, T)
                 for rows, w in micro_batches(minibatch, weights, batch, args):  # (m,), (m, T)
                     logp = token_logps(model, batch, rows, args)  # (m, T)
-                    loss, values = policy_loss(logp, old_logp[rows], advantages[rows])  # (m, T)
+                    loss, metrics = policy_loss(logp, learner_logp[rows], advantages[rows])  # (m, T)
                     loss = tis[rows] * loss
                     if reference:  # GRPO: the KL to the reference, in the loss
-                        values["kl"] = kl_penalty(logp, ref_logp[rows])  # (m, T)
-                        loss = loss + args.kl_beta * values["kl"]
+                        metrics["kl"] = kl_penalty(logp, ref_logp[rows])  # (m, T)
+                        loss = loss + args.kl_beta * metrics["kl"]
                     loss = (w * loss).sum()
                     loss.backward()
-                    run.log_loss(loss, values, w, mask[rows])
+                    run.log_loss(loss, metrics, w, mask[rows])
                 grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
                 run.check_update(grad_norm=grad_norm)  # ends the run if it is not finite
                 optimizer.step()

@@ -3,13 +3,10 @@
     J(θ) = E_x E_{o ~ π_old(·|x)} 1/|o| Σ_t min(r_t Â_t, clip(r_t, 1 - ε, 1 + ε) Â_t)
     Â_t = (A_t - mean A) / std A, over all tokens of the batch        A_t = R - β Σ_{s≥t} log π_old(o_s) / π_ref(o_s)
 
-Differs from its parent grpo.py:
-- advantages are normalized over the whole batch: a group's own std depends on few rewards, and gives more
-  weight to a prompt that is almost always correct, or almost always incorrect, than to others;
-- no group is needed: each response can have a prompt of its own;
+Differs from its parent reinforce_pp_baseline.py, the paper's variant for several responses per prompt:
+- no group is needed, as the batch's mean is the only baseline: each response can have a prompt of its own;
 - the KL is part of the token rewards, where k1 has the gradient of the KL itself.
-Mean and std are over tokens, so long responses count more. The std is the population's, as in the authors'
-OpenRLHF; the loss has Eq. 1's mean over each response.
+Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python methods/reinforce_pp.py
 """
@@ -54,8 +51,8 @@ class Args(Settings):
     """Rollout batches. Large models: 100 to 1000."""
     prompts_per_step: Count = 32
     """P: different prompts in a rollout batch. Papers: 32 to 512."""
-    max_response_tokens: Count = 96
-    """T: length limit of a response. Reasoning models need 1,000 to 30,000."""
+    max_response_tokens: Count | None = None
+    """T: length limit of a response; embedded models have a default. Reasoning models need 1,000 to 30,000."""
     temperature: Positive = 1.0
     """Sampling temperature; all log-probs use the same one."""
     lr: Rate = 1e-4
@@ -72,10 +69,9 @@ class Args(Settings):
     """k: the engine samples with the weights of k rollout batches ago, as in asynchronous training."""
 
 
-def compute_advantages(rewards: Tensor, kl: Tensor, mask: Tensor, args: Args) -> Tensor:
-    """(P, G) rewards and (B, T) per-token KL in, (B, T) advantages out, normalized over tokens (2501.03262, Eq. 5)."""
-    kl_to_end = kl.flip(1).cumsum(1).flip(1)  # (B, T), the sum from each token to the last
-    return normalize(rewards.view(-1, 1) - args.kl_beta * kl_to_end, mask)
+def compute_advantages(rewards: Tensor, kl: Tensor, args: Args) -> Tensor:
+    """(P, G) rewards and (B, T) per-token KL in, (B, T) advantages out, before normalization over tokens."""
+    return rewards.view(-1, 1) - args.kl_beta * kl.flip(1).cumsum(1).flip(1)  # the KL from each token to the last
 
 
 def normalize(advantages: Tensor, mask: Tensor) -> Tensor:
@@ -90,14 +86,14 @@ def token_weights(mask: Tensor) -> Tensor:
 
 
 def policy_loss(logp: Tensor, old_logp: Tensor, advantages: Tensor, args: Args) -> tuple[Tensor, dict[str, Tensor]]:
-    """Per-token loss and metrics; everything is (B, T), and only `logp` carries a gradient.
+    """Per-token loss and metrics of m rows; everything is (m, T), and only `logp` carries a gradient.
 
     On-policy, every ratio is 1 and the loss is minus the mean advantage over responses: near 0.
     """
-    ratio = torch.exp(logp - old_logp)  # (B, T)
-    clipped_ratio = ratio.clamp(1 - args.clip_eps, 1 + args.clip_eps)  # (B, T)
+    ratio = torch.exp(logp - old_logp)  # (m, T)
+    clipped_ratio = ratio.clamp(1 - args.clip_eps, 1 + args.clip_eps)  # (m, T)
     # The minimum makes the clip one-sided: a ratio that moved the wrong way always keeps its gradient.
-    loss = -torch.min(ratio * advantages, clipped_ratio * advantages)  # (B, T)
+    loss = -torch.min(ratio * advantages, clipped_ratio * advantages)  # (m, T)
     return loss, {
         "ratio": ratio,
         "clip_pos": ((advantages > 0) & (ratio > 1 + args.clip_eps)).float(),
@@ -137,7 +133,8 @@ def main(args: Args) -> None:
             old_logp = learner_logp if args.ratio_anchor == "learner" else rollout_logp  # (B, T)
             ref_logp = batch_logps(reference, batch, args)[0] if reference else learner_logp  # (B, T)
             kl = (learner_logp - ref_logp) * mask  # (B, T), REINFORCE++: k1, a part of the token rewards
-            advantages = compute_advantages(rewards, kl, mask, args)  # (B, T), REINFORCE++
+            advantages = compute_advantages(rewards, kl, args)  # (B, T), REINFORCE++
+            advantages = normalize(advantages, mask)  # (B, T), REINFORCE++
             tis = tis_weight(learner_logp, rollout_logp, args)  # (B, T)
             run.log_rollouts(rewards, rollouts, learner_logp, rollout_logp, mask)
             run.log_tokens({"entropy": entropy, "tis_weight": tis, "kl": kl}, token_weights(mask), mask)  # REINFORCE++
@@ -146,11 +143,11 @@ def main(args: Args) -> None:
                 weights = token_weights(mask[minibatch])  # (b, T)
                 for rows, w in micro_batches(minibatch, weights, batch, args):  # (m,), (m, T)
                     logp = token_logps(model, batch, rows, args)  # (m, T)
-                    loss, values = policy_loss(logp, old_logp[rows], advantages[rows], args)  # (m, T)
+                    loss, metrics = policy_loss(logp, old_logp[rows], advantages[rows], args)  # (m, T)
                     loss = tis[rows] * loss
                     loss = (w * loss).sum()
                     loss.backward()
-                    run.log_loss(loss, values, w, mask[rows])
+                    run.log_loss(loss, metrics, w, mask[rows])
                 grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
                 run.check_update(grad_norm=grad_norm)  # ends the run if it is not finite
                 optimizer.step()

@@ -11,6 +11,7 @@ Differs from its parent ppo.py:
 - clip-higher as in DAPO, and the likelihood of correct responses as a second objective.
 The paper starts the critic from a reward model; here it is the policy's body with a new head. For responses of
 less than 1/α tokens λ would be negative: it is 0 there. No code was published.
+Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python methods/vapo.py
 """
@@ -70,8 +71,8 @@ class Args(Settings):
     """Rollout batches. Large models: 100 to 1000."""
     prompts_per_step: Count = 32
     """P: different prompts in a rollout batch. Papers: 32 to 512."""
-    max_response_tokens: Count = 96
-    """T: length limit of a response. Reasoning models need 1,000 to 30,000."""
+    max_response_tokens: Count | None = None
+    """T: length limit of a response; embedded models have a default. Reasoning models need 1,000 to 30,000."""
     temperature: Positive = 1.0
     """Sampling temperature; all log-probs use the same one."""
     lr: Rate = 1e-4
@@ -130,15 +131,15 @@ def token_weights(mask: Tensor) -> Tensor:
 
 
 def policy_loss(logp: Tensor, old_logp: Tensor, advantages: Tensor, args: Args) -> tuple[Tensor, dict[str, Tensor]]:
-    """Per-token loss and metrics; everything is (B, T), and only `logp` carries a gradient.
+    """Per-token loss and metrics of m rows; everything is (m, T), and only `logp` carries a gradient.
 
     On-policy, every ratio is 1. Whitened advantages have mean 0 over the rollout batch, so the losses of its
     minibatches are 0 on average, but their gradients are not.
     """
-    ratio = torch.exp(logp - old_logp)  # (B, T)
-    clipped_ratio = ratio.clamp(1 - args.clip_eps_low, 1 + args.clip_eps_high)  # (B, T)
+    ratio = torch.exp(logp - old_logp)  # (m, T)
+    clipped_ratio = ratio.clamp(1 - args.clip_eps_low, 1 + args.clip_eps_high)  # (m, T)
     # The minimum makes the clip one-sided: a ratio that moved the wrong way always keeps its gradient.
-    loss = -torch.min(ratio * advantages, clipped_ratio * advantages)  # (B, T)
+    loss = -torch.min(ratio * advantages, clipped_ratio * advantages)  # (m, T)
     return loss, {
         "ratio": ratio,
         "clip_pos": ((advantages > 0) & (ratio > 1 + args.clip_eps_high)).float(),
@@ -153,8 +154,8 @@ def tis_weight(old_logp: Tensor, rollout_logp: Tensor, args: Args) -> Tensor:
 
 
 def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, args: Args) -> Tensor:
-    """Per-token loss (B, T) of the critic: the larger of the plain and the clipped squared error."""
-    clipped = old_values + (values - old_values).clamp(-args.value_clip, args.value_clip)  # (B, T)
+    """Per-token loss (m, T) of the critic: the larger of the plain and the clipped squared error."""
+    clipped = old_values + (values - old_values).clamp(-args.value_clip, args.value_clip)  # (m, T)
     return 0.5 * torch.max((values - returns) ** 2, (clipped - returns) ** 2)
 
 
@@ -211,16 +212,16 @@ def main(args: Args) -> None:
                 nll_weights[minibatch] = token_weights((mask & correct)[minibatch])
                 for rows, w in micro_batches(minibatch, weights, batch, args):  # (m,), (m, T)
                     logp = token_logps(model, batch, rows, args)  # (m, T)
-                    loss, values = policy_loss(logp, old_logp[rows], advantages[rows], args)  # (m, T)
+                    loss, metrics = policy_loss(logp, old_logp[rows], advantages[rows], args)  # (m, T)
                     loss = tis[rows] * loss
                     # PPO: critic and policy share no parameters, so the critic's loss needs no coefficient.
                     value = critic(batch, rows, args)  # (m, T)
-                    values["value_loss"] = value_loss(value, old_values[rows], returns[rows], args)  # (m, T)
-                    (w * values["value_loss"]).sum().backward()
+                    metrics["value_loss"] = value_loss(value, old_values[rows], returns[rows], args)  # (m, T)
+                    (w * metrics["value_loss"]).sum().backward()
                     loss = (w * loss).sum()
                     loss = loss - args.nll_weight * (nll_weights[rows] * logp).sum()  # VAPO
                     loss.backward()
-                    run.log_loss(loss, values, w, mask[rows])
+                    run.log_loss(loss, metrics, w, mask[rows])
                 grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
                 critic_norm = torch.nn.utils.clip_grad_norm_(critic.parameters(), args.max_grad_norm)  # PPO
                 run.check_update(grad_norm=grad_norm, critic_grad_norm=critic_norm)  # ends the run if not finite

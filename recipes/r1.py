@@ -21,6 +21,7 @@ Differs from its parent grpo.py:
 - ε = 10, as in R1's first RL: it clips almost nothing. The paper's β is 0.001, here 0 by default.
 Not here: rewards for a format and for the language (the box is part of the reward for the answer already), questions
 without a verifiable answer, and a reference that is renewed every 400 steps: it is the model a stage starts from.
+Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python recipes/r1.py
     python recipes/r1.py --stages cold-start rl rejection rl distill
@@ -29,6 +30,7 @@ without a verifiable answer, and a reference that is renewed every 400 steps: it
 import json
 import math
 import random
+import shutil
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -52,7 +54,7 @@ from common.engines import make_engine
 from common.folders import write_whole
 from common.help import parse_args
 from common.logprobs import batch_logps, logps_and_entropies, token_logps
-from common.metrics import read_metrics
+from common.metrics import evaluations, read_metrics
 from common.models import context_length, load_model
 from common.records import Problem, Rollouts
 from common.run import Run
@@ -105,8 +107,8 @@ class Args(Settings):
     """Rollout batches. Large models: 100 to 1000."""
     prompts_per_step: Count = 32
     """P: different prompts in a rollout batch. Papers: 32 to 512."""
-    max_response_tokens: Count = 96
-    """T: length limit of a response. Reasoning models need 1,000 to 30,000."""
+    max_response_tokens: Count | None = None
+    """T: length limit of a response; embedded models have a default. Reasoning models need 1,000 to 30,000."""
     temperature: Positive = 1.0
     """Sampling temperature; all log-probs use the same one."""
     lr: Rate = 1e-4
@@ -137,14 +139,14 @@ def token_weights(mask: Tensor) -> Tensor:
 
 
 def policy_loss(logp: Tensor, old_logp: Tensor, advantages: Tensor, args: Args) -> tuple[Tensor, dict[str, Tensor]]:
-    """Per-token loss and metrics; everything is (B, T), and only `logp` carries a gradient.
+    """Per-token loss and metrics of m rows; everything is (m, T), and only `logp` carries a gradient.
 
     On-policy, every ratio is 1 and each group's advantages sum to 0, so the loss is 0, but its gradient is not.
     """
-    ratio = torch.exp(logp - old_logp)  # (B, T)
-    clipped_ratio = ratio.clamp(1 - args.clip_eps, 1 + args.clip_eps)  # (B, T)
+    ratio = torch.exp(logp - old_logp)  # (m, T)
+    clipped_ratio = ratio.clamp(1 - args.clip_eps, 1 + args.clip_eps)  # (m, T)
     # The minimum makes the clip one-sided: a ratio that moved the wrong way always keeps its gradient.
-    loss = -torch.min(ratio * advantages, clipped_ratio * advantages)  # (B, T)
+    loss = -torch.min(ratio * advantages, clipped_ratio * advantages)  # (m, T)
     return loss, {
         "ratio": ratio,
         "clip_pos": ((advantages > 0) & (ratio > 1 + args.clip_eps)).float(),
@@ -159,7 +161,7 @@ def tis_weight(old_logp: Tensor, rollout_logp: Tensor, args: Args) -> Tensor:
 
 
 def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
-    """Per-token k3 estimate (B, T) of KL(π_θ ‖ π_ref) (2402.03300, Eq. 4).
+    """Per-token k3 estimate (m, T) of KL(π_θ ‖ π_ref) (2402.03300, Eq. 4).
 
     As a value it is unbiased and never negative; as a loss its gradient is that of KL(π_ref ‖ π_θ).
     """
@@ -272,11 +274,14 @@ def cold_start_solutions(args: Args) -> list[dict[str, str]]:
 
 def make_student(args: Args, folder: Path) -> None:
     """Write the embedded model without every other layer: a smaller one, which cannot do anything yet."""
+    partial = folder.with_name("student-partial")
+    shutil.rmtree(partial, ignore_errors=True)
     model, tokenizer = load_model(replace(args, lora_rank=0), placed=False)
     model.model.layers = model.model.layers[::2]
     model.config.num_hidden_layers = len(model.model.layers)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    model.save_pretrained(partial)
+    tokenizer.save_pretrained(partial)
+    partial.rename(folder)
 
 
 def check_stages(args: Args) -> None:
@@ -301,12 +306,12 @@ def stage_folders(folder: Path, args: Args) -> list[Path]:
 
 
 def outcome(folder: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """The held-out evaluations before the first and after the last step of a stage, None if it is not done."""
+    """The first held-out evaluation of a stage and the one after its last step, None if it is not done."""
     if not (folder / "metrics.jsonl").exists():
         return None
     steps = json.loads((folder / "config.json").read_text())["args"]["steps"]
-    evaluations = {row["step"]: row for row in read_metrics(folder) if "eval/avg" in row}
-    return (evaluations[0], evaluations[steps]) if steps in evaluations else None
+    found = evaluations(read_metrics(folder))
+    return (found[min(found)], found[steps]) if steps in found else None
 
 
 def progress(folder: Path) -> tuple[bool, bool]:
@@ -351,12 +356,14 @@ def run_stages(args: Args) -> None:
         if args.resume is None:
             check_stages(args)
             if rank() == 0:
-                if "distill" in args.stages and args.student is None:
-                    make_student(args, run.dir / "student")
                 run.write_config()
             gather(None)  # it is there for all
         for number, folder in enumerate(stage_folders(run.dir, args)):
             stage = args.stages[number]
+            if stage == "distill" and args.student is None and not gather((run.dir / "student").exists())[0]:
+                if rank() == 0:
+                    make_student(args, run.dir / "student")
+                gather(None)  # wait until it is there
             start = {"rl": model, "distill": student}.get(stage, args.model)
             # Each stage has a seed of its own: the second RL does not meet its problems in the order of the first.
             settings = {"seed": (args.seed + number) % (1 << 32), "stages": (stage,), "resume": None, "run_dir": folder}
@@ -418,14 +425,14 @@ def main(args: Args) -> None:
                 weights = token_weights(mask[minibatch])  # (b, T)
                 for rows, w in micro_batches(minibatch, weights, batch, args):  # (m,), (m, T)
                     logp = token_logps(model, batch, rows, args)  # (m, T)
-                    loss, values = policy_loss(logp, old_logp[rows], advantages[rows], args)  # (m, T)
+                    loss, metrics = policy_loss(logp, old_logp[rows], advantages[rows], args)  # (m, T)
                     loss = tis[rows] * loss
                     if reference:  # GRPO: the KL to the reference, in the loss
-                        values["kl"] = kl_penalty(logp, ref_logp[rows])  # (m, T)
-                        loss = loss + args.kl_beta * values["kl"]
+                        metrics["kl"] = kl_penalty(logp, ref_logp[rows])  # (m, T)
+                        loss = loss + args.kl_beta * metrics["kl"]
                     loss = (w * loss).sum()
                     loss.backward()
-                    run.log_loss(loss, values, w, mask[rows])
+                    run.log_loss(loss, metrics, w, mask[rows])
                 grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
                 run.check_update(grad_norm=grad_norm)  # ends the run if it is not finite
                 optimizer.step()

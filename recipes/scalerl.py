@@ -25,6 +25,7 @@ The paper has rewards of ±1: divided by their std they equal 0 and 1. Its gener
 here a whole batch is sampled k steps behind. On the embedded default two components change nothing: in fp32 the head
 is in fp32 anyway, and none of its 20,000 sums comes again before step 626.
 `python -m recipes.scaling_fit` fits the paper's curve to the runs.
+Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python recipes/scalerl.py
 """
@@ -94,8 +95,8 @@ class Args(Settings):
     """Rollout batches. Large models: 100 to 1000."""
     prompts_per_step: Count = 32
     """P: different prompts in a rollout batch. Papers: 32 to 512."""
-    max_response_tokens: Count = 96
-    """T: length limit of a response. Reasoning models need 1,000 to 30,000."""
+    max_response_tokens: Count | None = None
+    """T: length limit of a response; embedded models have a default. Reasoning models need 1,000 to 30,000."""
     temperature: Positive = 1.0
     """Sampling temperature; all log-probs use the same one."""
     lr: Rate = 1e-4
@@ -177,13 +178,13 @@ def token_weights(mask: Tensor, args: Args) -> Tensor:
 
 
 def policy_loss(logp: Tensor, old_logp: Tensor, advantages: Tensor, args: Args) -> tuple[Tensor, dict[str, Tensor]]:
-    """Per-token loss and metrics; everything is (B, T), and only `logp` carries a gradient.
+    """Per-token loss and metrics of m rows; everything is (m, T), and only `logp` carries a gradient.
 
     This is weighted supervised learning: the value means nothing, its gradient is the policy gradient.
     """
-    ratio = torch.exp(logp - old_logp)  # (B, T)
-    weight = ratio.clamp(max=args.ratio_cap).detach()  # (B, T)
-    loss = -weight * advantages * logp  # (B, T)
+    ratio = torch.exp(logp - old_logp)  # (m, T)
+    weight = ratio.clamp(max=args.ratio_cap).detach()  # (m, T)
+    loss = -weight * advantages * logp  # (m, T)
     return loss, {
         "ratio": ratio,
         "clip_pos": ((advantages > 0) & (ratio > args.ratio_cap)).float(),
@@ -198,7 +199,7 @@ def tis_weight(old_logp: Tensor, rollout_logp: Tensor, args: Args) -> Tensor:
 
 
 def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
-    """Per-token k3 estimate (B, T) of KL(π_θ ‖ π_ref) (2402.03300, Eq. 4).
+    """Per-token k3 estimate (m, T) of KL(π_θ ‖ π_ref) (2402.03300, Eq. 4).
 
     As a value it is unbiased and never negative; as a loss its gradient is that of KL(π_ref ‖ π_θ).
     """
@@ -258,14 +259,14 @@ def main(args: Args) -> None:
                 weights = token_weights(mask[minibatch], args)  # (b, T)
                 for rows, w in micro_batches(minibatch, weights, batch, args):  # (m,), (m, T)
                     logp = token_logps(model, batch, rows, args)  # (m, T)
-                    loss, values = policy_loss(logp, old_logp[rows], advantages[rows], args)  # (m, T)
+                    loss, metrics = policy_loss(logp, old_logp[rows], advantages[rows], args)  # (m, T)
                     loss = tis[rows] * loss
                     if reference:  # GRPO: the KL to the reference, in the loss
-                        values["kl"] = kl_penalty(logp, ref_logp[rows])  # (m, T)
-                        loss = loss + args.kl_beta * values["kl"]
+                        metrics["kl"] = kl_penalty(logp, ref_logp[rows])  # (m, T)
+                        loss = loss + args.kl_beta * metrics["kl"]
                     loss = (w * loss).sum()
                     loss.backward()
-                    run.log_loss(loss, values, w, mask[rows])
+                    run.log_loss(loss, metrics, w, mask[rows])
                 grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
                 run.check_update(grad_norm=grad_norm)  # ends the run if it is not finite
                 optimizer.step()

@@ -3,29 +3,22 @@
 python -m tools.checkpoints runs/.../checkpoint-000100 FOLDER
 """
 
-import json
 import shutil
 import sys
 from pathlib import Path
 
-from common.checkpoints import CHECKSUMS, PARTS
-from common.cli import fail
+from common.checkpoints import CHECKSUMS, MODEL, PARTS, open_shards, read_rows
+from common.cli import fail, say
 
-import torch
 from safetensors.torch import save_file
-from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 
 def convert(source: Path, target: Path) -> None:
     """Write the whole weights of a sharded checkpoint, with its configuration and tokenizer, to a new folder."""
+    shards = open_shards(source / PARTS)
     shutil.copytree(source, target, ignore=shutil.ignore_patterns(PARTS, "state.pt", CHECKSUMS))
-    dcp_to_torch_save(source / PARTS, target / "whole.pt")
-    weights = torch.load(target / "whole.pt", map_location="cpu", mmap=True, weights_only=True)["model"]
-    if json.loads((target / "config.json").read_text()).get("tie_word_embeddings"):
-        weights.pop("lm_head.weight", None)
-    weights = {name: tensor.contiguous() for name, tensor in weights.items()}
+    weights = {name.removeprefix(MODEL): read_rows(shards, name) for name in shards[0] if name.startswith(MODEL)}
     save_file(weights, target / "model.safetensors", {"format": "pt"})
-    (target / "whole.pt").unlink()
 
 
 def main(arguments: list[str]) -> None:
@@ -37,7 +30,7 @@ def main(arguments: list[str]) -> None:
     if target.exists():
         fail(f"{target} exists and is not overwritten: name a new folder.")
     convert(source, target)
-    print(f"wrote {target}")
+    say(f"wrote {target}")
 
 
 if __name__ == "__main__":

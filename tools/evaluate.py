@@ -17,12 +17,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from common.cli import fail, lacks_memory
+from common.cli import fail, lacks_memory, say
 from common.data import STANDARD, few_shot_examples, load_problems, make_problems, pairs_of, read_dataset
 from common.distributed import world_size
 from common.engines import MAX_ROWS, Engine, make_engine, prompt_seeds
-from common.evaluation import Outcome, figures, mean, pass_at_k, respond
-from common.folders import open_folder, saved_settings, write_config, write_whole
+from common.evaluation import Outcome, behavior, figures, mean, pass_at_k, respond
+from common.folders import open_folder, resume_flags, saved_settings, write_config, write_whole
 from common.help import parse_args
 from common.models import load_model
 from common.records import Problem
@@ -30,6 +30,7 @@ from common.settings import GENERATED_DATA, Count, DataSettings, Positive, Seed,
 from common.terminal import Terminal
 from common.verification import Verifier
 from tools.stats import aligned, fraction_interval
+from worlds import DATASETS
 
 MOST_CUT_OFF = 0.5  # warn if a larger fraction of the responses was cut off
 
@@ -46,8 +47,8 @@ class Args(DataSettings):
     """Only the rows that a training run with the same settings would hold out of --train-split."""
     difficulty_column: str | None = None
     """Separate figures for each value of this column. Built in: the number of terms of sums, the level of math500."""
-    max_response_tokens: Count = 96
-    """T: length limit of a response. Reasoning models need 1,000 to 30,000."""
+    max_response_tokens: Count | None = None
+    """T: length limit of a response; embedded models have a default. Reasoning models need 1,000 to 30,000."""
     temperature: Positive = 1.0
     """Sampling temperature."""
     seed: Seed = 0
@@ -86,14 +87,14 @@ def load_evaluation(args: Args, model: Any, tokenizer: Any) -> list[Problem]:
         what += f" {args.max_prompt_tokens} tokens"
         if not problems:
             fail(f"{what}: raise --max-prompt-tokens.")
-        print(f"warning: {what}; they are left out.", flush=True)
+        say(f"warning: {what}; they are left out.")
     return problems
 
 
 def difficulty(args: Args) -> tuple[str, Callable[[Problem], Any]] | None:
     """How difficulty is measured: its name, and its value for a problem; None if it is unknown."""
     name = args.eval_dataset or args.dataset
-    if name == "countdown":
+    if name in GENERATED_DATA and DATASETS[name][0] in ("countdown", "search"):
         return "numbers", lambda problem: len(problem.answer.numbers)
     if name in GENERATED_DATA:
         return "terms", lambda problem: len(re.findall(r"\d+", problem.question))
@@ -140,7 +141,7 @@ class Samples:
         for start in range(len(self.rows), len(self.problems), self.chunk):
             part = slice(start, start + self.chunk)
             problems = self.problems[part]
-            rollouts, outcomes = respond(engine, verifier, problems, self.n, self.temperature, seeds[part], args)
+            rollouts, outcomes = respond(engine, verifier, problems, self.n, self.temperature, seeds[part])
             texts = verifier.tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True)
             rows = [
                 {"question": problem.question, "answer": readable(problem.answer), "prompt": problem.prompt}
@@ -193,17 +194,17 @@ def main(args: Args) -> None:
             folder = open_folder(args, "evaluate", stack)
             run(args, folder, terminal.write_line, stack)
     except KeyboardInterrupt:
-        fail(f"stopped. {resume_hint(folder)}", 130)
+        fail(f"stopped. {resume_hint(folder, args)}", 130)
     except Exception as error:
         if not lacks_memory(error):
             raise
-        fail(f"not enough memory: lower --eval-samples or --max-response-tokens. {resume_hint(folder)}", 1)
+        fail(f"not enough memory: lower --eval-samples or --max-response-tokens. {resume_hint(folder, args)}", 1)
 
 
-def resume_hint(folder: Path | None) -> str:
+def resume_hint(folder: Path | None, args: Args) -> str:
     if folder is None or not (folder / "config.json").exists():
         return "Nothing was written."
-    return f"Finished problems are saved. Resume: python -m tools.evaluate --resume {folder}"
+    return f"Finished problems are saved. Resume: python -m tools.evaluate {resume_flags(folder, args.reward)}"
 
 
 def run(args: Args, folder: Path, say: Callable[[str], None], stack: ExitStack) -> None:
@@ -232,6 +233,8 @@ def run(args: Args, folder: Path, say: Callable[[str], None], stack: ExitStack) 
     rows = {"all": with_intervals(*map(list, zip(*outcomes, strict=True)), ks)}
     rows |= {f"{graded[0]} {name}": with_intervals(*map(list, zip(*groups[name], strict=True)), ks) for name in names}
     rows["all"]["verifier_failures"] = sum(row["verifier_failures"] for row in sampled.rows + greedy.rows)
+    found = behavior(problems, [text for row in sampled.rows for text in row["responses"]], args)
+    rows["all"] |= found
     if args.reward:
         rows["all"]["reward"] = mean([reward for outcome, _ in outcomes for reward in outcome.rewards])
     write_whole(folder / "results.json", json.dumps(rows, indent=2) + "\n")
@@ -240,6 +243,8 @@ def run(args: Args, folder: Path, say: Callable[[str], None], stack: ExitStack) 
         f"{args.temperature:g}, at most {args.max_response_tokens} tokens; 95 % intervals over problems\n"
     )
     say(table(rows, ks))
+    if found:
+        say("\n" + aligned([[name, "-" if value is None else f"{value:.3f}"] for name, value in found.items()]))
     if rows["all"]["truncated"] > MOST_CUT_OFF:
         say(f"warning: most responses were cut off: raise --max-response-tokens {args.max_response_tokens}.")
     say(f"\nresponses and figures     {folder}")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from common.cli import fail, flag
+from common.cli import fail, flag, say
 from common.folders import read_config
 from common.help import parse_args
 from common.metrics import read_metrics
@@ -90,6 +90,13 @@ PANELS = [
     ("Engine / learner mismatch", "|Δp| per token", [("mismatch_max", "max", RED), ("mismatch_mean", "mean", BLUE)]),
     ("Gradient norm", "before clipping", [("grad_norm", "norm", BLUE)]),
 ]  # fmt: skip
+# A third row, for worlds that measure what responses do.
+BEHAVIOR_PANELS = [
+    ("Attempts", "per response", [("eval/behavior/attempts", "attempts", BLUE)]),
+    ("Search", "fraction", [("eval/behavior/repeated_attempts", "attempts made before", RED), ("eval/behavior/backtracking", "no, then another attempt", GREEN)]),
+    ("Correct lines", "fraction", [("eval/behavior/correct_results", "running results", BLUE), ("eval/behavior/correct_yes", "yes", GREEN), ("eval/behavior/correct_no", "no", RED)]),
+    ("Direction", "fraction", [("eval/behavior/nearer", "next attempt is nearer to the target", BLUE)]),
+]  # fmt: skip
 
 
 def series(rows: list[dict], metric: str) -> tuple[list[int], list[float]]:
@@ -101,9 +108,10 @@ def series(rows: list[dict], metric: str) -> tuple[list[int], list[float]]:
 def draw_curves(run_dir: Path, title: str) -> None:
     """Write `curves.png` into a run folder from its `metrics.jsonl`."""
     rows = read_metrics(run_dir)
-    figure = Figure(figsize=(16, 7), layout="constrained")
+    panels = PANELS + (BEHAVIOR_PANELS if any("eval/behavior/attempts" in row for row in rows) else [])
+    figure = Figure(figsize=(16, 3.5 * len(panels) / 4), layout="constrained")
     figure.suptitle(title)
-    for axes, (name, unit, lines) in zip(figure.subplots(2, 4).flat, PANELS, strict=True):
+    for axes, (name, unit, lines) in zip(figure.subplots(len(panels) // 4, 4).flat, panels, strict=True):
         for metric, label, color in lines:
             steps, values = series(rows, metric)
             if steps:
@@ -247,7 +255,7 @@ def main(args: Args) -> None:
         figure.savefig(args.out, dpi=100)
     except OSError as error:
         fail(f"--out {args.out} cannot be written: {error.strerror}.")
-    print(table(groups) + f"\n\npicture  {args.out}")
+    say(table(groups) + f"\n\npicture  {args.out}", keep="\n")
 
 
 if __name__ == "__main__":

@@ -15,22 +15,26 @@ WORLDS = Path(__file__).parent
 
 
 class Model(NamedTuple):
-    """An embedded model: its folder and the worlds whose problems it was pretrained on."""
+    """An embedded model: its folder, the worlds whose problems it was pretrained on, and its default length limit."""
 
     folder: Path
     worlds: tuple[str, ...]
+    max_response_tokens: int = 96
 
 
 MODELS = {
     "sums": Model(WORLDS / "sums" / "model", ("sums",)),
     "sums-filler": Model(WORLDS / "sums" / "filler", ("sums",)),
     "products": Model(WORLDS / "products" / "model", ("sums", "products")),
+    "search": Model(WORLDS / "search" / "model", ("search",), max_response_tokens=240),
 }
 # Each data set's world, and the function in the world's problems.py that makes one (question, answer).
 DATASETS = {
     "sums": ("sums", "sum_problem"),
     "sums-hard": ("sums", "hard_sum_problem"),
     "products": ("products", "product_problem"),
+    "search": ("search", "search_problem"),
+    "search-hard": ("search", "hard_search_problem"),
     "countdown": ("countdown", "countdown_problem"),
 }
 
@@ -39,6 +43,16 @@ def problem_function(dataset: str) -> Callable[[random.Random], tuple[str, Any]]
     """The function that makes one (question, answer) pair of a generated data set."""
     world, function = DATASETS[dataset]
     return getattr(importlib.import_module(f"worlds.{world}.problems"), function)
+
+
+def behavior_function(dataset: str) -> Callable[[list[Any], list[str]], dict[str, float | None]] | None:
+    """What describes responses to a data set's problems (worlds/search/behavior.py), or None if its world has nothing.
+
+    It takes the answers of problems and a response to each.
+    """
+    if dataset not in DATASETS or not (WORLDS / DATASETS[dataset][0] / "behavior.py").exists():
+        return None
+    return importlib.import_module(f"worlds.{DATASETS[dataset][0]}.behavior").measure
 
 
 def is_generated(dataset: str) -> bool:

@@ -95,7 +95,7 @@ class Corpus:
                 textbook, rows = step < TEXTBOOK * args.steps, []
                 while len(rows) < 16 * args.batch:
                     question, _ = self.problem(rng)
-                    if question not in held_out:
+                    if question[: question.index("?") + 1] not in held_out:
                         answer = tokenizer.encode(self.write(rng, question, textbook))
                         rows.append((tokenizer.encode(question + "\n"), [*answer, tokenizer.eos_token_id]))
                 if textbook:

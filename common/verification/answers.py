@@ -3,22 +3,47 @@
 import re
 from fractions import Fraction
 from functools import lru_cache
+from itertools import accumulate
+from pathlib import Path
 from typing import NamedTuple
+from unicodedata import normalize
 
 MAX_NUMBER_LENGTH = 100  # characters
 BOX = re.compile(r"\\boxed\s*\{")
+SCALES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+# Words that make another value of the number before them, as in "12 squared", and words that may: "12 or thirteen".
+MULTIPLIES, HEDGES = map(set, map(str.split, Path(__file__).with_name("words.txt").read_text().split("\n\n")))
 # Characters read as one unit, so that 10^2, 1/2, 12:30 and \sqrt{2} do not end in 2, 2, 30 and 2.
 RUN = re.compile(
     r"(?:(?<![\w.,)}%!^])[-+])?(?:[\w/^{}!]|\\(?=[A-Za-z])|(?<=[0-9])[.,: ](?=[0-9])|\.(?=[0-9])|(?<=[{^])-)+"
-    r"(?:%|\s(?:dozen|hundred|thousand|million|billion|trillion)\b)?"
+    r"(?:%|[ -](?:and (?:an? )?)?(?i:" + "|".join(sorted({*SCALES, *MULTIPLIES})) + r")\b"
+    r"| ?[-+*] ?[A-Za-z]\b| \\(?:pi|sqrt)\b)?"
 )
+# What makes the number after it a part of something: 7-3, 2 \times 3, f(3), > 3, not 3.
+BEFORE = re.compile(
+    r"(?:[\w.)}\]%!] ?[-+*÷] ?|[-+] |√|\\(?:times|cdot|div|pm|[lg]eq?|neq?|[lg]t|sqrt) *|(?<=[\w)}\]])(?<!\\left)\("
+    r"|[0-9]\\[,;:! ]|(?:^|[ (])[<>] ?|\b(?:not|least|most|than) )$"
+)
+SCRIPT = re.compile("([⁰¹²³⁴-⁹⁺⁻]+)|[₀-₉]+")
+ROOT = re.compile(r"√ ?([0-9]+(?:\.[0-9]+)?|[A-Za-z](?![\w^])|\([^()]*\))")
+THOUSANDS = re.compile(r",\s?\\!\s?|\{,\}|(?<=[0-9])(?:\\,|[\u00a0\u2007\u2009\u202f])(?=[0-9]{3}(?![0-9]))")
+FRACTIONS = {sign: rf"\frac{{{normalize('NFKC', sign).replace('⁄', '}{')}}}" for sign in "¼½¾⅐⅑⅒⅓⅔⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"}
+DIGITS = "".join(["0123456789０１２３４５６７８９", *FRACTIONS])
 CHARACTERS = str.maketrans(
-    dict.fromkeys("−‐‑‒–﹣－", "-")
-    | dict.fromkeys("\u00a0\u2002\u2003\u2009\u200a\u202f", " ")
+    dict.fromkeys("−‐‑‒–⁻", "-")
     | {"×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "±": r"\pm ", "≈": r"\approx ", "°": r"^\circ "}
-    | {"²": "^2", "³": "^3", "π": r"\pi ", "∞": r"\infty ", "∪": r"\cup ", "∈": r"\in "}
-    | {"≤": r"\le ", "≥": r"\ge ", "≠": r"\ne "}
+    | {"π": r"\pi ", "∞": r"\infty ", "∪": r"\cup ", "∈": r"\in ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "⁄": "/"}
+    | FRACTIONS
 )
+
+
+def as_latex(text: str) -> str:
+    """Commas between thousands, and other alphabets' signs in LaTeX: `x²` is x^2, `½` \\frac{1}{2}, `１` 1."""
+    text = THOUSANDS.sub(",", text)
+    if text.isascii():
+        return text
+    text = SCRIPT.sub(lambda run: "^_"[not run[1]] + (run[0] if len(run[0]) == 1 else f"{{{run[0]}}}"), text)
+    return normalize("NFKC", ROOT.sub(r"\\sqrt{\1}", text).translate(CHARACTERS))
 
 
 def last_boxed(text: str) -> str | None:
@@ -34,19 +59,17 @@ def last_boxed(text: str) -> str | None:
 
 def last_number(text: str) -> str | None:
     """The last number of a text if it is a literal one: 10 in "4 + 6 = 10.", None in "10^2"."""
-    end = max(map(text.rfind, "0123456789"))
+    end = max(map(text.rfind, DIGITS))
     if end < 0:
         return None
-    text = text[max(0, end - MAX_NUMBER_LENGTH) : end + 20].translate(CHARACTERS)
+    text = as_latex(text[max(0, end - MAX_NUMBER_LENGTH) : end + 20])
     text = re.sub(r"\*\*|\\?[$€£¥]", "", BOX.sub(" ", text))
     text = re.sub(r" ?([/^]) ?", r"\1", re.sub(r"= ?- ?(?=[0-9.])", "= -", text))
-    number = [run for run in RUN.findall(text) if re.search("[0-9]", run)][-1]
-    if number.count("{") < number.count("}"):  # the box's own
-        number = number.removesuffix("}")
-    return number if parse_number(number) else None
+    run = [run for run in RUN.finditer(text) if re.search("[0-9]", run[0])][-1]
+    number = run[0].removesuffix("}") if run[0].count("{") < run[0].count("}") else run[0]  # the box's own
+    return number if parse_number(number) and not BEFORE.search(text[: run.start()]) else None
 
 
-THOUSANDS = re.compile(r",\s?\\!\s?|\{,\}|(?<=[0-9])\\,(?=[0-9]{3}(?![0-9]))")
 SPACING = re.compile(r"(?:(?<!\\)\\(?:[,;:! ]|(?:q?quad|displaystyle|left|right|[bB]igg?[lr]?)(?![A-Za-z]))|[~\s])+")
 PHANTOM = re.compile(r"\\h?phantom ?(?:\{[^{}]*\}|[^{}\\])")
 DOLLARS = re.compile(r"\$(?:[^$\\]|\\.)*\$")
@@ -59,7 +82,7 @@ DEPTH = dict.fromkeys(["(", "[", "{", r"\{", r"\langle"], 1) | dict.fromkeys([")
 
 def clean(text: str) -> str:
     """An answer without mere formatting: sizes, spaces, styles of fractions, dollars, a closing period."""
-    text = SPACING.sub(" ", THOUSANDS.sub(",", text.translate(CHARACTERS)))
+    text = SPACING.sub(" ", as_latex(text))
     text = re.sub(r"\\(?:[dtcs]|nice)frac(?![A-Za-z])", r"\\frac", PHANTOM.sub("", text))
     text = text.replace(r"\frac\pi", r"\frac{\pi}").strip()
     for _ in range(9):  # a limit, so that 500 nested braces take no longer
@@ -82,29 +105,8 @@ def unwrap(text: str) -> str:
 
 def is_enclosed(text: str) -> bool:
     """Whether the bracket at the start of a text closes at its end."""
-    depth, tokens = 0, TOKEN.findall(text)
-    for i, token in enumerate(tokens, 1):
-        depth += DEPTH.get(token, 0)
-        if depth == 0:
-            return i == len(tokens) > 1
-    return False
-
-
-def split(text: str, separator: str) -> list[str]:
-    """The parts of a text between those separators that stand in no brackets."""
-    parts, depth = [""], 0
-    for token in TOKEN.findall(text):
-        depth += DEPTH.get(token, 0)
-        if depth == 0 and token == separator:
-            parts.append("")
-        else:
-            parts[-1] += token
-    return [part.strip() for part in parts]
-
-
-def split_items(text: str) -> list[str]:
-    parts = split(text, ";")
-    return parts if len(parts) > 1 else split(text, ",")
+    depths = list(accumulate(DEPTH.get(token, 0) for token in TOKEN.findall(text)))
+    return 0 in depths and depths.index(0) == len(depths) - 1 > 0
 
 
 GREEK = r"\\(?:alpha|beta|gamma|delta|epsilon|theta|lambda|mu|rho|sigma|tau|(?:var)?phi|psi|omega)(?![A-Za-z])"
@@ -131,7 +133,8 @@ def split_name(text: str) -> tuple[str, str]:
 
 INTEGER = r"(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]+)"
 DECIMAL = rf"(?:{INTEGER}(?:\.[0-9]*)?|\.[0-9]+)"
-FRACTION = re.compile(rf"\\frac(?: ?\{{ ?(-? ?{INTEGER}) ?\}}| ?([0-9]))(?: ?\{{ ?({INTEGER}) ?\}}| ?([0-9]))")
+FRACTION = re.compile(rf"\\frac(?: ?\{{ ?(-? ?{INTEGER}) ?\}}| ?([0-9]))(?: ?\{{ ?(-?)({INTEGER}) ?\}}| ?([0-9]))")
+REPEATING = re.compile(r"(?<![0-9.,])(?<![0-9] )([0-9]*)\.([0-9]*)\\overline(\{)?([0-9](?(3)[0-9]*))(?(3)\}|(?![0-9]))")
 LITERAL = re.compile(
     rf"""([+-]?)[ ]? (?:(?:\\?\$|[€£¥₹]|\\pounds|\\euro)[ ]?)? ([+-]?)[ ]?
          (?: (?:([0-9]+)[ ])? ({INTEGER}) [ ]?/[ ]? ({INTEGER})
@@ -145,15 +148,6 @@ POWER = re.compile(r"(?<=[A-Za-z}]) ?\^ ?(?:[23]|\{ ?-?[123] ?\})")
 BEHIND = re.compile(r"(?:[ %°€£¥₹$]|[A-Za-z]++(?:['-][A-Za-z]++)*+\.?|/(?= ?[A-Za-z])|\([A-Za-z .'/%°-]*\))*+")
 SHORT_WORD = re.compile("[mcdk]m|in|ft|yd|mi|[mk]g|lbs?|oz|[mcd]l|hrs?|[mk]ph|kwh?|hz|rpm|sq|cu|pts?|qt|[kmg]b|pcs|no")
 RATES = {"m/s", "km/s", "ft/s", "cm/s", "km/h", "mi/h", "g/l", "kg/l"}
-SCALES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
-# Words that may make another value of the number before them: "12 or thirteen", "12 and a half", "12 squared".
-CHANGES_VALUE = re.compile(
-    r"\b(?:or|and|nor|not|plus|minus|mod|modulo|base|squared|cubed|power|root|sqrt|factorial|remainder|pi|am|pm"
-    r"|(?:sin|cos|tan|log)x?|cot|csc|ln|exp|mil|mln|bn|lakhs?|crores?|gross|half|halves|thirds?"
-    r"|(?:four|fif|six|seven|eigh|nin|ten|hundred|thousand|million)ths?"
-    r"|zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
-    r"|(?:thir|four|fif|six|seven|eigh|nine)teen|(?:twen|thir|for|fif|six|seven|eigh|nine)ty)\b"
-)
 
 
 class Number(NamedTuple):
@@ -169,7 +163,10 @@ def parse_number(text: str) -> Number | None:
     if text.isascii() and text.removeprefix("-").isdigit() and len(text) <= MAX_NUMBER_LENGTH:  # nearly all there are
         return Number(Fraction(int(text)))
     name, text = split_name(unwrap(clean(text)))
-    text = FRACTION.sub(lambda m: f" {(m[1] or m[2]).replace(' ', '')}/{m[3] or m[4]} ", unwrap(text))
+    text = FRACTION.sub(lambda m: f" {m[3] or ''}{m[1] or m[2]}/{m[4] or m[5]} ", unwrap(text))
+    text = REPEATING.sub(  # 0.1\overline{6} is (16 - 1) / 90
+        lambda m: f"{int(m[1] + m[2] + m[4]) - int(m[1] + m[2] or 0)}/{'9' * len(m[4])}{'0' * len(m[2])}", text
+    )
     text = " ".join(DEGREES.sub("°", text).split()).removeprefix(r"\approx").lstrip()
     match = LITERAL.match(text)
     if match is None or match.end() > MAX_NUMBER_LENGTH:
@@ -205,7 +202,7 @@ def multiplier(behind: str) -> int | None:
     outside = re.findall("[a-z]+", re.sub(r"° ?[CF]\b", "", FONT.sub(" ", behind)).lower())
     behind = FONT.sub(r" \1 ", behind)
     words = re.findall("[a-z]+", behind.lower())
-    if not BEHIND.fullmatch(behind) or CHANGES_VALUE.search(behind.lower()) or (powers and not words):
+    if not BEHIND.fullmatch(behind) or not (MULTIPLIES | HEDGES).isdisjoint(words) or (powers and not words):
         return None
     if any(len(word) == 1 and word not in "agmshlLVWJNCF" for word in inside):
         return None
@@ -222,16 +219,3 @@ def is_wording(words: list[str]) -> bool:
     return all(re.fullmatch("[a-z.'-]{2,}|a", word) for word in words) and any(
         SHORT_WORD.fullmatch(word) or re.fullmatch(r"(?![a-d]+$)(?=[a-z]*[aeiou])[a-z]{3,}", word) for word in words
     )
-
-
-def agree(gold: Number, answer: Number, tolerance: Fraction) -> bool:
-    """Whether an answer is the gold number, within `tolerance` times it unless both are whole."""
-    value = answer.value
-    if answer.is_percent and not gold.is_percent and abs(gold.value) < 1:
-        value /= 100  # 50% is correct for 0.5, and 0.5% is not; elsewhere the sign is a unit
-    if gold.name and answer.name and gold.name != answer.name:
-        return False
-    if gold.value.denominator == 1 and (answer.is_fraction or value.denominator == 1):
-        # A fraction counts only where the answer is no whole number: 84/2 is a sum, not a result.
-        return value == gold.value and not answer.is_fraction
-    return abs(value - gold.value) <= tolerance * abs(gold.value)

@@ -9,18 +9,17 @@ from fractions import Fraction
 from functools import lru_cache
 
 from common.verification.answers import (
+    DEPTH,
     FONT,
     FONT_NAME,
     TOKEN,
     VARIABLE,
-    agree,
+    Number,
     clean,
     is_enclosed,
     is_wording,
     multiplier,
     parse_number,
-    split,
-    split_items,
     split_name,
 )
 
@@ -28,8 +27,7 @@ Pairs = list[tuple[str, str]]  # (gold, answer) for math-verify
 
 CHOICE = re.compile(r"(?:\(([A-Z])\)|([A-Z])[.:)])(?= [\w(\\$€£]|$)|([A-Z])$")
 OTHER_CHOICE = re.compile(r"\b[A-Z]\b|\([a-z]\)|^ ?(?:or|and)\b|^ ?,")
-BASED = re.compile(r"(-?) ?\(?([0-9A-Z]+)\)?_(?:\{ ?([0-9]+) ?\}|([0-9]+))")
-TIME_OR_RATIO = re.compile(r"[0-9]+(?: ?: ?[0-9]+)+(?: [A-Za-z. ]*)?")
+AS_WRITTEN = re.compile(r"-? ?\(?[0-9A-Z]+\)?_(?:\{ ?[0-9]+ ?\}|[0-9]+)|[0-9]+(?: ?[-:/] ?[0-9]+)+(?: [A-Za-z. ]*)?")
 AND_OR = re.compile(rf",? ?(?:{FONT_NAME}\{{[ ,]*(?:and|or) ?\}}|\b(?:and|or)\b) ?")
 MATRIX = re.compile(
     r"[(\[]? ?\\begin\{(?:([pbBvV])?matrix|array)\}(?: ?\{[lcr| ]*\})?"
@@ -48,46 +46,63 @@ def choice(text: str) -> str | None:
     return match[1] or match[2] or match[3]
 
 
-def number_in_base(text: str) -> tuple[str, ...] | None:
-    """The sign, digits and base of `2516_8`."""
-    match = BASED.fullmatch(clean(FONT.sub(r"\1", text)))
-    return match and (match[1], match[2], match[3] or match[4])
-
-
 def spelling(text: str) -> str:
     """Words as they are compared: in any case, without spaces, periods of abbreviations and leading zeros."""
     text = re.sub(r",? ?\band\b ?", ",", FONT.sub(r"\1", text).lower())
     return re.sub(r" |(?<=[a-z])\.|(?<![0-9.])0+(?=[0-9])", "", text)
 
 
+def as_written(text: str) -> str | None:
+    """The spelling of a number in a base, a ratio, a time or a date: `2516_8`, `3:5`, `t = 8:34 pm`."""
+    value = split_name(clean(FONT.sub(r"\1", text)))[1]
+    return spelling(re.sub("[(){}]", "", value)) if AS_WRITTEN.fullmatch(value) else None
+
+
 def words(text: str) -> str | None:
-    """The spelling of words, a list of choices, a ratio or a time; None for mathematics."""
+    """The spelling of words or a list of choices; None for mathematics."""
     plain = FONT.sub(r"\1", text)
     parts = [part.strip() for part in plain.split(",")]
     prose = all(re.fullmatch("[A-Z]|[A-Z]{3,}", part) or is_wording(part.lower().split()) for part in parts)
-    return spelling(text) if prose or TIME_OR_RATIO.fullmatch(plain) or FONT.fullmatch(text) else None
+    return spelling(text) if prose or FONT.fullmatch(text) else None
+
+
+def split(text: str, separator: str) -> list[str]:
+    """The parts of a text between those separators that stand in no brackets."""
+    parts, depth = [""], 0
+    for token in TOKEN.findall(text):
+        depth += DEPTH.get(token, 0)
+        if depth == 0 and token == separator:
+            parts.append("")
+        else:
+            parts[-1] += token
+    return [part.strip() for part in parts]
+
+
+def split_items(text: str) -> list[str]:
+    parts = split(text, ";")
+    return parts if len(parts) > 1 else split(text, ",")
 
 
 @lru_cache(maxsize=10_000)
-def collection(text: str) -> tuple[str, tuple[str, ...]] | None:
-    """The kind and the items of a list, set, tuple, interval, union or matrix; None for anything else."""
+def collection(text: str) -> tuple[str, tuple[str, ...], str] | None:
+    """The kind, items and name of a list, set, tuple, interval, union or matrix; None for anything else."""
     listed = [item for part in split_items(AND_OR.sub(",", text)) for item in plus_minus(part)]
     if len(listed) > 1:
-        return ("set", tuple(listed)) if all(listed) else None
-    _, text = split_name(text)
+        return ("set", tuple(listed), "") if all(listed) else None
+    name, text = split_name(text)
     if len(pieces := split(text, r"\cup")) > 1:
-        return ("union", tuple(pieces)) if all(pieces) else None
+        return ("union", tuple(pieces), name) if all(pieces) else None
     if matrix := MATRIX.fullmatch(text):
         rows = [row.split("&") for row in re.split(r"\\\\", matrix[2]) if row.strip()]
         kind = "determinant" if matrix[1] in ("v", "V") else "matrix"
-        return f"{kind} {[len(row) for row in rows]}", tuple(cell.strip() for row in rows for cell in row)
+        return f"{kind} {[len(row) for row in rows]}", tuple(cell.strip() for row in rows for cell in row), name
     tokens = TOKEN.findall(text)
     if tokens and tokens[0] in ("(", "[", r"\{", r"\langle") and is_enclosed(text):
         items = split_items("".join(tokens[1:-1]))
         if tokens[0] == r"\{":
             items = [item for part in items for item in plus_minus(part)]
         if all(items) and (len(items) > 1 or tokens[0] in ("[", r"\{")):
-            return "set" if tokens[0] == r"\{" else tokens[0] + tokens[-1], tuple(items)
+            return "set" if tokens[0] == r"\{" else tokens[0] + tokens[-1], tuple(items), name
     return None
 
 
@@ -98,6 +113,26 @@ def plus_minus(text: str) -> list[str]:
     return [text.replace(r"\pm", sign).replace(r"\mp", other).strip() for sign, other in ("+-", "-+")]
 
 
+def fits(gold: str, answer: str) -> bool:
+    """Whether an answer's name may stand before the value of a gold with this one: (y, x) has another order."""
+    if answer[:1] == "(" and gold[:1] != "(":
+        return answer[1:-1].split(",") == sorted(answer[1:-1].split(","))
+    return not gold or not answer or gold == answer
+
+
+def agree(gold: Number, answer: Number, tolerance: Fraction) -> bool:
+    """Whether an answer is the gold number, within `tolerance` times it unless both are whole."""
+    value = answer.value
+    if answer.is_percent and not gold.is_percent and abs(gold.value) < 1:
+        value /= 100  # 50% is correct for 0.5, and 0.5% is not; elsewhere the sign is a unit
+    if not fits(gold.name, answer.name):
+        return False
+    if gold.value.denominator == 1 and (answer.is_fraction or value.denominator == 1):
+        # A fraction counts only where the answer is no whole number: 84/2 is a sum, not a result.
+        return value == gold.value and not answer.is_fraction
+    return abs(value - gold.value) <= tolerance * abs(gold.value)
+
+
 def compare(gold: str, answer: str, tolerance: Fraction = Fraction(0)) -> Pairs | None:
     """None if the answer is incorrect, else the pairs that math-verify has to confirm: none if it is correct."""
     if number := parse_number(gold):
@@ -106,9 +141,10 @@ def compare(gold: str, answer: str, tolerance: Fraction = Fraction(0)) -> Pairs 
     gold, answer = clean(gold), clean(answer)
     if len({re.sub(r"\\sqrt ?([0-9])", r"\\sqrt{\1}", text).replace(" ", "") for text in (gold, answer)}) == 1:
         return []
-    for read in (choice, number_in_base):
+    names_fit = fits(split_name(gold)[0], split_name(answer)[0])
+    for read in (choice, as_written):
         if value := read(gold):
-            return [] if read(answer) == value else None
+            return [] if read(answer) == value and names_fit else None
     if value := words(gold):
         return [] if spelling(answer) == value else None
     if font := FONT.fullmatch(answer):
@@ -118,11 +154,11 @@ def compare(gold: str, answer: str, tolerance: Fraction = Fraction(0)) -> Pairs 
 
 def compare_collections(gold: str, answer: str, tolerance: Fraction) -> Pairs | None:
     """Item by item, sets and unions in any order."""
-    (kind, golds), (other_kind, answers) = collection(gold), collection(answer) or ("", ())
+    (kind, golds, name), (other_kind, answers, other) = collection(gold), collection(answer) or ("", (), "")
     if not answers and kind[0] in "([u" and SET_NOTATION.search(answer):  # \mathbb{R}, or a difference of sets
         return None if ARITHMETIC.search(answer) else [(gold, answer)]
     names, other_names = ({split_name(item)[0] for item in items} - {""} for items in (golds, answers))
-    if kind != other_kind or len(golds) != len(answers):
+    if kind != other_kind or len(golds) != len(answers) or not fits(name, other):
         return None
     if len(names | other_names) < 2:  # x = 1 or x = 2
         golds, answers = (tuple(split_name(item)[1] for item in items) for items in (golds, answers))
@@ -160,12 +196,10 @@ def compare_expressions(gold: str, answer: str) -> Pairs | None:
     items = None if number else collection(answer)
     if items and (not relation or items[0] == "set"):
         return None  # several values for one; but an interval may stand for an inequality
-    if (name or relation) and (other_name or other_relation):
-        if name == other_name and not (relation or other_relation):
-            gold, answer = gold_value, value
-    elif other_relation or (relation and not items):
+    both = (name or relation) and (other_name or other_relation)
+    if not both and (other_relation or (relation and not items)):
         return None  # 5 = x^2+1 for x^2+1
-    else:
+    if not both or (name == other_name and not (relation or other_relation)):
         gold, answer = gold_value, value
     gold, answer = without_unit(gold), without_unit(answer)
     return None if leaves_work(gold, answer) else [(gold, answer)]
@@ -192,7 +226,7 @@ def leaves_work(gold: str, answer: str) -> bool:
 def expressions(gold: str) -> list[str]:
     """The parts of a gold answer that only math-verify can compare."""
     text = clean(gold)
-    if parse_number(gold) or choice(text) or number_in_base(text) or words(text):
+    if parse_number(gold) or any(read(text) for read in (choice, as_written, words)):
         return []
     if items := collection(text):
         return [part for item in items[1] for part in expressions(item)]

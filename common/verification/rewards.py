@@ -9,11 +9,12 @@ a finite number, ends the run with one sentence. docs/rewards.md has examples.
 
 import math
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from common.cli import fail
-from common.records import Problem
+from common.cli import fail, say
+from common.records import Problem, Rollouts
 from common.verification.workers import Pool, Program
 
 from torch import Tensor
@@ -25,22 +26,17 @@ CORRECT = "correct"  # the built-in reward: 1 if the verifier finds the answer c
 
 def split_weight(text: str) -> tuple[str, float]:
     """A reward and its weight, by default 1: `a.py:f=0.2`."""
-    name, weight = re.fullmatch(r"(.*?)(?:=([-+.\deE]+))?", text, re.DOTALL).groups()
-    try:
-        number = 1.0 if weight is None else float(weight)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number) or (name != CORRECT and not re.fullmatch(r".+:\w+", name)):
+    match = re.fullmatch(rf"({CORRECT}|.+:\w+)(?:=([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?))?", text, re.DOTALL)
+    if match is None or not math.isfinite(float(match[2] or 1)):
         fail(f"--reward {text} must be {CORRECT}, file.py:function or package.module:function, perhaps with =WEIGHT.")
-    return name, number
+    return match[1], float(match[2] or 1)
 
 
 class Rewards:
     """The functions that `--reward` names, and their weights."""
 
-    def __init__(self, names: tuple[str, ...], pool: Pool) -> None:
-        self.pool = pool
-        self.num_late = 0  # rewards that took too long
+    def __init__(self, names: tuple[str, ...], pool: Pool, failures: Counter[str]) -> None:
+        self.pool, self.failures = pool, failures  # rewards that took too long count as "late"
         self.weights = dict(map(split_weight, names))
         if len(self.weights) < len(names):
             fail("--reward names a function twice: name it once, with the sum of the weights.")
@@ -58,26 +54,21 @@ class Rewards:
             self.batched[name] = reply.value
 
     def __call__(
-        self,
-        problems: list[Problem],
-        texts: list[str],
-        tokens: list[list[int]],
-        truncated: list[bool],
-        correct: list[bool] | None,
+        self, problems: list[Problem], texts: list[str], rollouts: Rollouts, correct: list[bool] | None
     ) -> tuple[list[bool], list[float]]:
         """Which of B responses are correct, and their rewards.
 
         `correct` holds the verifier's verdicts. Without them a response is correct if each function gives at least 1.
         """
         rows = []
-        for problem, *response in zip(problems, texts, tokens, truncated, strict=True):
+        for problem, *response in zip(problems, texts, rollouts.tokens, rollouts.truncated, strict=True):
             answer = problem.answer if isinstance(problem.answer, str | tuple) else str(problem.answer)
             rows.append([{"question": problem.question, "answer": answer, "prompt": problem.prompt}, *response])
         values = {name: self.compute(name, rows) for name in self.programs}
         if correct is None:
             correct = [all(value[i] >= 1 for value in values.values()) for i in range(len(rows))]
         else:
-            values[CORRECT] = [float(verdict) for verdict in correct]
+            values[CORRECT] = list(map(float, correct))
         return correct, [sum(w * values[name][i] for name, w in self.weights.items()) for i in range(len(rows))]
 
     def compute(self, name: str, rows: list[list[Any]]) -> list[float]:
@@ -87,10 +78,10 @@ class Rewards:
         for part, reply in zip(parts, self.pool.map((self.programs[name], part) for part in parts), strict=True):
             rewards, shown = reply.value, repr(part[0][1][:80])
             if reply.late and num_late < MAX_LATE:
-                if not self.num_late:
-                    print(f"warning: --reward {name}: {reply.failed} for {shown}; its reward is 0.", flush=True)
+                if not self.failures["late"]:
+                    say(f"warning: --reward {name}: {reply.failed} for {shown}; its reward is 0.")
                 num_late += 1
-                self.num_late += len(part)
+                self.failures["late"] += len(part)
                 rewards = [0.0] * len(part)
             elif reply.failed:
                 fail(f"--reward {name} failed for {shown}: {reply.failed}.", code=1)
@@ -99,11 +90,6 @@ class Rewards:
                     fail(f"--reward {name} gave {value} for {row[1][:80]!r}: rewards must be finite.", code=1)
             values += rewards
         return values
-
-    def take_late(self) -> int:
-        """How many rewards took too long since the last call."""
-        count, self.num_late = self.num_late, 0
-        return count
 
 
 def require_binary(rewards: Tensor, why: str) -> None:

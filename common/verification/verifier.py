@@ -26,6 +26,7 @@ TIME_LIMIT = 2.0  # seconds of processor time for one comparison, which usually 
 HANG_LIMIT = 300.0  # seconds of wall time for it
 SCORE_LIMIT = 10.0  # seconds for a call of a scorer
 MAX_ANSWER_LENGTH = 1000  # characters; longer answers are incorrect
+MAX_NAMED = 100  # answers in an error message
 
 Question = tuple[Program, str, str | None]  # of a worker: the gold answer or payload, and the answer
 
@@ -43,23 +44,29 @@ class Verifier:
         self.failures: Counter[str] = Counter()  # answers that could not be judged, by reason
         self.pool = Pool()
         self.equality = Program(f"{Path(__file__).with_name('equality.py')}:is_equal", HANG_LIMIT, TIME_LIMIT)
-        self.reward_functions = Rewards(args.reward, self.pool) if args.reward else None
+        self.reward_functions = Rewards(args.reward, self.pool, self.failures) if args.reward else None
         if self.reward_functions and not self.reward_functions.needs_verdicts:
             return
-        answers = dict.fromkeys(problem.answer for problem in problems)
-        texts = [answer for answer in answers if isinstance(answer, str | tuple)]
-        golds = [part for answer in texts for part in gold_parts(answer)]
-        self.check_golds(golds)
-        if args.answer_format == "last-number" and not (all(map(parse_number, golds)) and len(texts) == len(answers)):
+        texts = [problem for problem in problems if isinstance(problem.answer, str | tuple)]
+        self.check_golds(texts)
+        numbers = all(parse_number(gold) for problem in texts for gold in gold_parts(problem.answer))
+        if args.answer_format == "last-number" and not (numbers and len(texts) == len(problems)):
             fail("--answer-format last-number needs a data set whose answers are all numbers.")
 
-    def check_golds(self, golds: list[str]) -> None:
-        """End the program if a gold answer cannot be parsed: no response could ever be correct."""
-        parts = {(self.equality, part, None): gold for gold in golds[shard(len(golds))] for part in expressions(gold)}
-        for gold, reply in zip(parts.values(), self.ask(parts), strict=True):
-            if reply.value != [1]:
-                reason = reply.failed or "math-verify cannot parse it"
-                fail(f"the data set's answer {gold!r} cannot be checked ({reason}): remove or rewrite that row.")
+    def check_golds(self, problems: list[Problem]) -> None:
+        """End the program if gold answers cannot be read, and name them all: no response could be correct."""
+        rows: dict[Question, list[str]] = {}
+        for problem in problems[shard(len(problems))]:
+            for part in (part for gold in gold_parts(problem.answer) for part in expressions(gold)):
+                where = f" ({' '.join(filter(None, (problem.dataset, problem.row)))})" if problem.row else ""
+                rows.setdefault((self.equality, part, None), []).append(f"{part!r:.100}{where}")
+        parts = gather(
+            [rows[question] for question, reply in zip(rows, self.ask(rows), strict=True) if reply.value != [1]]
+        )
+        if unread := list(dict.fromkeys(name for part in parts for names in part for name in names)):
+            more = f" and {len(unread) - MAX_NAMED} more" if len(unread) > MAX_NAMED else ""
+            named = ", ".join(unread[:MAX_NAMED])
+            fail(f"these answers of the data set cannot be checked: {named}{more}. Remove or rewrite their rows.")
 
     def ask(self, questions: Iterable[Question]) -> Iterator[Reply]:
         """The replies of math-verify or scorers."""
@@ -69,30 +76,21 @@ class Verifier:
         """The rewards (P, G) of G responses to each of P problems. Sets `rollouts.correct`."""
         with clock("verify"):
             G = len(rollouts.tokens) // len(problems)
-            texts = self.tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True)
             # Each process judges its shard, and no other process repeats it: a time-out might differ.
-            mine = shard(len(texts))
-            parts = gather(
-                self.judge_and_reward(
-                    [problem for problem in problems for _ in range(G)][mine],
-                    texts[mine],
-                    rollouts.tokens[mine],
-                    rollouts.truncated[mine],
-                )
-            )
+            rows = range(len(rollouts.tokens))[shard(len(rollouts.tokens))]
+            parts = gather(self.judge_and_reward([problems[row // G] for row in rows], rollouts.select(rows)))
             rollouts.correct = [bool(verdict) for correct, _ in parts for verdict in correct]
             rewards = [reward for _, rewards in parts for reward in rewards]
             return torch.tensor(rewards, dtype=torch.float, device=device()).view(len(problems), G)
 
-    def judge_and_reward(
-        self, problems: list[Problem], texts: list[str], tokens: list[list[int]], truncated: list[bool]
-    ) -> tuple[list[bool], list[float]]:
+    def judge_and_reward(self, problems: list[Problem], rollouts: Rollouts) -> tuple[list[bool], list[float]]:
         """Which of B responses are correct, and their rewards."""
+        texts = self.tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True)
         functions, correct, scores = self.reward_functions, None, []
         if functions is None or functions.needs_verdicts:
-            scores = self.judge(texts, [problem.answer for problem in problems], truncated)
+            scores = self.judge(texts, [problem.answer for problem in problems], rollouts.truncated)
             correct = [score >= 1 for score in scores]
-        return functions(problems, texts, tokens, truncated, correct) if functions else (correct, scores)
+        return functions(problems, texts, rollouts, correct) if functions else (correct, scores)
 
     def judge(self, responses: list[str], golds: list[Any], truncated: list[bool]) -> list[float]:
         """The scores of B responses: 1 if the answer is correct, else 0; a scorer may also give a value between."""
@@ -124,8 +122,7 @@ class Verifier:
 
     def take_failures(self) -> int:
         """How many answers could not be judged, or rewards took too long, since the last call."""
-        late = self.reward_functions.take_late() if self.reward_functions else 0
-        count = sum(gather(self.failures.total() + late))
+        count = sum(gather(self.failures.total()))
         self.failures.clear()
         return count
 

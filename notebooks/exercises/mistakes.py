@@ -5,7 +5,7 @@ function, ignored settings and masks, hard-coded shapes. `runner.py` finds resul
 NumPy, an input changed in place, no gradient.
 """
 
-GRPO_LOSS = "loss = -torch.min(ratio * advantages, clipped_ratio * advantages)  # (B, T)"
+GRPO_LOSS = "loss = -torch.min(ratio * advantages, clipped_ratio * advantages)  # (m, T)"
 INVERTED_LOSS = (
     "loss = -torch.where(advantages > 0, torch.min(ratio * advantages, clipped_ratio * advantages), "
     "torch.max(ratio * advantages, clipped_ratio * advantages))"
@@ -13,7 +13,7 @@ INVERTED_LOSS = (
 ROW_MEAN = "return mask / (len(mask) * mask.sum(1, keepdim=True))"
 CONSTANT = "return mask / (len(mask) * args.max_response_tokens)"
 ALL_TOKENS = "return mask / mask.sum().clamp(min=1)"
-TOKEN_RATIO = "ratio = torch.exp(logp - old_logp)  # (B, T)"
+TOKEN_RATIO = "ratio = torch.exp(logp - old_logp)  # (m, T)"
 SEQUENCE_MEAN = "((logp - old_logp) * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)"
 MOVED = "torch.min(moved, moved.clamp(-args.clip_log_eps, args.clip_log_eps))"
 
@@ -64,7 +64,7 @@ SIGN_A = "the sign is wrong: a response better than its baseline has a positive 
 
 def clipped(script: str, low: str, high: str) -> list[tuple[str, str, str, str]]:
     """Mistakes that are possible in all clipped losses."""
-    clip = f"ratio.clamp(1 - args.{low}, 1 + args.{high})  # (B, T)"
+    clip = f"ratio.clamp(1 - args.{low}, 1 + args.{high})  # (m, T)"
     return [
         (f"{script}.policy_loss", old, new, message)
         for old, new, message in (
@@ -144,7 +144,7 @@ MISTAKES = [
     ("dr_grpo.token_weights", CONSTANT, "return mask / args.max_response_tokens", BATCH_SUM),
     # DAPO
     ("dapo.token_weights", ALL_TOKENS, "return mask / mask.numel()", PADDED),
-    ("dapo.policy_loss", "1 + args.clip_eps_high)  # (B, T)", "1 + args.clip_eps_low)  # (B, T)",
+    ("dapo.policy_loss", "1 + args.clip_eps_high)  # (m, T)", "1 + args.clip_eps_low)  # (m, T)",
      "both sides of the clip use ε_low. DAPO uses ε_high above, so that unlikely tokens can rise more."),
     ("dapo.policy_loss", "ratio.clamp(1 - args.clip_eps_low, 1 + args.clip_eps_high)",
      "ratio.clamp(1 - args.clip_eps_high, 1 + args.clip_eps_low)", "ε_low and ε_high are swapped."),
@@ -187,7 +187,7 @@ MISTAKES = [
     ("gspo.policy_loss", "ratio = torch.exp(log_ratio).expand(mask.shape)", "ratio = torch.exp(logp - old_logp)",
      "there is one ratio per token, as in GRPO. GSPO has one per response."),
     ("gspo.policy_loss", SEQUENCE_MEAN, SEQUENCE_MEAN.replace("logp - old_logp", "old_logp - logp"), UPSIDE_DOWN),
-    ("gspo.policy_loss", "1 + args.clip_eps_high)  # (B, T)", "1 + args.clip_eps_low)  # (B, T)",
+    ("gspo.policy_loss", "1 + args.clip_eps_high)  # (m, T)", "1 + args.clip_eps_low)  # (m, T)",
      "both sides of the clip use ε_low: GSPO has ε_high above."),
     # GMPO
     ("gmpo.policy_loss", f"sign * {MOVED}", "logp - old_logp", "the tokens' ratios are not clipped before the geometric mean."),
@@ -210,7 +210,7 @@ MISTAKES = [
     ("dppo.policy_loss", "(advantages > 0) & (ratio > 1) & outside", "(advantages > 0) & outside",
      "a token with A > 0 is masked whenever the divergence is large, even if its probability *fell*, so it cannot return "
      "to the trust region."),
-    ("dppo.policy_loss", "& outside  # (B, T)\n    clip_neg", "# (B, T)\n    clip_neg",
+    ("dppo.policy_loss", "& outside  # (m, T)\n    clip_neg", "# (m, T)\n    clip_neg",
      "a token with A > 0 is masked whenever its ratio exceeds 1, whatever the divergence."),
     ("dppo.policy_loss", "keep = ~(clip_pos | clip_neg)", "keep = ~outside",
      "a token is masked whenever the divergence is large, whichever way it moved, so it cannot return."),

@@ -17,7 +17,7 @@ from common.data import (
     problem_stream,
     sample_problems,
 )
-from common.engines import prompt_seeds
+from common.engines import Request, prompt_seeds
 from common.models import load_model
 from common.records import Problem, Rollouts
 from common.transformers_engine import TransformersEngine
@@ -187,6 +187,7 @@ def test_few_empty_rows_are_left_out_and_named(chat_model, tmp_path, capsys):
     train, held_out = load_problems(args, model, tokenizer)
     assert len(train) + len(held_out) == 199
     assert all(p.question == f"{int(p.answer) - 1}+1=?" for p in train + held_out)
+    assert all(p.row == f"row {int(p.answer) - 1} of split train" for p in train + held_out)
     assert "1 of 200 rows" in capsys.readouterr().out
 
 
@@ -276,7 +277,7 @@ def test_the_model_with_filler_text():
     model, tokenizer = load_model(args)
     _, held_out = load_problems(args, model, tokenizer)
     engine = TransformersEngine(args, model, tokenizer)
-    rollouts = engine.sample([p.prompt_ids for p in held_out], 8, [96] * 32, 1.0, prompt_seeds(32, 0))
+    rollouts = engine.sample(Request([p.prompt_ids for p in held_out], 8, [96] * 32, 1.0, prompt_seeds(32, 0)))
     counts, same = Counter(), []
     for text in tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True):
         again, box = re.findall(r"^(?:so|hm|ok|er) (\d+)$", text, re.M), re.search(r"\\boxed\{(\d+)\}$", text)
@@ -315,4 +316,4 @@ def test_evaluation_data_have_settings_of_their_own(tmp_path):
     file = tmp_path / "mine.jsonl"
     file.write_text('{"question": "1+1=?", "answer": "2"}')
     args = grpo.Args(dataset="someone/data", dataset_config="main", train_split="other", eval_dataset=str(file))
-    assert pairs_of(str(file), "eval", args) == [("1+1=?", "2")]
+    assert pairs_of(str(file), "eval", args) == [("1+1=?", "2", "row 0 of split train")]

@@ -13,6 +13,8 @@ from benchmarks import sharding
 from common import batch as batches
 from common import distributed
 from common.batch import collate, micro_batches
+from common.checkpoints import PARTS, open_shards, read_rows
+from common.metrics import read_metrics
 from common.records import Problem, Rollouts
 from recipes import r1
 from tools import checkpoints
@@ -84,6 +86,18 @@ def test_adapters_of_several_processes(tmp_path):
 
 
 @pytest.mark.slow
+def test_search_in_several_processes(tmp_path):
+    """The longer responses of this world; a run goes on with another number of processes."""
+    flags = SMALL.replace("-tokens 96", "-tokens 240") + " --model search --dataset search"
+    for processes in (1, 2):
+        finish(start(processes, "grpo.py", tmp_path / str(processes), flags))
+    assert_same(tmp_path / "1", tmp_path / "2", 1e-5)
+    shutil.rmtree(sorted((tmp_path / "2").glob("checkpoint-*"))[-1])
+    finish(start(1, "grpo.py", tmp_path / "2", resume=True))
+    assert_same(tmp_path / "1", tmp_path / "2", 1e-5)
+
+
+@pytest.mark.slow
 def test_in_flight_weights_of_several_processes(tmp_path):
     """Each has all versions before it generates, and finishes its shard of the responses in its own time."""
     flags = SMALL + " --staleness 1 --in-flight-every 8"
@@ -149,20 +163,32 @@ def test_resume_with_another_number(processes, whole, tmp_path):
     assert_same(whole, folder, 0 if processes == 2 else 1e-5)
 
 
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    """The same run with sharded checkpoints."""
+    folder = tmp_path_factory.mktemp("parts") / "run"
+    finish(start(2, "grpo.py", folder, SMALL + " --staleness 1 --kl-beta 0.05 --sharded-checkpoints"))
+    return folder
+
+
 @pytest.mark.slow
-def test_sharded_checkpoints(whole, tmp_path):
-    """Each process saves its part; another number of them resumes from there, and one command makes a model of them."""
-    finish(start(2, "grpo.py", tmp_path / "parts", SMALL + " --staleness 1 --kl-beta 0.05 --sharded-checkpoints"))
-    last = tmp_path / "parts" / "checkpoint-000003"
-    assert not (last / "model.safetensors").exists()
-    checkpoints.main([str(last), str(tmp_path / "model")])
+@pytest.mark.parametrize("processes", [1, 2, 3])
+def test_sharded_checkpoints(processes, whole, parts, tmp_path):
+    """Each process saves its rows; any number of them resumes from there, and one command makes a model of them."""
+    folder = tmp_path / "run"
+    last = folder / "checkpoint-000003"
+    shutil.copytree(parts, folder)
+    before = {name: read_rows(shards, name) for shards in [open_shards(last / PARTS)] for name in shards[0]}
     shutil.rmtree(last)
-    assert "after step 2" in finish(start(1, "grpo.py", tmp_path / "parts", resume=True))
-    checkpoints.main([str(last), str(tmp_path / "model-resumed")])
+    assert "after step 2" in finish(start(processes, "grpo.py", folder, resume=True))
+    assert len(list(last.glob("**/*.safetensors"))) == processes
+    after = {name: read_rows(shards, name) for shards in [open_shards(last / PARTS)] for name in shards[0]}
+    torch.testing.assert_close(before, after, rtol=0, atol=0 if processes == 2 else 1e-5)
+    assert without_times(read_metrics(parts)) == without_times(read_metrics(folder)) or processes != 2
+    checkpoints.main([str(last), str(tmp_path / "model")])
+    weights = dict(AutoModelForCausalLM.from_pretrained(tmp_path / "model").named_parameters())
     expected = dict(AutoModelForCausalLM.from_pretrained(whole / last.name).named_parameters())
-    for folder in (tmp_path / "model", tmp_path / "model-resumed"):
-        weights = dict(AutoModelForCausalLM.from_pretrained(folder).named_parameters())
-        assert max((weights[name] - expected[name]).abs().max() for name in expected) <= 1e-5
+    torch.testing.assert_close(weights, expected, rtol=0, atol=1e-5)
 
 
 def children(pid):

@@ -4,7 +4,7 @@ import copy
 
 import grpo
 from common.batch import collate
-from common.engines import InFlight, WeightHistory, prompt_seeds
+from common.engines import InFlight, Request, WeightHistory, prompt_seeds
 from common.logprobs import batch_logps
 from common.models import load_model
 from common.records import Rollouts
@@ -152,6 +152,7 @@ def test_versions_are_those_of_the_last_steps():
             layer.weight.fill_(step)
         for _ in range(2):
             seen.append([weights[0][1].item() for weights in history.versions(layer)])
+            assert [weight.item() for _, weight in history.oldest(layer)] == seen[-1][:1]
         history.record(layer)
     assert seen[::2] == seen[1::2] == [[1], [1, 2], [1, 2, 3], [2, 3, 4], [3, 4, 5]]
     assert WeightHistory(0).versions(layer) == [[("weight", layer.weight)]]
@@ -172,6 +173,24 @@ def test_ends_and_truncation(embedded, problems):
         assert (tokens[-1] != tokenizer.eos_token_id) == cut
         assert tokenizer.eos_token_id not in tokens[:-1]
         assert len(tokens) == 20 if cut else len(tokens) <= 20
+
+
+def test_each_prompt_has_its_own_limit(embedded, problems):
+    """No response is longer than its own limit, and one that reaches it without an end is truncated."""
+    limits, prompts, eos = [3, 30, 11], [problem.prompt_ids for problem in problems], embedded[1].eos_token_id
+    rollouts = make(embedded).sample(prompts, 8, limits, 1.0, [1, 2, 3])
+    of_row = [limit for limit in limits for _ in range(8)]
+    for tokens, logps, cut, limit in zip(rollouts.tokens, rollouts.logps, rollouts.truncated, of_row, strict=True):
+        assert 0 < len(tokens) == len(logps) <= limit and cut == (eos not in tokens)
+        assert not cut or len(tokens) == limit
+    reached = {limit for tokens, limit in zip(rollouts.tokens, of_row, strict=True) if len(tokens) == limit}
+    assert {3, 11} <= reached
+    begun = rollouts.select([0, 8, 16])  # of different lengths, which leave different rests of one limit
+    begun = Rollouts([t[:n] for t, n in zip(begun.tokens, (1, 4, 7), strict=True)],
+                     [p[:n] for p, n in zip(begun.logps, (1, 4, 7), strict=True)], [False] * 3,
+                     [[True] * n for n in (1, 4, 7)])  # fmt: skip
+    whole = make(embedded).extend(prompts, begun, 9, 1.0, [4, 5, 6])
+    assert all(len(tokens) <= 9 for tokens in whole.tokens) and max(map(len, whole.tokens)) == 9
 
 
 def test_engine_has_its_own_weights(embedded, problems):
@@ -197,7 +216,7 @@ def test_weights_that_are_not_finite_end_the_run(embedded, tmp_path, capsys):
     with torch.no_grad():
         broken.model.layers[0].mlp.down_proj.weight[0, 0] = float("nan")
     with pytest.raises(SystemExit) as stop:
-        make((broken, tokenizer)).sample([[5, 6]], 2, [4], 1.0, [0])
+        make((broken, tokenizer)).sample(Request([[5, 6]], 2, [4], 1.0, [0]))
     assert stop.value.code == 1 and "no finite probabilities" in capsys.readouterr().err
     broken.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)

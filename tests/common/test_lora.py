@@ -111,6 +111,7 @@ def test_stale_weights_are_merged_ones(tiny_model):
     model, *_ = trained(tiny_model)
     history = WeightHistory(1)
     first = {name: weight.clone() for name, weight in history.oldest(model)}
+    history.record(model)
     assert first.keys() == dict(named_weights(model)).keys()
     with torch.no_grad():
         for weight in model.parameters():

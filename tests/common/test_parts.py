@@ -3,6 +3,7 @@
 import json
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from types import SimpleNamespace
 
 import grpo
@@ -34,6 +35,16 @@ def test_splice_and_replace():
     replaced = ROLLOUTS.replace([2, 0], begun)
     assert replaced.tokens == [[1, 2, 10, 11], [4, 5], [6, 20, 21]]
     assert replaced.truncated == [True, False, True]
+
+
+@pytest.mark.parametrize("judged", [(True, False), (False, True), (True, True)])
+def test_replace_drops_verdicts_that_only_one_side_has(judged):
+    """A verdict is kept for every row or for none."""
+    sides = replace(ROLLOUTS, correct=[True, True, False]), replace(ROLLOUTS.select([1]), correct=[False])
+    before, others = (side if keep else replace(side, correct=[]) for side, keep in zip(sides, judged, strict=True))
+    replaced = before.replace([0], others)
+    assert replaced.correct == ([False, True, False] if all(judged) else [])
+    assert replaced.tokens == [[4, 5], [4, 5], [6, 7, 8, 9]]
 
 
 def test_inserted_tokens_are_not_in_the_response_mask():
@@ -89,7 +100,7 @@ def test_a_step_has_the_seed_of_its_number():
 
 def test_a_steps_responses_depend_on_its_number():
     engine, seen = Engine(grpo.Args()), []
-    engine.sample_shards = lambda prompts, n, limits, temperature, seeds, *_: seen.append(seeds)
+    engine.sample_shards = lambda request: seen.append(request.seeds)
     problems = [Problem("", "", "", [1])] * 2
     for key in ((1,), (2,), (1, 1)):
         engine.generate(problems, 2, *key)

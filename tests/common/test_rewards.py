@@ -3,13 +3,14 @@
 import json
 import os
 import time
+from collections import Counter
 from concurrent.futures import CancelledError
 from pathlib import Path
 
 import dapo
 import grpo
 import maxrl
-from common.records import Problem
+from common.records import Problem, Rollouts
 from common.verification.rewards import Rewards, split_weight
 from common.verification.workers import Pool, Program, Worker
 from methods import dpo, lcpo, reinforce_rej
@@ -32,14 +33,15 @@ def rewards(tmp_path):
 
     def make(source, *names):
         (tmp_path / "own.py").write_text(source)
-        return Rewards(tuple(f"{tmp_path / 'own.py'}:{name}" if name[0] != "c" else name for name in names), pool)
+        names = tuple(f"{tmp_path / 'own.py'}:{name}" if name[0] != "c" else name for name in names)
+        return Rewards(names, pool, Counter())
 
     yield make
     pool.close()
 
 
 def ask(rewards, correct=None):
-    return rewards(PROBLEMS, TEXTS, TOKENS, CUT, correct)
+    return rewards(PROBLEMS, TEXTS, Rollouts(TOKENS, truncated=CUT), correct)
 
 
 def refused(capsys, code, function, *args, **settings):
@@ -117,7 +119,7 @@ def test_what_cannot_be_loaded(name, words, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text("N = 3\ndef f(problem, text, tokens, truncated): return 1")
     Path("broken.py").write_text("def f(:")
-    assert words in refused(capsys, 2, Rewards, (name,), Pool())
+    assert words in refused(capsys, 2, Rewards, (name,), Pool(), Counter())
 
 
 def test_weights_are_read():
@@ -152,12 +154,12 @@ def f(problem, text, tokens, truncated):
     assert ask(own) == ([False, True], [0.0, 1.0])
     assert time.monotonic() - start < 30
     assert "no answer within 2 seconds for 'two'; its reward is 0" in capsys.readouterr().out
-    assert own.take_late() == 1 and own.take_late() == 0
+    assert own.failures == {"late": 1}
     end = time.monotonic() + 20
     while alive(int((tmp_path / "pid").read_text())):
         assert time.monotonic() < end, "what the function started has outlived it"
         time.sleep(0.1)
-    assert own(PROBLEMS[1:], TEXTS[1:], TOKENS[1:], CUT[1:], None) == ([True], [1.0])
+    assert own(PROBLEMS[1:], TEXTS[1:], Rollouts(TOKENS[1:], truncated=CUT[1:]), None) == ([True], [1.0])
 
 
 def test_a_pool_is_closed_while_its_workers_hang_or_start(tmp_path, capfd):
@@ -255,9 +257,10 @@ def test_filters_and_binary_methods(tmp_path, capsys, monkeypatch):
 
 def example(name, *cases):
     pool = Pool()
-    own = Rewards((f"{EXAMPLES / name}",), pool)
+    own = Rewards((f"{EXAMPLES / name}",), pool, Counter())
     problems, texts, expected = zip(*cases, strict=True)
-    got = own(list(problems), list(texts), [list(range(len(t))) for t in texts], [False] * len(texts), None)[1]
+    rollouts = Rollouts([list(range(len(text))) for text in texts], truncated=[False] * len(texts))
+    got = own(list(problems), list(texts), rollouts, None)[1]
     pool.close()
     assert got == list(expected), list(zip(texts, got, strict=True))
 

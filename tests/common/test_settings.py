@@ -51,7 +51,7 @@ def is_meaningful(name, args):
 def values(field):
     if isinstance(field.default, bool):
         return st.booleans()
-    if isinstance(field.default, int):
+    if isinstance(field.default, int) or field.name == "max_response_tokens":  # None: the model's own
         return st.sampled_from(COUNTS) | st.integers()
     if isinstance(field.default, float):
         return st.sampled_from(NUMBERS) | st.floats()

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,8 +13,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from common.records import Problem, Rollouts, ScoredAnswer
-from common.verification import Verifier
+from common.verification import Verifier, answers
 from common.verification.answers import parse_number
+from common.verification.comparison import compare
 from common.verification.workers import Reply, Worker
 
 import pytest
@@ -63,8 +65,31 @@ def test_table(answer_format):
 GOLDS = list(dict.fromkeys(case["gold"] for case in CASES if isinstance(case["gold"], str)))
 
 
+@pytest.mark.parametrize("words", ["MULTIPLIES", "HEDGES", "SCALES"])
+def test_each_word_that_changes_a_value_changes_a_verdict(words, monkeypatch):
+    """Without any single one of them, a judged answer would be misjudged."""
+
+    def misjudged(word):
+        parse_number.cache_clear()
+        judged = [case for case in CASES if case["format"] == "boxed" and re.search(rf"\b{word}s?\b", case["answer"])]
+        judged = [case for case in judged if isinstance(case["gold"], str) and parse_number(case["gold"])]
+        return [
+            case for case in judged if (compare(case["gold"], case["answer"]) == []) != (case["verdict"] == "correct")
+        ]
+
+    listed = getattr(answers, words)
+    assert len(listed) >= 6
+    for word in listed:
+        assert not misjudged(word)
+        fewer = {w: listed[w] for w in listed if w != word} if isinstance(listed, dict) else listed - {word}
+        with monkeypatch.context() as patch:
+            patch.setattr(answers, words, fewer)
+            assert misjudged(word), word
+    parse_number.cache_clear()
+
+
 def test_every_gold_is_its_own_answer(verifier):
-    verifier.check_golds(GOLDS)
+    verifier.check_golds([Problem("", gold, "", []) for gold in GOLDS])
     for form in ("{}", " {}\n"):
         assert all(verifier.judge([rf"\boxed{{{form.format(gold)}}}" for gold in GOLDS], GOLDS, [False] * len(GOLDS)))
 
@@ -211,11 +236,30 @@ def test_answer_that_cannot_be_parsed_fails_at_load(capsys):
     assert "cannot be checked" in capsys.readouterr().err
 
 
+def test_all_golds_that_cannot_be_read_are_named_with_their_rows(tmp_path, capsys):
+    golds = ["12", r"\frac{1}", "x+", r"\sqrt", "12", "x^2", r"\frac{1}"]
+    make_verifier(
+        *(Problem("", gold, "", [], row=f"row {i} of split train") for i, gold in enumerate(golds[:1]))
+    ).close()
+    with pytest.raises(SystemExit) as stop:
+        make_verifier(*(Problem("", gold, "", [], row=f"row {i} of split train") for i, gold in enumerate(golds)))
+    assert stop.value.code == 2
+    said = capsys.readouterr().err
+    for i, gold in enumerate(golds):
+        assert (f"{gold!r} (row {i} of split train)" in said) == (i in (1, 2, 3, 6)), said
+    with pytest.raises(SystemExit):
+        make_verifier(
+            *(Problem("", f"x+{i}+", "", [], dataset="math", row=f"row {i} of split test") for i in range(120))
+        )
+    said = capsys.readouterr().err
+    assert "'x+99+' (math row 99 of split test) and 20 more" in said and "x+100+" not in said
+
+
 def test_each_of_several_answers_must_be_parsed(capsys):
     make_verifier(Problem("", ("12", "x^2"), "", [])).close()
     with pytest.raises(SystemExit):
         make_verifier(Problem("", ("12", "$$$"), "", []))
-    assert "'$$$' cannot be checked" in capsys.readouterr().err
+    assert "cannot be checked: '$$$'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("several", [("12", "13"), ["12", "13"]])

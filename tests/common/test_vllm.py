@@ -4,7 +4,7 @@ import dppo
 import grpo
 import ppo
 from common.batch import collate
-from common.engines import InFlight, prompt_seeds
+from common.engines import InFlight, Request, prompt_seeds
 from common.logprobs import batch_logps, top_logps
 from common.metrics import read_metrics
 from common.models import load_model
@@ -19,13 +19,13 @@ from conftest import SMALL
 from oracles import Response, oracle
 from runs import finish, start
 from sampling import three_versions
-from test_steps import Model
+from slow import Model
 from test_tasks import cut_behind
 
 
 def sample(engine, prompts, n, limits, temperature, seeds, top_k=0, in_flight=None):
     limits = limits if isinstance(limits, list) else [limits] * len(prompts)
-    return engine.sample(prompts, n, limits, temperature, seeds, top_k, in_flight)
+    return engine.sample(Request(prompts, n, limits, temperature, seeds, top_k, in_flight))
 
 
 def collated(prompts, rollouts):
@@ -232,6 +232,13 @@ def test_mismatch_grows_as_precision_falls(tmp_path, capsys):
 def test_dppo_with_the_likeliest_tokens(tmp_path, capsys):
     rows = rows_of_a_run(dppo, tmp_path / "run", divergence="topk-kl", delta=0.05, top_k=6)
     assert all(row["mismatch_max"] < 1e-3 for row in rows)
+
+
+def test_search(tmp_path):
+    """The longer responses of this world have the learner's log-probs too, and its evaluations say what they do."""
+    rows = rows_of_a_run(grpo, tmp_path / "run", model="search", dataset="search", max_response_tokens=240)
+    assert all(row["mismatch_max"] < 1e-3 for row in rows if "mismatch_max" in row)
+    assert rows[-1]["eval/behavior/correct_no"] > 0.9
 
 
 def test_two_processes_have_an_engine_each(tmp_path):

@@ -26,7 +26,8 @@ REWARDS = torch.tensor([[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 0.0], [0.0, 0.0, 0
 
 def without_kl(rewards, mask):
     """REINFORCE++'s advantages of the tokens of B responses."""
-    return reinforce_pp.compute_advantages(rewards, torch.zeros(mask.shape), mask, reinforce_pp.Args())
+    raw = reinforce_pp.compute_advantages(rewards, torch.zeros(mask.shape), reinforce_pp.Args())
+    return reinforce_pp.normalize(raw, mask)
 
 
 def with_baseline(rewards, mask):
@@ -52,17 +53,15 @@ class TestREINFORCEpp:
 
     def test_the_kl_counts_from_a_token_to_the_end(self):
         """As a reward at each token: what is still to come. A KL at the last token is a loss for all of them."""
-        mask, kl = torch.ones(12, 3, dtype=torch.bool), torch.zeros(12, 3, dtype=torch.float64)
+        kl, args = torch.zeros(12, 3, dtype=torch.float64), reinforce_pp.Args(kl_beta=0.1)
         kl[5, 2] = 2.0
-        raw = REWARDS.view(-1, 1).expand(mask.shape).clone()
-        raw[5] -= 0.1 * 2.0
-        expected = reinforce_pp.normalize(raw, mask)
-        close(reinforce_pp.compute_advantages(REWARDS, kl, mask, reinforce_pp.Args(kl_beta=0.1)), expected)
+        expected = REWARDS.view(-1, 1).expand(12, 3).clone()
+        expected[5] -= 0.1 * 2.0
+        close(reinforce_pp.compute_advantages(REWARDS, kl, args), expected)
         kl = kl.flip(1)  # at the first token: for that one alone
-        raw = REWARDS.view(-1, 1).expand(mask.shape).clone()
-        raw[5, 0] -= 0.1 * 2.0
-        expected = reinforce_pp.normalize(raw, mask)
-        close(reinforce_pp.compute_advantages(REWARDS, kl, mask, reinforce_pp.Args(kl_beta=0.1)), expected)
+        expected = REWARDS.view(-1, 1).expand(12, 3).clone()
+        expected[5, 0] -= 0.1 * 2.0
+        close(reinforce_pp.compute_advantages(REWARDS, kl, args), expected)
 
     def test_every_prompt_counts_the_same(self):
         """In Lite PPO a correct and an incorrect answer are as far apart in easy groups as in hard ones."""

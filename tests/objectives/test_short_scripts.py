@@ -25,6 +25,27 @@ def test_functions_use_what_they_take(name):
                 assert parameter.arg in used, f"{name}.py: {function.name} does not use its parameter {parameter.arg}"
 
 
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_shapes_are_those_of_the_call(name):
+    """The loss gets a micro-batch of m rows, as the loop says, never the B rows of a rollout batch."""
+    text = script_path(name).read_text()
+    for function in top_level_functions(name):
+        if function.name in ("policy_loss", "kl_penalty", "value_loss"):
+            source = ast.get_source_segment(text, function)
+            assert "(m, T)" in source and "(B, T" not in source, f"{name}.py: {function.name} gets (m, T)"
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_docstring_names_the_tis_weight(name):
+    """In the formula, as min(ρ, C), or in the same words everywhere."""
+    text, tree = script_path(name).read_text(), ast.parse(script_path(name).read_text())
+    docstring = ast.get_docstring(tree)
+    in_formula = name in ("olmo3", "pipeline_rl")
+    named = "Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`)." in docstring
+    assert named == ("loss = tis[rows] * loss" in text and not in_formula), f"{name}.py: TIS in the docstring"
+    assert not in_formula or "min(ρ_it, C)" in docstring, f"{name}.py: TIS in the formula"
+
+
 LONGEST = 230  # lines of a script
 MAY_BE_LONGER = {"vapo", "vineppo", "scalerl", "r1"}  # a critic, a tree of values, a recipe's many parts, its stages
 

@@ -164,7 +164,7 @@ class Reference:
     def tis(self, row: Row) -> list[float]:
         """Weights for numerical differences between engine and learner, one per token."""
         if not self.args.tis_cap:
-            return [1.0] * len(row.new)
+            return [1.0] * len(row.old)
         return [min(math.exp(o - r), self.args.tis_cap) for o, r in zip(row.old, row.rollout, strict=True)]
 
     def anchor(self, row: Row) -> list[float]:
@@ -190,6 +190,35 @@ class Reference:
     def with_kl(self, row: Row) -> tuple[list[float], list[float]]:
         """The same with what the KL adds to the loss."""
         return self.row(row)
+
+    # The log: numbers by their names in docs/runs.md
+
+    def logged_rewards(self, groups: list[list[Response]], kl: list[list[float]]) -> list[list[float]]:
+        """Rewards (P, G) as they are logged."""
+        return self.rewards(groups, kl)
+
+    def step_numbers(
+        self, rounds: list[list[list[Response]]], groups: list[list[Response]], rows: list[Row]
+    ) -> dict[str, float]:
+        """The method's own, of a step: of what was generated, the groups of the batch, and its rows."""
+        return {}
+
+    def rollout_numbers(self, row: Row) -> dict[str, list[float]]:
+        """Of each token of a response, at the rollout weights."""
+        weights, cap = self.tis(row), self.args.tis_cap
+        return {"tis_weight": weights, "tis_truncated": [abs(w - cap) < 1e-9 and cap > 0 for w in weights]}
+
+    def ratios(self, row: Row) -> list[float]:
+        """Of each token of a response, in an update."""
+        return [math.exp(new - anchor) for new, anchor in zip(row.new, self.anchor(row), strict=True)]
+
+    def token_numbers(self, row: Row) -> dict[str, list[float]]:
+        """Of each token of a response, in an update, besides the ratio."""
+        return {}
+
+    def update_numbers(self, rows: list[Row], responses: list[Response]) -> dict[str, float]:
+        """Of an update, besides the loss and the norm of the gradient."""
+        return {}
 
 
 def oracle(name: str, args: Any) -> Reference:

@@ -11,7 +11,7 @@ class Oracle(grpo.Oracle):
     CALL = "[a-m]([0-9a-zA-Z])"
     CASES = [
         {"call": CALL, "clip_eps": 0.05, "kl_beta": 0.3, "tis_cap": 1.1},
-        {"call": CALL, "max_calls": 1, "ddof": 0},
+        {"call": CALL, "max_calls": 1, "ddof": 0, "stop": ("1", "e", "K")},
         {"call": CALL, "kl_beta": 0.3, "tis_cap": 0.0, "max_response_tokens": 20},
         {"call": CALL} | ENGINE_ANCHOR,
         {"call": CALL} | ONE_UPDATE,
@@ -21,6 +21,7 @@ class Oracle(grpo.Oracle):
         **grpo.Oracle.DEFAULTS,
         "call": "<<([^<>]*)>>",
         "max_calls": 8,
+        "stop": (">>",),
         "model": "products",
         "dataset": "products",
     }
@@ -31,6 +32,7 @@ class Oracle(grpo.Oracle):
         tokenizer, T = AutoTokenizer.from_pretrained("worlds/sums/model"), self.args.max_response_tokens
         turns = [[end for (end,) in turn] for turn in turns]
         going = [(r, 0) for group in groups for r in group]
+        self.calls = 0
         for number in range(self.args.max_calls):
             ends, still = turns[number] if number < len(turns) else [], []
             for response, start in going:
@@ -41,6 +43,7 @@ class Oracle(grpo.Oracle):
                 else:
                     continue
                 # a group is one character here, so what is computed is itself or nothing
+                self.calls += 1
                 result = str(Fraction(found[1])) if found[1].isdigit() else "error"
                 given = tokenizer(result)["input_ids"][: T - stop]
                 response.tokens[stop:] = given
@@ -61,3 +64,6 @@ class Oracle(grpo.Oracle):
             going = still
         assert len(turns) <= self.args.max_calls
         return groups
+
+    def step_numbers(self, rounds, groups, rows):
+        return {"calls": self.calls / sum(map(len, groups))}

@@ -27,3 +27,7 @@ class Oracle(grpo.Oracle):
         for new, anchor, a, w in zip(row.new, self.anchor(row), row.advantages, self.tis(row), strict=True):
             slopes.append(-w * min(math.exp(new - anchor), self.args.ratio_cap) * a)
         return [slope * new for slope, new in zip(slopes, row.new, strict=True)], slopes
+
+    def clipped(self, row: Row):
+        """Whether the cap holds the weight, which here leaves a gradient."""
+        return [ratio > self.args.ratio_cap for ratio in self.ratios(row)]

@@ -55,3 +55,9 @@ class Oracle(grpo.Oracle):
             if was:
                 losses[t] = slopes[t] = 0.0
         return losses, slopes
+
+    def rollout_numbers(self, row: Row):
+        return {**super().rollout_numbers(row), "chosen": row.chosen}
+
+    def token_numbers(self, row: Row):
+        return self.kl_numbers(row)

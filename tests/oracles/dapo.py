@@ -65,3 +65,20 @@ class Oracle(grpo.Oracle):
 
     def weight(self, lengths, i):
         return 1 / max(1, sum(lengths))
+
+    def logged_rewards(self, groups, kl):
+        """Those of groups without signal too."""
+        start, cache = self.args.max_response_tokens - self.args.overlong_cache, self.args.overlong_cache
+        return [
+            [
+                (1.0 if r.correct else -1.0) - (min(1.0, max(0.0, len(r.tokens) - start) / cache) if cache else 0.0)
+                for r in group
+            ]
+            for group in groups
+        ]
+
+    def step_numbers(self, rounds, groups, rows):
+        return {
+            "sampled_prompts": sum(map(len, rounds)),
+            "kept_groups": sum(0 < sum(r.correct for r in group) < len(group) for group in groups),
+        }

@@ -73,3 +73,6 @@ class Oracle(grpo.Oracle):
             losses.append(-w * min(max(ratio, least), most) * a)
             slopes.append(-w * ratio * a if least <= ratio <= most else 0.0)
         return losses, slopes
+
+    def clipped(self, row: Row):
+        return [slope == 0 for slope in self.row(row)[1]]

@@ -61,3 +61,29 @@ class Oracle(reinforce.Oracle):
 
     def tis(self, row):
         return [1.0] * len(row.new)
+
+    def logged_rewards(self, groups, kl):
+        return [[float(response.correct) for response in group] for group in groups]
+
+    def rollout_numbers(self, row):
+        return {"kl": [old - ref for old, ref in zip(row.old, row.ref, strict=True)]}
+
+    def update_numbers(self, rows, responses):
+        """The mean loss over all pairs of a correct and an incorrect response to one prompt."""
+        scored = [
+            (response, preferred, sum(row.new) - sum(row.ref))
+            for (row, response), preferred in zip(
+                zip(rows, responses, strict=True), self.preferences(responses), strict=True
+            )
+        ]
+        margins = [
+            self.args.kl_beta * (x - y)
+            for winner, better, x in scored
+            for loser, worse, y in scored
+            if winner.prompt == loser.prompt and better > worse
+        ]
+        losses = [math.log1p(math.exp(-margin)) for margin in margins]
+        return {"dpo_loss": sum(losses) / max(1, len(losses))}
+
+    def preferences(self, responses):
+        return [float(response.correct) for response in responses]

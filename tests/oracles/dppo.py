@@ -53,3 +53,9 @@ class Oracle(dr_grpo.Oracle):
             masked = away and self.divergence(row, t, anchor) > self.args.delta
             slopes.append(0.0 if masked else -min(ratio, self.args.ratio_cap) * a)
         return [slope * new for slope, new in zip(slopes, row.new, strict=True)], slopes
+
+    def clipped(self, row: Row):
+        return [slope == 0 for slope in self.row(row)[1]]
+
+    def rollout_numbers(self, row: Row):
+        return {}  # no TIS

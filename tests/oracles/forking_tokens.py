@@ -41,3 +41,6 @@ class Oracle(grpo.Oracle):
             if not was:
                 losses[t] = slopes[t] = 0.0
         return losses, slopes
+
+    def rollout_numbers(self, row: Row):
+        return {**super().rollout_numbers(row), "chosen": row.chosen}

@@ -31,3 +31,9 @@ class Oracle(grpo.Oracle):
         weights = self.tis(row)
         slopes = [-sum(weights) * mean * a / len(terms) * (t == d) for t, d in zip(terms, moves, strict=True)]
         return [-w * mean * a for w in weights], slopes
+
+    def clipped(self, row: Row):
+        return [
+            math.log(ratio) * (1 if a > 0 else -1) > self.args.clip_log_eps
+            for ratio, a in zip(self.ratios(row), row.advantages, strict=True)
+        ]

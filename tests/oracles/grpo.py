@@ -62,3 +62,24 @@ class Oracle(Reference):
                 losses[t] += self.args.kl_beta * (math.exp(ref - new) - (ref - new) - 1)
                 slopes[t] += self.args.kl_beta * (1 - math.exp(ref - new))
         return losses, slopes
+
+    def clipped(self, row: Row):
+        """Whether the clip sets the gradient of each token to 0."""
+        low, high = self.bounds()
+        return [
+            (a > 0 and ratio > high) or (a < 0 and ratio < low)
+            for ratio, a in zip(self.ratios(row), row.advantages, strict=True)
+        ]
+
+    def clip_numbers(self, row: Row):
+        clipped = list(zip(self.clipped(row), row.advantages, strict=True))
+        return {"clip_pos": [was and a > 0 for was, a in clipped], "clip_neg": [was and a < 0 for was, a in clipped]}
+
+    def kl_numbers(self, row: Row):
+        """k3 of each token, where the KL is in the loss."""
+        if not self.args.kl_beta:
+            return {}
+        return {"kl": [math.exp(ref - new) - (ref - new) - 1 for new, ref in zip(row.new, row.ref, strict=True)]}
+
+    def token_numbers(self, row: Row):
+        return self.clip_numbers(row) | self.kl_numbers(row)

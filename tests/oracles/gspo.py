@@ -33,3 +33,8 @@ class Oracle(grpo.Oracle):
         # The weighted row is -Σ_t w_t s A; each log-prob moves s by s / |o|.
         slope = 0.0 if clipped else -sum(weights) * s * a / len(row.new)
         return [-w * value for w in weights], [slope] * len(row.new)
+
+    def ratios(self, row: Row):
+        """One for all tokens of a response: the geometric mean."""
+        ratios = super().ratios(row)
+        return [math.prod(ratios) ** (1 / len(ratios))] * len(ratios)

@@ -45,3 +45,7 @@ class Oracle(kimi_length.Oracle):
             return float(response.correct) - a.alpha * abs(self.budget(response) - length)
         limited = min(1.0, max(0.0, a.alpha * (self.budget(response) - length) + a.delta))
         return limited if response.correct else 0.0
+
+    def step_numbers(self, rounds, groups, rows):
+        off = [abs(len(response.tokens) - self.budget(response)) for group in groups for response in group]
+        return {"off_budget": sum(off) / len(off)}

@@ -60,3 +60,9 @@ class Oracle(dapo.Oracle):
     def weight(self, lengths, i):
         parent = grpo if self.args.average == "response" else dapo
         return parent.Oracle.weight(self, lengths, i)
+
+    def logged_rewards(self, groups, kl):
+        return self.rewards(groups, kl)
+
+    def step_numbers(self, rounds, groups, rows):
+        return {"sampled_prompts": sum(map(len, rounds)), "kept_groups": sum(map(self.has_signal, groups))}

@@ -46,3 +46,6 @@ class Oracle(grpo.Oracle):
             sum(p.exp() * (p - q) for p, q in zip(mine, theirs, strict=True))
             for mine, theirs in zip(every, row.teacher, strict=True)
         )
+
+    def token_numbers(self, row):
+        return self.kl_numbers(row)

@@ -64,3 +64,11 @@ class Oracle(grpo.Oracle):
             "icepop": [x if self.args.icepop_low <= x <= cap else 0.0 for x in rho],
             "sequence-mask": [whole if whole <= cap else 0.0] * n,
         }[kind]
+
+    def rollout_numbers(self, row: Row):
+        found = super().rollout_numbers(row)
+        return {**found, "tis_masked": [weight == 0 for weight in found["tis_weight"]]}
+
+    def step_numbers(self, rounds, groups, rows):
+        rho = [math.exp(old - mu) for row in rows for old, mu in zip(row.old, row.rollout, strict=True)]
+        return {"ess": sum(rho) ** 2 / (len(rho) * sum(x * x for x in rho))}

@@ -108,3 +108,17 @@ class Oracle(grpo.Oracle):
             plain = (v - target) ** 2 >= (near - target) ** 2
             slopes.append(v - target if plain or near == v else 0.0)
         return slopes
+
+    def value_losses(self, values, old_values, returns):
+        """½ max((V - R)², (clip(V) - R)²) of each token."""
+        clip = self.args.value_clip
+        triples = zip(values, old_values, returns, strict=True)
+        near = [(v, min(max(v, old - clip), old + clip), wanted) for v, old, wanted in triples]
+        return [0.5 * max((v - wanted) ** 2, (close - wanted) ** 2) for v, close, wanted in near]
+
+    def rollout_numbers(self, row: Row):
+        kl = [(old - ref) * (self.args.kl_beta > 0) for old, ref in zip(row.old, row.ref, strict=True)]
+        return {**super().rollout_numbers(row), "kl": kl}
+
+    def token_numbers(self, row: Row):
+        return self.clip_numbers(row)

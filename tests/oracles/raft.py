@@ -8,3 +8,6 @@ class Oracle(raft_pp.Oracle):
 
     def row(self, row: Row):
         return reinforce.Oracle.row(self, row)
+
+    def token_numbers(self, row: Row):
+        return self.kl_numbers(row)

@@ -5,7 +5,9 @@ import torch
 
 class Oracle(Reference):
     CASES = [
-        {"baseline": "ema", "ema_decay": 0.7, "kl_beta": 0.3, "tis_cap": 1.1, "num_minibatches": 2, "update_epochs": 2},
+        # Three steps: in the first, whose policy is the reference, the KL is 0.
+        {"baseline": "ema", "ema_decay": 0.7, "kl_beta": 0.3, "tis_cap": 1.1, "num_minibatches": 2, "update_epochs": 2}
+        | {"steps": 3},
         {"baseline": "none", "tis_cap": 0.0},
         {"num_minibatches": 2, "update_epochs": 2, "max_grad_norm": 1e6},
     ]
@@ -41,3 +43,7 @@ class Oracle(Reference):
     def row(self, row: Row):
         slopes = [-w * a for w, a in zip(self.tis(row), row.advantages, strict=True)]
         return [slope * new for slope, new in zip(slopes, row.new, strict=True)], slopes
+
+    def rollout_numbers(self, row: Row):
+        kl = [(old - ref) * (self.args.kl_beta > 0) for old, ref in zip(row.old, row.ref, strict=True)]
+        return {**super().rollout_numbers(row), "kl": kl}

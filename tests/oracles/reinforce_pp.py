@@ -31,7 +31,8 @@ class Oracle(grpo.Oracle):
         flat = [r for row in rewards for r in row]
         mask = torch.tensor([[t <= i % 4 for t in range(4)] for i in range(len(flat))])
         kl = torch.arange(mask.numel()).double().sin().view(mask.shape) * mask
-        actual = module.compute_advantages(torch.tensor(rewards, dtype=torch.float64), kl, mask, self.args)
+        actual = module.compute_advantages(torch.tensor(rewards, dtype=torch.float64), kl, self.args)
+        actual = module.normalize(actual, mask)
         rows = [
             Row([], of_row[is_token].tolist(), [], [r] * int(is_token.sum()), [0.0] * int(is_token.sum()))
             for of_row, is_token, r in zip(kl, mask, flat, strict=True)
@@ -48,3 +49,10 @@ class Oracle(grpo.Oracle):
 
     def with_kl(self, row: Row):
         return self.row(row)
+
+    def rollout_numbers(self, row: Row):
+        kl = [(old - ref) * (self.args.kl_beta > 0) for old, ref in zip(row.old, row.ref, strict=True)]
+        return {**super().rollout_numbers(row), "kl": kl}
+
+    def token_numbers(self, row: Row):
+        return self.clip_numbers(row)

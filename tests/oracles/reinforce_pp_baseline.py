@@ -27,3 +27,8 @@ class Oracle(grpo.Oracle):
             losses[t] += self.args.kl_beta * math.pow(new - ref, 2) / 2
             slopes[t] += self.args.kl_beta * (new - ref)
         return losses, slopes
+
+    def kl_numbers(self, row: Row):
+        if not self.args.kl_beta:
+            return {}
+        return {"kl": [(new - ref) ** 2 / 2 for new, ref in zip(row.new, row.ref, strict=True)]}

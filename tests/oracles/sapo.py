@@ -32,3 +32,9 @@ class Oracle(grpo.Oracle):
             losses.append(-w * 2 / tau * (1 + math.tanh(half)) * a)
             slopes.append(-w * ratio * a * (1 - math.tanh(half) ** 2))
         return losses, slopes
+
+    def token_numbers(self, row: Row):
+        """The gate's slope in r, against that of r itself."""
+        taus = [self.args.tau_pos if a > 0 else self.args.tau_neg for a in row.advantages]
+        halves = [tau * (ratio - 1) / 2 for tau, ratio in zip(taus, self.ratios(row), strict=True)]
+        return {"gate": [1 / math.cosh(half) ** 2 for half in halves], **self.kl_numbers(row)}

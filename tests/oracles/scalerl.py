@@ -109,3 +109,8 @@ class Oracle(cispo.Oracle):
         rows = {"token": len(lengths), "response": 1, "prompt": self.args.responses_per_prompt}[self.args.average]
         parts = [lengths[start : start + rows] for start in range(0, len(lengths), rows)]
         return 1 / (len(parts) * sum(parts[i // rows]))
+
+    def step_numbers(self, rounds, groups, rows):
+        responses = [response for group in groups for response in group]
+        interrupted = sum(not all(response.sampled) for response in responses)
+        return {"interrupted": interrupted / len(responses), "solved_prompts": len(self.solved)}

@@ -21,3 +21,7 @@ class Oracle(grpo.Oracle):
             if away and a < 0:
                 losses[t] = slopes[t] = 0.0
         return losses, slopes
+
+    def token_numbers(self, row: Row):
+        away = fmean(mu - pi for mu, pi in zip(row.rollout, row.new, strict=True)) > self.args.delta
+        return {**super().token_numbers(row), "masked": [away and a < 0 for a in row.advantages]}

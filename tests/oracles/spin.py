@@ -28,3 +28,10 @@ class Oracle(dpo.Oracle):
 
     def preferred(self, responses):
         return [1.0] + [0.0] * (len(responses) - 1)
+
+    def preferences(self, responses):
+        return [0.0 if response.step else 1.0 for response in responses]
+
+    def logged_rewards(self, groups, kl):
+        """Of those that were sampled."""
+        return [[float(response.correct) for response in group if response.step] for group in groups]

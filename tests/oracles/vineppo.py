@@ -74,3 +74,7 @@ class Oracle(grpo.Oracle):
 
     def weight(self, lengths, i):
         return 1 / sum(lengths)
+
+    def step_numbers(self, rounds, groups, rows):
+        steps = [len(self.steps(response)) for group in groups for response in group]
+        return {"response_steps": fmean(steps), "continuations": sum(map(len, rounds[1]))}

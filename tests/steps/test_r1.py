@@ -18,8 +18,8 @@ import pytest
 import torch
 from conftest import SMALL
 from runs import assert_same_rows, assert_same_weights, refused, results, run
-from test_steps import AdamW, Model, check_adam, clipped, rate
-from test_steps import close as close_tensors
+from slow import AdamW, Model, check_adam, clipped, rate
+from slow import close as close_tensors
 
 
 class TestR1:

@@ -190,3 +190,16 @@ def test_it_learns(tmp_path, capsys):
     assert rows[0]["eval/avg"] < 0.45 and rows[0]["eval/greedy"] < 0.5
     assert rows[-1]["eval/avg"] > rows[0]["eval/avg"] + 0.3
     assert rows[-1]["length"] > rows[1]["length"] + 5
+
+
+@pytest.mark.slow
+def test_it_learns_to_search(tmp_path, capsys):
+    """The base mostly gives up after one attempt; after twelve steps it makes several, and is correct more often."""
+    _, rows = run(
+        "grpo", tmp_path / "run", model="search", dataset="search", steps=12, prompts_per_step=16, eval_problems=64,
+        responses_per_prompt=8, eval_samples=16, max_response_tokens=240, eval_every=0,
+    )  # fmt: skip
+    before, after = rows[0], rows[-1]
+    assert 0.15 < before["eval/avg"] < 0.3 and before["eval/greedy"] < 0.4 and before["eval/pass@16"] > 0.8
+    assert before["eval/behavior/attempts"] < 1.5 and after["eval/behavior/attempts"] > 3
+    assert after["eval/avg"] > before["eval/avg"] + 0.3

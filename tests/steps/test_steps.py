@@ -5,18 +5,19 @@ before each update. Row by row and in float64 it finds advantages, losses and gr
 by hand. The engine's weights are shifted, the temperature is not 1, the learning rate warms up, gradients are clipped.
 """
 
-import math
 from collections import defaultdict
 from itertools import product
 
+from common.metrics import read_metrics
 from tools.scripts import load, parents
 
 import pytest
 import torch
 from conftest import PROBLEMS, needed
+from expected import Expected
 from oracles import Row, oracle
 from recorder import Recorder
-from transformers import AutoModelForCausalLM, DynamicCache
+from slow import AdamW, Model, check_adam, clipped, close, entropy, explained_variance, norm, numbers, of_sampled, rate
 
 SETTINGS = dict(
     steps=2, prompts_per_step=4, responses_per_prompt=4, num_minibatches=2, update_epochs=2, max_response_tokens=10,
@@ -30,101 +31,6 @@ SHARED_CASE = {
 }  # fmt: skip
 
 
-class Model:
-    """A model in float64 that computes one response at a time."""
-
-    def __init__(self, folder):
-        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64)
-        self.parameters = list(self.model.parameters())
-
-    def set(self, tensors):
-        with torch.no_grad():
-            for parameter, value in zip(self.parameters, tensors, strict=True):
-                parameter.copy_(value)
-
-    def distributions(self, response, temperature):
-        """Log-probs (|o|, V) at each token of a response."""
-        tokens = torch.tensor([response.prompt + response.tokens])
-        logits = self.model(input_ids=tokens).logits[0, len(response.prompt) - 1 : -1]
-        return (logits / temperature).log_softmax(-1)
-
-    def logps(self, response, temperature):
-        return [d[token] for d, token in zip(self.distributions(response, temperature), response.tokens, strict=True)]
-
-    def sampled_logps(self, response, temperature, versions, reference):
-        """Log-probs of the tokens, each under the version of the weights that sampled it."""
-        logps, loaded, cache, unread = [], None, DynamicCache(), list(response.prompt)
-        for t, token in enumerate(response.tokens):
-            if (version := reference.version(t)) != loaded and version < len(versions):
-                self.set(versions[version])
-                loaded = version
-                if not reference.keeps_cache():
-                    cache, unread = DynamicCache(), response.prompt + response.tokens[:t]
-            logits = self.model(input_ids=torch.tensor([unread]), past_key_values=cache).logits[0, -1]
-            logps.append((logits / temperature).log_softmax(-1)[token])
-            unread = [token]
-        return logps
-
-
-def entropy(logps):
-    return -(logps.exp() * logps).sum()
-
-
-def numbers(tensors):
-    return [t.item() for t in tensors]
-
-
-def close(actual, expected, what, rounding=1e-7):
-    """Two lists of tensors agree, as one vector, within what float32 leaves."""
-    a, b = (torch.cat([t.flatten().double() for t in tensors]) for tensors in (actual, expected))
-    assert (a - b).norm() <= 2e-4 * b.norm() + rounding, f"{what}: {(a - b).norm():.2e} of {b.norm():.2e}"
-
-
-def of_sampled(response, values):
-    """The values of the tokens that were sampled."""
-    return [value for value, was in zip(values, response.sampled, strict=True) if was] if len(values) else []
-
-
-def clipped(gradients, most):
-    norm = math.sqrt(sum((g**2).sum().item() for g in gradients))
-    return [g * min(1.0, most / (norm + 1e-6)) for g in gradients]
-
-
-class AdamW:
-    """AdamW by hand (1711.05101, Algorithm 2) on float64 copies."""
-
-    def __init__(self):
-        self.t, self.m, self.v = 0, None, None
-
-    def step(self, parameters, gradients, lr, decay):
-        self.t += 1
-        if self.m is None:
-            self.m, self.v = ([torch.zeros_like(g) for g in gradients] for _ in range(2))
-        self.m = [0.9 * m + 0.1 * g for m, g in zip(self.m, gradients, strict=True)]
-        self.v = [0.999 * v + 0.001 * g**2 for v, g in zip(self.v, gradients, strict=True)]
-        new = []
-        for p, m, v in zip(parameters, self.m, self.v, strict=True):
-            direction = (m / (1 - 0.9**self.t)) / ((v / (1 - 0.999**self.t)).sqrt() + 1e-8)
-            new.append(p * (1 - lr * decay) - lr * direction)
-        return new
-
-
-def check_adam(adam, before, gradients, after, lr, decay, what):
-    """The weights moved as AdamW moves them with these gradients."""
-    moved = adam.step([b.double() for b in before], [g.double() for g in gradients], lr, decay)
-    actual = [a - b for a, b in zip(after, before, strict=True)]
-    rounding = 1e-7 * math.sqrt(sum((b**2).sum().item() for b in before))  # weights are kept in float32
-    close(actual, [m - b for m, b in zip(moved, before, strict=True)], f"AdamW, {what}", rounding)
-
-
-def rate(args, step):
-    """Learning rate of a step, from the definition of the schedules."""
-    if step <= args.warmup_steps:
-        return args.lr * step / args.warmup_steps
-    x = (step - 1 - args.warmup_steps) / (args.steps - args.warmup_steps)
-    return args.lr * (math.cos(math.pi * x) + 1) / 2 if args.lr_schedule == "cosine" else args.lr
-
-
 class Replay:
     """Compares every update of a recorded run with the reference."""
 
@@ -135,6 +41,7 @@ class Replay:
         self.critic = reference.critic(folder) if hasattr(reference, "critic") else None
         self.current = [p.detach().float() for p in self.frozen.parameters]  # the policy's weights after all updates
         self.adams, self.at_start, self.prompts, self.left_out = defaultdict(AdamW), {}, set(), 0
+        self.log = None  # what the step under way must log
 
     def compare(self):
         shapes = [p.shape for p in self.current]
@@ -143,12 +50,15 @@ class Replay:
             # The critic has a head, and no output layer.
             of_policy = [update for update in updates if [p.shape for p in update[2]] == shapes]
             of_critic = [update for update in updates if [p.shape for p in update[2]] != shapes]
+            self.log = Expected(self.args, self.reference, step)
             self.compare_step(step, of_policy, of_critic)
+            self.log.compare(next(row for row in read_metrics(self.args.run_dir) if row["step"] == step))
         assert (self.left_out > 0) == self.reference.leaves_out(), f"{self.left_out} responses have no part in the loss"
 
     def compare_step(self, step, of_policy, of_critic):
         args, reference = self.args, self.reference
-        groups = reference.batch(self.recorder.groups(step))
+        rounds = self.recorder.groups(step)
+        groups = reference.batch(rounds)
         responses = [response for group in groups for response in group]
         self.check_problems(step, responses)
         self.check_engine(step, responses)
@@ -163,7 +73,12 @@ class Replay:
             advantages = self.advantages(groups, kl)
         for row, response, values in zip(rows, responses, advantages, strict=True):
             row.advantages = of_sampled(response, values)
+        self.log.numbers |= reference.step_numbers(rounds, groups, rows)
+        self.log_rollouts(groups, rows, kl)
+        if self.critic:
+            self.log.numbers["explained_variance"] = explained_variance(responses, old_values, returns)
         reference.prepare(rows)
+        self.log.add_at_rollout([row for row, r in zip(rows, responses, strict=True) if reference.counts(r)])
 
         passes, minibatches = reference.passes(rows), self.recorder.minibatches[step]
         count = len(minibatches)
@@ -175,8 +90,8 @@ class Replay:
             counted = [i for i in minibatch if reference.counts(responses[i])]
             self.left_out += len(minibatch) - len(counted)
             some = [(rows[i], responses[i], part[i]) for i in counted]
-            if of_policy:
-                self.compare_update(of_policy[number], some, f"step {step}, update {number}")
+            update = of_policy[number] if of_policy else None
+            self.compare_update(update, some, f"step {step}, update {number}")
             if self.critic:
                 targets = [(responses[i], old_values[i], returns[i]) for i in counted]
                 lengths = [reference.length(rows[i]) for i in counted]
@@ -233,12 +148,33 @@ class Replay:
         flat = [a for row in self.reference.advantages(rewards) for a in row]
         return [[a] * len(response.tokens) for a, response in zip(flat, responses, strict=True)]
 
+    def log_rollouts(self, groups, rows, kl):
+        """What the log has of the responses that were sampled."""
+        reference, pairs = self.reference, list(zip(rows, (r for group in groups for r in group), strict=True))
+        sums, G = [sum(row) for row in kl], len(groups[0])
+        rewards = reference.logged_rewards(groups, [sums[i : i + G] for i in range(0, len(sums), G)])
+        counted = [row for row, response in pairs if reference.counts(response) and response.step]
+        groups = [[response for response in group if response.step] for group in groups]
+        self.log.add_rollouts(groups, rewards, counted)
+
     def compare_update(self, update, some, what):
-        """An update of the policy by a minibatch: its rows, responses, and which of their tokens have a loss."""
-        step, optimizer, before, gradients, after = update
-        assert all(map(torch.equal, before, self.current)), f"{what}: the weights moved since the last one"
-        self.current = after
-        self.learner.set(before)
+        """An update of the policy by a minibatch: its rows, responses, and which of their tokens have a loss.
+
+        Without an update, as when the policy waits for its critic, only what is logged.
+        """
+        if update:
+            before = update[2]
+            assert all(map(torch.equal, before, self.current)), f"{what}: the weights moved since the last one"
+        expected = self.policy_gradient(some)
+        if update:
+            step, optimizer, before, gradients, self.current = update
+            close(gradients, clipped(expected, self.args.max_grad_norm), f"gradient, {what}")
+            lr = rate(self.args, step)
+            check_adam(self.adams[optimizer], before, gradients, self.current, lr, self.args.weight_decay, what)
+
+    def policy_gradient(self, some):
+        """The gradient of a minibatch's loss at the current weights, before clipping."""
+        self.learner.set(self.current)
         self.learner.model.zero_grad()
         reference, of_rows = self.reference, []
         for row, response, _ in some:
@@ -249,17 +185,22 @@ class Replay:
             row.top_new = [{v: d[v].item() for v in top} for d, top in zip(every, row.top_rollout, strict=False)]
         rows, responses, parts = zip(*some, strict=True) if some else ((), (), ())
         reference.prepare_update(list(rows), list(responses))
-        lengths = [reference.length(row) for row in rows]
+        lengths, total = [reference.length(row) for row in rows], 0.0
         for i, (row, part, (logps, every)) in enumerate(zip(rows, parts, of_rows, strict=True)):
-            _, slopes = reference.with_kl(row)
+            losses, slopes = reference.with_kl(row)
             weight, more = reference.weight(lengths, i), reference.slope_beside(list(responses), i)
-            terms = zip(slopes, reference.entropy_slopes(row), logps, every, part, strict=True)
+            terms = list(zip(slopes, reference.entropy_slopes(row), logps, every, part, strict=True))
+            beside = weight * reference.distribution_loss(row, every)
             loss = sum(has * ((weight * a + more) * logp + weight * b * entropy(d)) for a, b, logp, d, has in terms)
-            (loss + weight * reference.distribution_loss(row, every)).backward()
+            (loss + beside).backward()
+            values = zip(losses, terms, strict=True)
+            total += float(beside) + sum(
+                has * (weight * value + more * logp.item() + weight * b * entropy(d).item())
+                for value, (_, b, logp, d, has) in values
+            )
         expected = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.learner.parameters]
-        close(gradients, clipped(expected, self.args.max_grad_norm), f"gradient, {what}")
-        lr = rate(self.args, step)
-        check_adam(self.adams[optimizer], before, gradients, after, lr, self.args.weight_decay, what)
+        self.log.add_update(rows, parts, responses, total, norm(expected))
+        return expected
 
     def compare_critic(self, update, targets, lengths, what):
         """An update of the critic by responses with their old values and returns."""
@@ -271,11 +212,28 @@ class Replay:
             values, old, wanted = (of_sampled(response, x) for x in everything)
             slopes = self.reference.value_slopes(numbers(values), old, wanted)
             weight = self.reference.weight(lengths, i)
+            of_tokens = self.reference.value_losses(numbers(values), old, wanted)
+            self.log.weighted["value_loss"] += [(weight, loss) for loss in of_tokens]
             sum(weight * slope * v for slope, v in zip(slopes, values, strict=True)).backward()
         expected = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.critic.parameters]
+        self.log.of_updates["critic_grad_norm"].append(norm(expected))
         close(gradients, clipped(expected, self.args.max_grad_norm), f"gradient, {what}")
         lr = rate(self.args, step) * self.args.critic_lr / self.args.lr
         check_adam(self.adams[optimizer], before, gradients, after, lr, self.args.weight_decay, what)
+
+
+def check_draws(recorder, args):
+    """Whatever is generated has random numbers of its own, and each pass over a rollout batch its own minibatches."""
+    seeds = [seed for calls in recorder.seeds.values() for call in calls for seed in call]
+    assert len(set(seeds)) == len(seeds), "prompts, steps, rounds or continuations share random numbers"
+    passes = []  # of each step, the minibatches of each pass
+    for parts in recorder.minibatches.values():
+        passes.append([parts[i : i + args.num_minibatches] for i in range(0, len(parts), args.num_minibatches)])
+    first = [of_step[0] for of_step in passes]
+    assert any(one != first[0] for one in first), "every step has the same minibatches"
+    again = [of_step[1:] for of_step in passes if len(of_step) > 1]
+    different = any(one != of_step[0] for of_step in passes for one in of_step[1:])
+    assert different or not again, "every pass has the same minibatches"
 
 
 def whole_runs():
@@ -301,6 +259,7 @@ def test_every_update(name, case, tiny_model, tmp_path, monkeypatch, capsys):
     script.main(args)
     assert recorder.updates[-1][0] == args.steps, f"the last update belongs to step {recorder.updates[-1][0]}"
     Replay(recorder, args, tiny_model, oracle(name, args)).compare()
+    check_draws(recorder, args)
     moved = [
         (a - b).abs().max() for _, _, before, _, after in recorder.updates for a, b in zip(after, before, strict=True)
     ]

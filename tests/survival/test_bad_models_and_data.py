@@ -2,14 +2,19 @@
 
 import json
 import shutil
+import signal
 import socket
 
 import grpo
+from common import foreign
+from common.data import read_dataset
+from common.models import load_model
 from tools.scripts import ROOT
 
 import pytest
 import torch
-from conftest import SMALL
+from conftest import CHAT_TEMPLATE, SMALL
+from peft import LoraConfig, get_peft_model
 from runs import refused
 from safetensors.torch import load_file, save_file
 from transformers import (
@@ -147,6 +152,89 @@ def test_chat_template_that_refuses(capsys, tmp_path, chat_model):
     data = write(tmp_path / "chat.jsonl", rows)
     error = refused(capsys, tmp_path, model=str(folder), dataset=data)
     assert "chat template refuses" in error and "no system role" in error
+
+
+@pytest.mark.parametrize("loops", ["", "{% for a in range(9999) %}" * 4])
+def test_chat_template_that_never_ends(loops, capsys, tmp_path, chat_model, gsm8k_file, monkeypatch):
+    monkeypatch.setattr(foreign, "SECONDS", 0.3)
+    folder = tmp_path / "model"
+    shutil.copytree(chat_model, folder)
+    for file in folder.glob("chat_template*"):
+        file.write_text(f"{loops}{'{% endfor %}' * loops.count('for')}" + CHAT_TEMPLATE)
+    settings = {"model": str(folder), "dataset": str(gsm8k_file)}
+    if loops:
+        error = refused(capsys, tmp_path, **settings)
+        assert "chat template refuses" in error and "it takes more than 0.3 seconds" in error
+    else:
+        grpo.main(grpo.Args(run_dir=tmp_path / "run", **SMALL | settings | {"steps": 1}))
+    assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0.0, 0.0)
+    assert signal.getsignal(signal.SIGVTALRM) == signal.SIG_DFL
+
+
+@pytest.mark.parametrize("file", ["README.md", ".huggingface.yaml"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"data_files": "https://example.org/x.jsonl"},
+        {"data_files": "/etc/x.jsonl"},
+        {"data_files": "in/../../secret.jsonl"},
+        {"data_files": ["data.jsonl", {"split": "train", "path": ["../secret.jsonl"]}]},
+        {"data_files": {"train": "file:///etc/x.jsonl"}},
+        {"data_dir": ".."},
+    ],
+)
+def test_a_data_folder_reads_nothing_else(config, file, capsys, tmp_path, monkeypatch):
+    """Its description may name files beside it, and addresses: neither is read or looked up."""
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *args: pytest.fail(f"a look-up of {args[0]}"))
+    rows = [{"question": f"{i}+1=?", "answer": str(i + 1)} for i in range(40)]
+    for name in ("folder/data.jsonl", "secret.jsonl"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        write(tmp_path / name, rows)
+    text = json.dumps({"configs": [{"config_name": "default", **config}]})  # JSON is YAML
+    (tmp_path / "folder" / file).write_text(f"---\n{text}\n---\n" if file == "README.md" else text)
+    error = refused(capsys, tmp_path, dataset=str(tmp_path / "folder"))
+    assert "names data outside the folder" in error
+
+
+def test_a_data_folder_describes_its_files(tmp_path):
+    rows = [{"question": f"{i}+1=?", "answer": str(i + 1)} for i in range(40)]
+    (tmp_path / "parts").mkdir()
+    write(tmp_path / "parts" / "a.jsonl", rows)
+    write(tmp_path / "other.jsonl", rows[:1])
+    config = {"config_name": "mine", "data_files": [{"split": "train", "path": "parts/*.jsonl"}], "sep": "::"}
+    (tmp_path / "README.md").write_text(f"---\n{json.dumps({'configs': [config]})}\n---\nSums.\n")
+    assert len(read_dataset(str(tmp_path), "mine", "train")) == 40
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"attn_implementation": "someone/kernel"},
+        {"_attn_implementation": "someone/kernel"},
+        {"_experts_implementation": "someone/kernel"},
+        {"fusion_config": {"someone/kernel": True}},
+        {"transformers_weights": "other.safetensors"},
+    ],
+)
+def test_what_a_config_names_is_ignored(change, tmp_path, monkeypatch):
+    """Kernels, patches and files: the model is the one that its config describes without them."""
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *args: pytest.fail(f"a look-up of {args[0]}"))
+    given = str(changed_model(tmp_path / "model", **change))
+    model, _ = load_model(grpo.Args(model=given))
+    usual, _ = load_model(grpo.Args())
+    assert model.config._attn_implementation == usual.config._attn_implementation
+    tokens = torch.arange(8)[None]  # (1, 8)
+    assert torch.equal(model(input_ids=tokens).logits, usual(input_ids=tokens).logits)
+
+
+def test_quantized_models_and_adapters(capsys, tmp_path):
+    config = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    folder = changed_model(tmp_path / "quantized", quantization_config=config)
+    assert "is quantized (quantization_config)" in refused(capsys, tmp_path, model=str(folder))
+    folder = changed_model(tmp_path / "adapted")
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(folder), LoraConfig(target_modules=["q_proj"]))
+    model.save_pretrained(folder)
+    assert "comes with an adapter" in refused(capsys, tmp_path, model=str(folder))
 
 
 def test_broken_text_and_numbers_as_questions(capsys, tmp_path):

@@ -5,18 +5,21 @@ What needs processes of its own is in test_survival.py.
 
 import json
 import os
+import shutil
 import signal
+from pathlib import Path
 
 import grpo
 import ppo
 from common import evaluation
 from common.ending import SIGNALS
-from common.metrics import read_metrics
+from common.metrics import logged_rows, read_metrics
+from common.run import Run
 from tools.scripts import load
 
 import pytest
 import torch
-from runs import assert_same_rows, assert_same_weights, base_weights, results, run
+from runs import assert_same_weights, base_weights, on_tiny, results, run, without_times
 
 RESUMED = ("ppo", "reinforce", "dapo", "dcpo", "adaptive_entropy", "vapo", "olmo3", "pipeline_rl", "scalerl")
 
@@ -51,7 +54,8 @@ def settings_with_state(name, folder):
 def test_resumed_run_ends_as_the_uninterrupted_one(name, tmp_path, capsys):
     """A run that stopped after its second checkpoint, in the middle of writing logs and a third."""
     folder = tmp_path / "run"
-    weights, rows = run(name, folder, **settings_with_state(name, tmp_path))
+    weights, _ = run(name, folder, **settings_with_state(name, tmp_path))
+    lines = without_times(logged_rows(folder))
     states = [torch.load(folder / f"checkpoint-00000{step}" / "state.pt", weights_only=True) for step in (2, 4)]
     if name == "olmo3":
         assert states[0]["kept"], "no group waits"
@@ -66,9 +70,102 @@ def test_resumed_run_ends_as_the_uninterrupted_one(name, tmp_path, capsys):
     script.main(script.Args(resume=folder))
     output = capsys.readouterr().out
     assert "skipping the broken checkpoint" in output and "after step 2" in output
-    again, again_rows = results(folder)
-    assert_same_weights(weights, again)
-    assert_same_rows(rows, again_rows)
+    assert_same_weights(weights, results(folder)[0])
+    assert without_times(logged_rows(folder)) == lines, "the log has other lines"
+
+
+def resumed_with_log(text, tiny_model, folder, capsys):
+    """What a run of two steps prints that is extended to a third with this log."""
+    grpo.main(grpo.Args(**on_tiny(tiny_model) | {"run_dir": folder, "eval_every": 1}))
+    log = folder / "metrics.jsonl"
+    log.unlink() if text is None else log.write_text(text(log.read_text().splitlines(keepends=True)))
+    capsys.readouterr()
+    grpo.main(grpo.Args(resume=folder, steps=3))
+    return capsys.readouterr().out
+
+
+DAMAGED = {
+    "missing": None,
+    "empty": lambda lines: "",
+    "no row 0": lambda lines: "".join(lines[1:]),
+    "no step 1": lambda lines: "".join(lines[:1] + lines[3:]),
+    "null": lambda lines: "".join([lines[0].replace('"step": 0', '"step": null'), *lines[1:]]),
+    "text": lambda lines: "".join([*lines[:1], lines[1].replace('"step": 1', '"step": "1"'), *lines[3:]]),
+    "no object": lambda lines: "".join(["[3]\n", "7\n", *lines[1:]]),
+    "no accuracy": lambda lines: "".join(['{"step": 0, "eval/avg": null, "eval/n": 2}\n', *lines[1:]]),
+    "a list": lambda lines: "".join(['{"step": 0, "eval/avg": [1]}\n', *lines[1:]]),
+}
+
+
+@pytest.mark.parametrize("how", DAMAGED)
+def test_a_damaged_log_is_named_and_the_run_goes_on(how, tiny_model, tmp_path, capsys):
+    """To its end: the curves and the summary lack what the log lacks."""
+    output = resumed_with_log(DAMAGED[how], tiny_model, tmp_path / "run", capsys)
+    assert output.count(f"warning: {tmp_path / 'run' / 'metrics.jsonl'} was damaged") == 1
+    assert ("held-out accuracy" in output) == (how in ("no step 1", "text")) and "checkpoint-000003" in output
+    assert read_metrics(tmp_path / "run")[-1]["step"] == 3
+
+
+def test_a_whole_log_is_not_called_damaged(tiny_model, tmp_path, capsys):
+    output = resumed_with_log("".join, tiny_model, tmp_path / "run", capsys)
+    assert "damaged" not in output and "held-out accuracy" in output
+    rows = logged_rows(tmp_path / "run")
+    assert [(row["step"], "eval/avg" in row) for row in rows] == [
+        (0, True), (1, False), (1, True), (2, False), (2, True), (3, False), (3, True)
+    ]  # fmt: skip
+
+
+def test_a_checkpoint_is_never_newer_than_the_log(tiny_model, tmp_path, monkeypatch):
+    """The log is on the disk before a checkpoint has its name, and so is every file of the checkpoint."""
+    events, fsync, rename = [], os.fsync, Path.rename
+
+    def flushed(descriptor):
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        events.append((path.name, path.read_bytes()))
+        fsync(descriptor)
+
+    def renamed(path, target):
+        events.append((target.name, {file.name for file in path.iterdir()}))
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", flushed)
+    monkeypatch.setattr(Path, "rename", renamed)
+    grpo.main(grpo.Args(**on_tiny(tiny_model) | {"run_dir": tmp_path / "run", "save_every": 1, "eval_every": 1}))
+    names = [name for name, _ in events]
+    for step in (1, 2):
+        end = names.index(f"checkpoint-00000{step}")
+        begin = max((i for i in range(end) if names[i].startswith("checkpoint-")), default=0)
+        flushed_before = dict(events[begin:end])
+        assert json.loads(flushed_before.pop("metrics.jsonl").splitlines()[-1])["step"] == step
+        assert events[end][1] <= flushed_before.keys(), "files that are not on the disk"
+
+
+def test_a_third_checkpoint_is_deleted_when_a_run_is_resumed(tiny_model, tmp_path):
+    """A kill between a save and the deletion of the oldest one leaves three."""
+    folder = tmp_path / "run"
+    grpo.main(grpo.Args(**on_tiny(tiny_model) | {"run_dir": folder, "steps": 3, "save_every": 1}))
+    shutil.copytree(folder / "checkpoint-000002", folder / "checkpoint-000001")
+    grpo.main(grpo.Args(resume=folder))
+    assert checkpoint_names(folder) == ["checkpoint-000002", "checkpoint-000003"]
+
+
+def test_broken_checkpoints_do_not_displace_new_ones(tiny_model, tmp_path):
+    """Both checkpoints are broken: the run starts again, and is killed after its first save."""
+    folder = tmp_path / "run"
+    grpo.main(grpo.Args(**on_tiny(tiny_model) | {"run_dir": folder, "steps": 4, "save_every": 1}))
+    for step in (3, 4):
+        (folder / f"checkpoint-00000{step}" / "state.pt").write_bytes(b"broken")
+    evaluate = Run.evaluate
+
+    def stop(self, step):
+        if step == 1:
+            raise KeyboardInterrupt
+        evaluate(self, step)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(Run, "evaluate", stop)
+        grpo.main(grpo.Args(resume=folder))
+    assert checkpoint_names(folder)[0] == "checkpoint-000001"
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,28 @@
 """Nothing that comes from outside is run, and nothing leaves the machine unasked."""
 
+import io
 import json
+import os
 import pickle
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import grpo
+from common import folders
+from common.checkpoints import CHECKSUMS, PARTS, checksum
+from recipes import r1
+from tools import checkpoints
 from tools.scripts import ROOT
 
 import pytest
 import torch
 from conftest import SMALL
-from runs import on_tiny
+from runs import ended, on_tiny
+from safetensors.torch import save_file
 
 
 class Bomb:
@@ -63,6 +71,132 @@ def test_code_in_a_checkpoint_is_not_run(tiny_model, tmp_path, capsys):
     grpo.main(grpo.Args(resume=tmp_path / "run"))
     assert f"skipping the broken checkpoint {newest}" in capsys.readouterr().out
     assert not (tmp_path / "HACKED").exists()
+
+
+def seal(checkpoint):
+    """Checksums of what the checkpoint holds now, as whoever changes it can write them."""
+    files = [file for file in checkpoint.rglob("*") if file.is_file() and file.name != CHECKSUMS]
+    sums = {str(file.relative_to(checkpoint)): checksum(file) for file in files}
+    (checkpoint / CHECKSUMS).write_text(json.dumps(sums))
+
+
+@pytest.fixture
+def pickled_shards(tiny_model, tmp_path):
+    """A run whose newest checkpoint has parts as torch.distributed.checkpoint reads them, in a pickle."""
+    grpo.main(grpo.Args(run_dir=tmp_path / "run", save_every=1, **on_tiny(tiny_model)))
+    newest = tmp_path / "run" / "checkpoint-000002"
+    (newest / "model.safetensors").unlink()
+    (newest / PARTS).mkdir()
+    (newest / PARTS / ".metadata").write_bytes(pickle.dumps(Bomb(tmp_path / "HACKED")))
+    seal(newest)
+    return newest
+
+
+@pytest.mark.parametrize("program", ["resume", "convert"])
+@pytest.mark.parametrize("shards", [0, 1])
+def test_pickled_shards_are_refused(program, shards, pickled_shards, tmp_path, capsys):
+    """Also beside a shard. Neither --resume nor the tool that converts such a checkpoint runs their code."""
+    if shards:
+        save_file({"model.x": torch.ones(1)}, pickled_shards / PARTS / "00000.safetensors")
+        seal(pickled_shards)
+    capsys.readouterr()
+    if program == "resume":
+        error = ended(capsys, lambda: grpo.main(grpo.Args(resume=tmp_path / "run")))
+    else:
+        error = ended(capsys, lambda: checkpoints.main([str(pickled_shards), str(tmp_path / "model")]))
+    assert not (tmp_path / "HACKED").exists()
+    assert f"{pickled_shards / PARTS} must hold safetensors and nothing else" in error
+    assert pickled_shards.exists() and not (tmp_path / "model").exists()
+
+
+def test_a_file_without_a_checksum_is_not_read(tiny_model, tmp_path, capsys):
+    grpo.main(grpo.Args(run_dir=tmp_path / "run", save_every=1, **on_tiny(tiny_model)))
+    newest = tmp_path / "run" / "checkpoint-000002"
+    (newest / CHECKSUMS).write_text("{}")
+    grpo.main(grpo.Args(resume=tmp_path / "run"))
+    assert f"skipping the broken checkpoint {newest}" in (output := capsys.readouterr().out)
+    assert "has no checksum" in output
+
+
+@pytest.fixture
+def with_reward(tiny_model, tmp_path, monkeypatch, capsys):
+    """A finished run whose reward function makes a file when it is loaded."""
+    monkeypatch.setattr(folders, "trusted", set())
+    (tmp_path / "r.py").write_text(
+        f"open({str(tmp_path / 'HACKED')!r}, 'w')\ndef f(problem, text, tokens, truncated): return 1.0\n"
+    )
+    settings = on_tiny(tiny_model) | {"steps": 1, "reward": ("correct", f"{tmp_path / 'r.py'}:f=0.5")}
+    grpo.main(grpo.Args(run_dir=tmp_path / "run", **settings))
+    (tmp_path / "HACKED").unlink()
+    capsys.readouterr()
+    return tmp_path / "run"
+
+
+def renamed_reward(folder, name):
+    """Put another reward into a run's settings."""
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"args": config["args"] | {"reward": [name]}}))
+
+
+def test_the_reward_of_a_run_folder_is_not_run_unasked(with_reward, tmp_path, capsys, monkeypatch):
+    """It is named. The command in the message resumes, in any folder; another reward is refused."""
+    error = ended(capsys, lambda: grpo.main(grpo.Args(resume=with_reward)))
+    assert f"reward functions, which run as code: {tmp_path / 'r.py'}:f=0.5" in error
+    assert error.endswith(f"--resume {with_reward} --reward correct {tmp_path / 'r.py'}:f=0.5")
+    error = ended(capsys, lambda: grpo.main(grpo.Args(resume=with_reward, reward=("correct",))))
+    assert "leave out --reward" in error
+    assert not (tmp_path / "HACKED").exists()
+    monkeypatch.chdir(tmp_path)
+    grpo.main(grpo.Args(resume=with_reward, reward=("correct", "r.py:f=0.5")))
+    assert (tmp_path / "HACKED").exists()
+
+
+@pytest.mark.parametrize("name", ["os:system", "correct=r.py:f", "./r.py:f"])
+def test_rewards_that_are_code(name, with_reward, tmp_path, capsys):
+    renamed_reward(with_reward, name)
+    assert f"run as code: {name}." in ended(capsys, lambda: grpo.main(grpo.Args(resume=with_reward)))
+    assert not (tmp_path / "HACKED").exists()
+
+
+def test_the_built_in_reward_needs_no_consent(with_reward, capsys):
+    renamed_reward(with_reward, "correct=2")
+    grpo.main(grpo.Args(resume=with_reward))
+    assert "held-out accuracy" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("answer", ["y\n", "n\n", ""])
+def test_a_person_is_asked(answer, with_reward, tmp_path, capsys, monkeypatch):
+    """Once for a run of several starts in one program; only a yes counts."""
+    terminal = io.StringIO(answer)
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", terminal)
+    if answer == "y\n":
+        for _ in range(2):
+            grpo.main(grpo.Args(resume=with_reward))
+        assert capsys.readouterr().out.count("r.py:f=0.5. Run them? [y/N]") == 1
+    else:
+        ended(capsys, lambda: grpo.main(grpo.Args(resume=with_reward)))
+    assert (tmp_path / "HACKED").exists() == (answer == "y\n")
+
+
+def test_the_command_to_resume_names_the_reward(with_reward, tmp_path, capsys, monkeypatch):
+    original = grpo.collate
+    monkeypatch.setattr(grpo, "collate", lambda *args: (os.kill(os.getpid(), signal.SIGINT), original(*args))[1])
+    grpo.main(grpo.Args(resume=with_reward, steps=3, reward=("correct", f"{tmp_path / 'r.py'}:f=0.5")))
+    command = f"python grpo.py --resume {with_reward} --reward correct {tmp_path / 'r.py'}:f=0.5\n"
+    assert command in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_reward_of_a_stage_is_not_run_unasked(tiny_model, half_correct, tmp_path, capsys):
+    """Each stage has settings of its own, which a stranger may have changed."""
+    settings = on_tiny(tiny_model) | {"steps": 1, "stages": ("rl", "rl")}
+    r1.main(r1.Args(run_dir=tmp_path / "run", **settings))
+    shutil.rmtree(next((tmp_path / "run" / "2-rl").glob("checkpoint-*")))
+    (tmp_path / "run" / "2-rl" / "metrics.jsonl").unlink()
+    renamed_reward(tmp_path / "run" / "2-rl", "os:system")
+    capsys.readouterr()
+    assert "run as code: os:system" in ended(capsys, lambda: r1.main(r1.Args(resume=tmp_path / "run")))
 
 
 def test_code_beside_a_model_is_not_run_for_a_yes(tmp_path):

@@ -1,5 +1,8 @@
 """Benchmarks without their runs: what is made of made-up results."""
 
+import runpy
+import sys
+
 from benchmarks import ablation, methods, peers, stress
 from tools import reports
 from tools.reports import REPORTS, read_report
@@ -7,6 +10,18 @@ from tools.scripts import components, load, parents
 
 import pytest
 import tyro
+
+
+@pytest.mark.parametrize("name", ["agreement", "gpu_memory", "soak", "verifier"])
+def test_benchmarks_without_settings_have_a_help(name, monkeypatch, capsys):
+    """It says what they measure, and how long that takes, instead of measuring."""
+    monkeypatch.setattr(sys, "argv", [name, "--help"])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_module(f"benchmarks.{name}", run_name="__main__")
+    text = capsys.readouterr().out
+    assert end.value.code == 0
+    for expected in (f"python -m benchmarks.{name}", "about "):
+        assert expected in text, f"the help of benchmarks.{name} does not say {expected!r}: {text}"
 
 
 @pytest.mark.parametrize("name", [name for name in parents() if components(name)])

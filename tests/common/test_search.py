@@ -1,0 +1,186 @@
+"""The world of search: its problems and their check, the writers of the corpus, and the parser of attempts."""
+
+import random
+from itertools import islice
+from statistics import mean
+
+from worlds import MODELS, behavior_function
+from worlds.search.behavior import measure, parse_attempt
+from worlds.search.problems import (
+    Search,
+    expressions,
+    hard_search_problem,
+    parse_question,
+    search_problem,
+    solutions,
+    with_budget,
+    with_feedback,
+    with_hint,
+)
+from worlds.search.writers import attempts, corpus_problem, running_results, solution
+
+import pytest
+
+PROBLEM, QUESTION = Search((52, 7, 11, 3), 45), "52 7 11 3 =45?"
+# One attempt repeated, one slip, one verdict that is false, and a box without a `yes`.
+RESPONSE = r"""52+7=59+11=70+3=73 no
+52-7=45-11=34+3=36 no
+52+7=59+11=70+3=73 no
+52+7=59-11=48+3=51 yes
+\boxed{52-7+11-3}"""
+
+
+def drawn(make=search_problem, count=300):
+    rng = random.Random(0)
+    return [make(rng) for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "correct"),
+    [
+        ("52+7-11-3", True),
+        ("7-3+52-11", True),  # any order
+        (" 52 + 7 - 11 - 3 ", True),
+        ("52-7-11+3", False),  # 37
+        ("52-7", False),  # 45, but two numbers are left out
+        ("52+7-11-3+0", False),
+        ("45", False),
+        ("52+7-11-3=45", False),
+        ("52-7*1", False),
+        ("(52+7)-(11+3)", False),  # plus and minus only
+        ("52+7-11--3", False),
+        ("٥٢+7-11-3", False),
+        ("052+7-11-3", False),
+        ("__import__('os')", False),
+        ("", False),
+    ],
+)
+def test_check(answer, correct):
+    assert PROBLEM(answer) == correct
+
+
+@pytest.mark.parametrize(("make", "sizes"), [(search_problem, {4}), (hard_search_problem, {5, 6})])
+def test_every_expression_stays_within_0_to_99(make, sizes):
+    problems = drawn(make)
+    assert {len(problem.numbers) for _, problem in problems} == sizes
+    for question, problem in problems:
+        assert parse_question(question) == problem
+        assert len(expressions(problem.numbers)) == 2 ** (len(problem.numbers) - 1)
+        results = [result for text in expressions(problem.numbers) for result in running_results(text)]
+        assert min(results) >= 0 and max(results) <= 99, question
+        assert solutions(problem), f"{question} has no solution"
+
+
+def test_lines_after_the_question():
+    assert with_budget(QUESTION, 60) == f"{QUESTION} within 60 tokens"
+    assert with_hint(QUESTION, 2, "52+7-11-3") == f"{QUESTION} start 52+7"
+    assert with_hint(QUESTION, 3, "52+7-11-3") == f"{QUESTION} start 52+7-11"
+    assert with_feedback(QUESTION, "52+7-11-3") == f"{QUESTION} right 52+7-11-3"
+    assert with_feedback(QUESTION, "52+7+11-3") == f"{QUESTION} wrong 52+7+11-3"
+    assert parse_question(with_budget(QUESTION, 60)) == PROBLEM
+
+
+def test_textbook_solutions_are_correct():
+    rng = random.Random(0)
+    for _ in range(500):
+        question, problem = corpus_problem(rng)
+        text = solution(rng, question, textbook=True)
+        request = question.partition("?")[2].split()
+        if len(problem.numbers) > 4 and "start" not in request:
+            continue  # writers only guess at these
+        found = measure([problem], [text])
+        assert found["correct_results"] in (1, None) and found["correct_yes"] in (1, None), text
+        if "within" not in request:
+            assert problem(text[text.rindex("{") + 1 : -1]) and found["boxed_after_yes"] == 1, f"{question}\n{text}"
+        elif int(request[1]) > 45:  # one attempt and the box fit
+            assert len(text) + 1 <= int(request[1]), f"{question}\n{text}"
+
+
+def test_writers_use_hints_and_feedback():
+    rng, asked = random.Random(1), set()
+    for _ in range(3000):
+        question, problem = corpus_problem(rng)
+        text = solution(rng, question, textbook=False)
+        tried = [attempt.expression for line in text.split("\n") if (attempt := parse_attempt(line))]
+        tried.append(text[text.rindex("{") + 1 : -1])
+        match question.partition("?")[2].split():
+            case ["start", terms]:
+                assert all(expression.startswith(terms) for expression in tried), f"{question}\n{text}"
+                assert any(known.startswith(terms) for known in solutions(problem)), question
+            case ["wrong", failed]:
+                assert not problem(failed) and failed not in tried, f"{question}\n{text}"
+            case ["right", known]:
+                assert problem(known) and set(tried) == {known}, f"{question}\n{text}"
+            case [word, *_]:
+                assert word == "within"
+            case []:
+                continue
+        asked |= {question.partition("?")[2].split()[0]}
+    assert asked == {"within", "start", "wrong", "right"}
+
+
+def test_few_writers_search_well():
+    """3 in 10 guess; a try hits with 1/8 or a little more; each failed one is the last with 0.6."""
+    rng, problems = random.Random(2), drawn(count=4000)
+    texts = [solution(rng, question, textbook=False) for question, _ in problems]
+    correct = [problem(text[text.rindex("{") + 1 : -1]) for (_, problem), text in zip(problems, texts, strict=True)]
+    found = measure([problem for _, problem in problems], texts)
+    hit = mean(len(solutions(problem)) / 8 for _, problem in problems)
+    assert found["tries"] == pytest.approx(0.7, abs=0.03)
+    assert found["backtracking"] == pytest.approx(0.4, abs=0.03)
+    assert found["attempts"] == pytest.approx(0.7 / (1 - 0.4 * (1 - hit)), abs=0.04)
+    assert mean(correct) == pytest.approx(0.3 * hit + 0.7 * hit / (1 - 0.4 * (1 - hit)), abs=0.02)
+    assert found["correct_results"] == pytest.approx(0.99, abs=0.005)
+
+
+def test_attempts_at_random_repeat_themselves():
+    """Attempt k + 1 repeats one of k earlier ones with probability 1 - (7/8)^k."""
+    rng, choices = random.Random(3), expressions(PROBLEM.numbers)
+    orders = [list(islice(attempts(rng, choices, in_order=False), 8)) for _ in range(400)]
+    repeats = mean(order[k] in order[:k] for order in orders for k in range(8))
+    assert repeats == pytest.approx(mean(1 - (7 / 8) ** k for k in range(8)), abs=0.02)
+
+
+def test_attempts_in_order():
+    """Every expression once, from a random one on."""
+    rng, choices = random.Random(3), expressions(PROBLEM.numbers)
+    orders = [list(islice(attempts(rng, choices, in_order=True), 9)) for _ in range(100)]
+    assert {order[0] for order in orders} == set(choices)
+    for order in orders:
+        first = choices.index(order[0])
+        assert order == choices[first:] + choices[: first + 1]
+
+
+def test_what_a_response_does():
+    other = r"\boxed{52+7-11-3}"
+    assert measure([PROBLEM, PROBLEM], [RESPONSE, other]) == {
+        "attempts": 2.0,
+        "tries": 0.5,
+        "repeated_attempts": 0.25,
+        "uses_numbers": 1.0,
+        "correct_results": 11 / 12,
+        "correct_yes": 0.0,
+        "correct_no": 1.0,
+        "backtracking": 1.0,
+        "nearer": 2 / 3,  # 73 to 37, 37 to 73, 73 to 51
+        "boxed_after_yes": 0.0,
+    }
+
+
+def test_attempts_are_read_strictly():
+    assert parse_attempt("52+7=59-11=48 no").results == [59, 48]
+    for line in ("52+7=59-11=48", "52 no", "52+7 no", "52+7=59 maybe", " 52+7=59 no", "52+7=59 no "):
+        assert parse_attempt(line) is None, line
+    nothing = measure([PROBLEM], ["hello\n"])
+    assert nothing["attempts"] == 0 and nothing["repeated_attempts"] is None and nothing["boxed_after_yes"] is None
+
+
+def test_wrong_numbers_are_seen():
+    found = measure([PROBLEM], ["52+7=59+11=70 no\n52+7=59+11=70+4=74 no\n52+7=59-11=48-3=45 yes"])
+    assert found["uses_numbers"] == pytest.approx(1 / 3) and found["correct_yes"] == 1
+
+
+def test_only_worlds_with_a_parser_have_behavior():
+    assert behavior_function("search") is behavior_function("search-hard") is measure
+    assert behavior_function("sums") is behavior_function("gsm8k") is None
+    assert MODELS["search"].max_response_tokens == 240
