@@ -230,7 +230,8 @@ def page(name: str) -> dict[str, Any]:
         "year": year(name),
         "papers": papers(name),
         "cite": citation(name),
-        "traits": fingerprint.traits(name),
+        "traits": {"folder": path.parent.name if path.parent != ROOT else "the eleven", "year": year(name)}
+        | fingerprint.traits(name),
         "settings": settings(name),
         "metrics": metrics(name),
         "components": components(name),
