@@ -51,6 +51,8 @@ def parts(name: str) -> dict[str, Any]:
 
 def change(name: str) -> str:
     """What a script changes in its parent, in one sentence: how each bullet of its docstring begins."""
+    if parents()[name] is None:
+        return parts(name)["head"]
     cut = r"[:;]\s|\.\s| \(|, (?:and|so|as|which|where|in units|because|instead|like)\b"
     sentence = "; ".join(re.split(cut, bullet)[0].rstrip(".;") for bullet in parts(name)["differs"])
     return sentence[0].upper() + sentence[1:] + "."
