@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from common.cli import fail
+from common.cli import fail, say
 from common.clock import clock
 from common.distributed import gather, shard, whole
 from common.lora import named_weights
@@ -169,11 +169,11 @@ def make_engine(args: ModelSettings, model: Any, tokenizer: Any, problems: list[
     if args.engine == "transformers" or not installed:
         from common.transformers_engine import TransformersEngine
 
-        print("engine: transformers" + ("" if installed else " (vLLM is not installed)"), flush=True)
+        say("engine: transformers" + ("" if installed else " (vLLM is not installed)"))
         return TransformersEngine(args, model, tokenizer)
     from common.vllm_engine import VLLMEngine
 
-    print("engine: vllm", flush=True)
+    say("engine: vllm")
     longest = max(len(problem.prompt_ids) for problem in problems) + args.max_response_tokens
     return VLLMEngine(args, model, tokenizer, longest)
 

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from common.cli import fail
+from common.cli import fail, first_line
 from common.settings import Settings
 
 PACKAGES = {"wandb": "wandb", "tensorboard": "torch.utils.tensorboard"}
@@ -15,12 +15,16 @@ class Tracker:
     """Sends the numbers of each step to Weights & Biases or TensorBoard, or nowhere."""
 
     def __init__(self, args: Settings) -> None:
-        """Imports the package, so that a missing one is found before anything expensive starts."""
+        """Imports the package and logs in, so that what is missing is found before anything expensive starts."""
         self.args, self.writer = args, None
         try:
             self.package = importlib.import_module(PACKAGES[args.track]) if args.track != "none" else None
+            if args.track == "wandb":
+                self.package.login()  # asks for the key only on a terminal; offline it does nothing
         except ImportError:
             fail(f"--track {args.track}: the package is not installed: pip install {args.track}.")
+        except Exception as error:  # wandb has its own kinds
+            fail(f"--track {args.track}: {first_line(error)} Run `wandb login`, or set WANDB_MODE=offline.")
 
     def log(self, run_dir: Path, step: int, metrics: dict[str, Any]) -> None:
         """The first call opens the writer."""

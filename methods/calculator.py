@@ -5,8 +5,7 @@ answers are inserted into the response and left out of the loss. `<<3*17>>` is G
            sums over t run over the tokens of the s_k alone, and |o_i| = Σ_k |s_k|
 
 Differs from its parent grpo.py:
-- after the end of a call, the calculator's answer is inserted and the response is sampled on from there (the
-  engine has sampled beyond the call by then; those tokens are discarded);
+- the engine stops a response at the end of a call; the calculator's answer is inserted, and sampling continues;
 - results were not sampled from the policy: they have no loss, and what comes after is conditioned on them;
 - they count as tokens of the response, whose length limit holds for all turns together.
 The embedded model guesses products, or calls. Only correct answers are rewarded, so when to call is learned.
@@ -40,7 +39,9 @@ class Args(Settings):
     call: str = "<<([^<>]*)>>"
     """What a call looks like: a regular expression with one group, the expression to compute."""
     max_calls: Count = 8
-    """Calls per response that are answered, C in ToRL; later ones get no result."""
+    """Calls per response that are answered, C in ToRL; the next one ends the response."""
+    stop: tuple[str, ...] = (">>",)
+    """Strings that end a response: the end of a call, after which it continues with the result, and others."""
     model: str = "products"
     """A model on the hub, a local folder, or one of this repository, of which the default one has learned to call."""
     dataset: str = "products"
@@ -86,7 +87,7 @@ class Args(Settings):
 
 
 class CallingEngine(Engine):
-    """An engine whose responses continue after the result of each call; what it had sampled there is dropped."""
+    """An engine whose responses continue after the result of each call."""
 
     def __init__(self, engine: Engine, tokenizer: Any, args: Args) -> None:
         super().__init__(args)

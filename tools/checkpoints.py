@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from common.checkpoints import CHECKSUMS, MODEL, PARTS, open_shards, read_rows
-from common.cli import fail
+from common.cli import fail, say
 
 from safetensors.torch import save_file
 
@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> None:
     if target.exists():
         fail(f"{target} exists and is not overwritten: name a new folder.")
     convert(source, target)
-    print(f"wrote {target}")
+    say(f"wrote {target}")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from common.cli import fail
+from common.cli import fail, say
 from common.help import parse_args
 from tools.plots import GREEN, RED, drawn, method_style, panel
 from tools.reports import REPORTS
@@ -321,7 +321,7 @@ def main(args: Args) -> None:
         figure.savefig(out, dpi=80)
     except OSError as error:
         fail(f"--out {out} cannot be written: {error.strerror}.")
-    print(f"picture  {out}")
+    say(f"picture  {out}")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from common.cli import fail
+from common.cli import fail, say
 from tools.mutations import MUTATIONS, OBJECTIVES, STEPS, Mutation
 from tools.reports import REPORTS, heading, today
 from tools.scripts import ROOT, parents, script_path
@@ -121,7 +121,7 @@ def main() -> None:
         if key(job) in kept or time.monotonic() > end:
             return
         kept[key(job)] = test = noticed_by(*job)
-        print(f"{test or 'NOT NOTICED'}: {job[0].what}, {job[1]}", file=sys.stderr, flush=True)
+        say(f"{test or 'NOT NOTICED'}: {job[0].what}, {job[1]}", file=sys.stderr)
         if args.kept:
             args.kept.write_text(json.dumps(kept, indent=1))
 
@@ -131,7 +131,7 @@ def main() -> None:
     if not args.only:
         flags = " --quick" * args.quick + " --minutes M --kept FILE" * (len(outcomes) < len(jobs))
         (REPORTS / "mutations.md").write_text(page(jobs, outcomes, args.quick, flags))
-    print(table(outcomes) + f"\n{sum(bool(test) for *_, test in outcomes)} of {len(outcomes)} noticed")
+    say(table(outcomes) + f"\n{sum(bool(test) for *_, test in outcomes)} of {len(outcomes)} noticed", keep="\n")
     raise SystemExit(not all(test for *_, test in outcomes))
 
 

@@ -26,6 +26,10 @@ DISTRIBUTED = "tests/common/test_distributed.py"
 PARTS = "tests/common/test_parts.py"
 INTERRUPTIONS = "tests/survival/test_interruptions.py"
 RUN_FOLDERS = "tests/survival/test_run_folders.py"
+SAFETY = "tests/survival/test_safety.py"
+KILLS = "tests/survival/test_kills.py"
+BAD_MODELS = "tests/survival/test_bad_models_and_data.py"
+CHECKPOINTS = "tests/tools/test_checkpoints.py"
 EXTENSION = "tests/tools/test_extension.py"
 EVALUATE = "tests/tools/test_evaluate.py"
 CHAT = "tests/tools/test_chat.py"
@@ -161,6 +165,7 @@ MUTATIONS = [
     Mutation("SPIN's reference is the engine's", "ref_logp = old_logp  # (B, T)", "ref_logp = rollout_logp  # (B, T)", "methods/spin.py"),
     Mutation("solutions without an end", "[*tokens, tokenizer.eos_token_id] for problem", "[*tokens] for problem", "methods/spin.py"),
     Mutation("what followed a call stays", "begun = rollouts.splice(calls, limit)", "begun = rollouts.splice({row: (len(rollouts.tokens[row]), result) for row, (_, result) in calls.items()}, limit)", "methods/calculator.py", CALCULATOR),
+    Mutation("the engine samples beyond a call", 'stop: tuple[str, ...] = (">>",)', "stop: tuple[str, ...] = ()", "methods/calculator.py", CALCULATOR),
     Mutation("turns share their random numbers", "row % n, turn)", "row % n)", "methods/calculator.py", CALCULATOR),
     Mutation("the student teaches", "return teacher_logp - old_logp", "return old_logp - teacher_logp", "methods/opd.py"),
     Mutation("rewards of what comes after", "compute_advantages(teacher_logp, old_logp)", "compute_advantages(teacher_logp, old_logp).flip(1).cumsum(1).flip(1)", "methods/opd.py"),
@@ -230,6 +235,27 @@ MUTATIONS = [
     Mutation("folders are not locked", "        lock.acquire()  #", "        pass  #", "common/folders.py", f"{RUN_FOLDERS}::test_a_folder_in_use"),
     Mutation("a folder with files is overwritten", "if args.resume is None and any(", "if False and any(", "common/folders.py", f"{RUN_FOLDERS}::test_nothing_is_overwritten"),
     Mutation("a second run of the same second shares the folder", 'folder = Path(stem if number == 1 else f"{stem}-{number}")\n                with suppress(FileExistsError):\n                    folder.mkdir(parents=True)', 'folder = Path(stem if number == 1 else f"{stem}-{number}")\n                with suppress(FileExistsError):\n                    folder.mkdir(parents=True, exist_ok=True)', "common/folders.py", f"{RUN_FOLDERS}::test_runs_of_one_second_have_folders_of_their_own"),
+    Mutation("an evaluation is merged into its step's row", "    rows = []\n    for line", "    rows = []\n    return read_metrics(run_dir)\n    for line", "common/metrics.py", RESUMED),
+    Mutation("the log is not flushed", '            flush(self.dir / "metrics.jsonl")', "            pass", "common/run.py", f"{INTERRUPTIONS}::test_a_checkpoint_is_never_newer_than_the_log"),
+    Mutation("checkpoints are not flushed", "        flush(file)", "        pass", "common/checkpoints.py", f"{INTERRUPTIONS}::test_a_checkpoint_is_never_newer_than_the_log"),
+    Mutation("a third checkpoint stays", "            drop_old(self.dir, start_step)", "            pass", "common/run.py", f"{INTERRUPTIONS}::test_a_third_checkpoint_is_deleted_when_a_run_is_resumed"),
+    Mutation("broken checkpoints displace new ones", "if step_of(folder) <= step][:-KEPT]", "][:-KEPT]", "common/checkpoints.py", f"{INTERRUPTIONS}::test_broken_checkpoints_do_not_displace_new_ones"),
+    Mutation("a damaged log is not named", "or 0 not in self.evaluations):", "and False):", "common/run.py", f"{INTERRUPTIONS}::test_a_damaged_log_is_named_and_the_run_goes_on"),
+    Mutation("a step without a number", 'type(row.get("step")) is int and', "", "common/metrics.py", f"{INTERRUPTIONS}::test_a_damaged_log_is_named_and_the_run_goes_on"),
+    Mutation("the log is cut in place", "    partial.replace(path)", "    path.write_text(text)", "common/folders.py", f"{KILLS}::test_killed_at_some_file_events"),
+    Mutation("a killed start blocks its folder", '(LOCK, "config.json.partial")', "(LOCK,)", "common/folders.py", f"{KILLS}::test_killed_at_some_file_events"),
+    Mutation("samples of lost steps stay", 'removeprefix("step-")) > step:', 'removeprefix("step-")) > step + 9:', "common/run.py", f"{KILLS}::test_killed_at_every_file_event"),
+    Mutation("files without a checksum are read", "if name not in sums:", "if False:", "common/checkpoints.py", f"{SAFETY}::test_a_file_without_a_checksum_is_not_read"),
+    Mutation("other files beside shards", 'file.suffix != ".safetensors"', "False", "common/checkpoints.py", f"{SAFETY}::test_pickled_shards_are_refused"),
+    Mutation("shards begin at the first row", "part[max(0, first - at)", "part[0", "common/checkpoints.py", f"{CHECKPOINTS}::test_rows_of_several_files"),
+    Mutation("moments are not in the shards", "        moments[int(of)][name] =", "        parameters[int(of)].grad =", "common/checkpoints.py", f"{CHECKPOINTS}::test_a_sharded_run_of_one_process"),
+    Mutation("a folder's rewards run unasked", "    require_trust(folder, saved.reward)\n", "", "common/folders.py", f"{SAFETY}::test_the_reward_of_a_run_folder_is_not_run_unasked"),
+    Mutation("any answer is a yes", 'in ("y", "yes")', "is not None", "common/folders.py", f"{SAFETY}::test_a_person_is_asked"),
+    Mutation("a start that meets another one's end fails", "return open_folder(args, name, stack)", "raise", "common/folders.py", f"{RUN_FOLDERS}::test_a_start_that_ends_while_another_one_starts"),
+    Mutation("a data folder reads what is beside it", "            require_inside(path, given)", "            pass", "common/data.py", f"{BAD_MODELS}::test_a_data_folder_reads_nothing_else"),
+    Mutation("a kernel that a config names", "config._attn_implementation = config._experts_implementation = None", "pass", "common/models.py", f"{BAD_MODELS}::test_what_a_config_names_is_ignored"),
+    Mutation("Ctrl-C is lost while the generator starts", "signal.pthread_sigmask(signal.SIG_SETMASK, blocked)", "signal.sigpending() and signal.sigwait(SIGNALS), signal.pthread_sigmask(signal.SIG_SETMASK, blocked)", "recipes/overlap.py", f"{PIPELINE_RL}::TestOverlap::test_ctrl_c_while_the_generator_starts"),
+    Mutation("Ctrl-C ends the generator that starts", "blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)", "blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])", "recipes/overlap.py", f"{PIPELINE_RL}::TestOverlap::test_ctrl_c_while_the_generator_starts"),
     Mutation("flags contradict the run to resume", "if name not in may_change:", "if False:", "common/folders.py", f"{RUN_FOLDERS}::test_resume"),
     Mutation("the help groups stand in another order", "GROUPS.index(title) if title in GROUPS else -1", "-GROUPS.index(title) if title in GROUPS else -9", "common/help.py", f"{PARTS}::test_the_help_has_groups_with_the_methods_own_first"),
     Mutation("all settings stand in one group", "if field.name in inspect.get_annotations(owner))\n        groups", "if field.name in inspect.get_annotations(owners[-1]) or owner)\n        groups", "common/help.py", f"{PARTS}::test_the_help_has_groups_with_the_methods_own_first"),
@@ -310,7 +336,7 @@ MUTATIONS = [
     Mutation("half a chunk is kept", "lines = lines[: len(lines) // self.chunk * self.chunk]", "pass", "tools/evaluate.py", EVALUATE),
     Mutation("as many values as problems", "len(values) * mean * (1 - mean) / variance", "len(values)", "tools/stats.py", EVALUATE),
     Mutation("each piece of a response has the same random numbers", "prompt_seeds(1, *key, end)", "prompt_seeds(1, *key)", "tools/chat.py", CHAT),
-    Mutation("a response steers the terminal", "printable(text[shown:ready])", "text[shown:ready]", "tools/chat.py", CHAT),
+    Mutation("a response steers the terminal", r'say(text[shown:ready], keep="\n\t", end="")', 'print(text[shown:ready], end="")', "tools/chat.py", CHAT),
     Mutation("the band begins at the mean", "(statistics.mean, min, max)", "(statistics.mean, statistics.mean, max)", "tools/plots.py", PLOTS),
     Mutation("the BOS that a file asks for is left out", "{bos[0]} $A", "$A", "tools/gguf.py", "tests/tools/test_gguf.py"),
     # The leaderboard

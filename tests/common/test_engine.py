@@ -175,6 +175,24 @@ def test_ends_and_truncation(embedded, problems):
         assert len(tokens) == 20 if cut else len(tokens) <= 20
 
 
+def test_each_prompt_has_its_own_limit(embedded, problems):
+    """No response is longer than its own limit, and one that reaches it without an end is truncated."""
+    limits, prompts, eos = [3, 30, 11], [problem.prompt_ids for problem in problems], embedded[1].eos_token_id
+    rollouts = make(embedded).sample(prompts, 8, limits, 1.0, [1, 2, 3])
+    of_row = [limit for limit in limits for _ in range(8)]
+    for tokens, logps, cut, limit in zip(rollouts.tokens, rollouts.logps, rollouts.truncated, of_row, strict=True):
+        assert 0 < len(tokens) == len(logps) <= limit and cut == (eos not in tokens)
+        assert not cut or len(tokens) == limit
+    reached = {limit for tokens, limit in zip(rollouts.tokens, of_row, strict=True) if len(tokens) == limit}
+    assert {3, 11} <= reached
+    begun = rollouts.select([0, 8, 16])  # of different lengths, which leave different rests of one limit
+    begun = Rollouts([t[:n] for t, n in zip(begun.tokens, (1, 4, 7), strict=True)],
+                     [p[:n] for p, n in zip(begun.logps, (1, 4, 7), strict=True)], [False] * 3,
+                     [[True] * n for n in (1, 4, 7)])  # fmt: skip
+    whole = make(embedded).extend(prompts, begun, 9, 1.0, [4, 5, 6])
+    assert all(len(tokens) <= 9 for tokens in whole.tokens) and max(map(len, whole.tokens)) == 9
+
+
 def test_engine_has_its_own_weights(embedded, problems):
     """An update of the learner shows in the engine only after load_weights."""
     model = copy.deepcopy(embedded[0])

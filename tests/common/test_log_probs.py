@@ -102,6 +102,17 @@ def test_micro_batches_hold_every_row_once(embedded, problems):
     assert len(parts) == 1
 
 
+@pytest.mark.parametrize(
+    "budget,sizes", [(29, [2, 2, 2, 1]), (30, [3, 3, 1]), (39, [3, 3, 1]), (40, [4, 3]), (9, [1] * 7)]
+)
+def test_micro_batches_fill_their_budget_and_do_not_exceed_it(budget, sizes):
+    """Seven rows of ten tokens."""
+    prompts = [Problem("", "", "", [1] * 6) for _ in range(7)]
+    rollouts = Rollouts([[2] * 4] * 7, [[-1.0] * 4] * 7, [False] * 7, [[True] * 4] * 7)
+    batch = collate(prompts, rollouts, "cpu")
+    assert [len(part) for part in split_rows(torch.arange(7), batch, budget)] == sizes
+
+
 def test_minibatches_hold_whole_groups():
     args = grpo.Args(num_minibatches=3, update_epochs=2)
     parts = list(minibatches(6, 4, args))

@@ -7,7 +7,9 @@ from common.batch import collate
 from common.engines import rounded_to_fp8, rounded_to_int4
 from common.logprobs import batch_logps, logp_and_entropy, token_logps
 from common.metrics import mismatch_metrics, read_metrics
+from common.models import load_model
 
+import pytest
 import torch
 from conftest import SMALL
 from sampling import make, sample
@@ -94,6 +96,18 @@ def test_int4_sampler_of_the_embedded_model(embedded):
             assert max(groups) <= 16, name
         else:
             torch.testing.assert_close(mine[name], learned.bfloat16(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("precision", ["fp8", "int4"])
+def test_embeddings_and_head_are_not_rounded(precision, tiny_model):
+    """In a model whose head is a matrix of its own; what lies between is rounded."""
+    model, tokenizer = load_model(grpo.Args(model=str(tiny_model)))
+    engine = make((model, tokenizer), model=str(tiny_model), rollout_precision=precision)
+    mine, learned = (dict(m.named_parameters()) for m in (engine.model, model))
+    whole = {"model.embed_tokens.weight", "lm_head.weight", *(name for name in learned if learned[name].ndim == 1)}
+    for name, weight in learned.items():
+        rounded = not torch.equal(mine[name], weight.bfloat16())
+        assert rounded == (name not in whole), name
 
 
 def test_tis_sees_an_int4_sampler(tmp_path):

@@ -4,10 +4,12 @@ import json
 import os
 import subprocess
 import sys
-from types import ModuleType
+from contextlib import suppress
+from types import ModuleType, SimpleNamespace
 from xml.etree import ElementTree
 
 from notebooks.exercises import grade, key, make, silent_bugs
+from notebooks.exercises.answers import HANDOUT_SEED
 from notebooks.exercises.answers import answers as make_answers
 from notebooks.exercises.exercises import BY_NAME, EXERCISES, SCRIPTS
 from notebooks.exercises.grade import grade_function
@@ -170,6 +172,7 @@ ATTACKS = {
     "not a number": ("return rewards * float('nan')", "not finite"),
     "memory": ("return torch.ones(1 << 34)", "ends with RuntimeError"),
     "crash": ("import ctypes\nctypes.string_at(0)", "ended by SIGSEGV"),
+    "the terminal": ("raise type('\x1b[2J\\n66 of 66 points', (Exception,), {})('\x9b')", r"\x1b[2J\n66 of 66 points: \x9b"),
     "recursion": ("return compute_advantages(rewards)", "RecursionError"),
 }  # fmt: skip
 
@@ -180,6 +183,7 @@ def test_attacks_get_nothing(attack, sandbox, hasty, tmp_path):
     text = written(NAME, body() if callable(body) else body)
     mark = graded(NAME, text, hasty if "endless" in attack else sandbox, tmp_path)
     assert mark.points == 0 and words in mark.reason, mark.reason
+    assert mark.reason.isprintable()
 
 
 def test_attacks_at_import_get_nothing(sandbox, tmp_path):
@@ -211,6 +215,55 @@ def test_files_that_are_no_files(sandbox, tmp_path):
     path.write_text(make.blank("dr_grpo"))
     mark = grade_function(exercise, tmp_path, sandbox, 1)
     assert (mark.points, mark.reason) == (0, "it is not written yet.")
+
+
+def memorized(name):
+    """A function that knows the results of the handout's cases by their inputs."""
+    known = [
+        (case["inputs"], [(o["shape"], o["values"], o["dtype"]) for o in result["outputs"]])
+        for case, result in zip(answers(name)["cases"], answers(name)["right"], strict=True)
+    ]
+    return (
+        f"known = {known!r}\n"
+        "plain = [{str(x.dtype).removeprefix('torch.'): x.tolist()} if isinstance(x, torch.Tensor) else x for x in "
+        "(rewards, *more)]\n"
+        "for inputs, outputs in known:\n    if inputs == plain:\n"
+        "        made = [torch.tensor(v, dtype=getattr(torch, d)).view(s) for s, v, d in outputs]\n"
+        "        return made[0]\nreturn rewards"
+    )
+
+
+def test_memorized_results_pass_the_handout_and_get_nothing(tmp_path, monkeypatch, capsys):
+    """Through the command, which makes the cases anew each time."""
+    text = written(NAME, memorized(NAME)).replace("(rewards: Tensor)", "(rewards: Tensor, *more)")
+    assert judged(NAME, as_module(text)) is None, "it does not know the handout's cases"
+    (tmp_path / "dr_grpo.py").write_text(text)
+    seeds, whole = [], grade.grade
+
+    def one_function(folder, sandbox, seed):
+        seeds.append(seed)
+        return whole(folder, sandbox, seed, [BY_NAME[NAME]])[:1]
+
+    monkeypatch.setattr(grade, "grade", one_function)
+    for _ in range(2):
+        grade.main(grade.Args(tmp_path))
+        assert capsys.readouterr().out.startswith("0 of 1  dr_grpo.py: compute_advantages")
+    assert len({*seeds, HANDOUT_SEED}) == 3
+    grade.main(grade.Args(tmp_path, seed=5))
+    assert seeds[2] == 5 and "seed of the cases: 5" in capsys.readouterr().out
+
+
+def test_the_cases_of_a_grading_are_those_of_its_seed(tmp_path):
+    """Not the handout's, and other ones for each function."""
+    solve(tmp_path, SCRIPTS)
+    given = []
+    watched = SimpleNamespace(run=lambda script, source, function, cases: given.append(cases) or [{"problem": "none"}])
+    with suppress(IndexError):  # one problem for all cases
+        grade.grade(tmp_path, watched, 40, EXERCISES[:3])
+    expected = [make_answers(exercise, 40 + i, named=False)["cases"] for i, exercise in enumerate(EXERCISES[:3])]
+    assert given == expected
+    for exercise, cases in zip(EXERCISES, given, strict=False):
+        assert not [case for case in cases if case["inputs"] in [c["inputs"] for c in answers(exercise.name)["cases"]]]
 
 
 FORBIDDEN = """import ctypes, os, signal, socket, subprocess, threading, resource

@@ -13,6 +13,7 @@ class Recorder:
 
     def __init__(self, monkeypatch, script, choosing, insert):
         self.rounds, self.minibatches, self.updates, self.chosen = defaultdict(list), defaultdict(list), [], {}
+        self.seeds = defaultdict(list)  # of each prompt, a list for each time that something is generated
         self.step, self.loads = 0, []  # weights that the engine got, as they were and shifted
         self.insert = insert
         monkeypatch.setattr(run.Run, "evaluate", lambda *args: None)
@@ -81,6 +82,7 @@ class Recorder:
                 update(moved)
 
             def recorded(request):
+                recorder.seeds[recorder.step].append(list(request.seeds))
                 recorder.loads = [] if request.in_flight else recorder.loads[-1:]  # an engine loads those itself
                 rollouts = sample_shards(request)
                 if recorder.insert:

@@ -1,7 +1,7 @@
 import random
 
 from common.batch import collate
-from common.engines import Engine
+from common.engines import Engine, make_engine
 from common.models import load_model
 from common.records import Problem, Rollouts
 from methods import calculator
@@ -82,6 +82,26 @@ def test_results_are_put_in_and_the_response_goes_on_behind_them():
     for logps, sampled in zip(rollouts.logps, rollouts.sampled, strict=True):
         assert logps == [-0.5 if was else 0.0 for was in sampled]
     assert len(set(engine.seeds)) == len(engine.seeds) == 4  # other random numbers in each turn and for each response
+
+
+@pytest.mark.parametrize("settings,wasted", [({}, False), ({"stop": ()}, True)])
+def test_the_engine_stops_at_the_end_of_a_call(settings, wasted, monkeypatch):
+    """By default every token that is sampled is kept; without the stop string, what follows a call is dropped."""
+    args = calculator.Args(max_response_tokens=40, engine="transformers", **settings)
+    model, tokenizer = load_model(args)
+    engine, sampled = make_engine(args, model, tokenizer, []), []
+    sample = engine.sample
+
+    def counted(*arguments):
+        rollouts = sample(*arguments)
+        sampled.extend(map(len, rollouts.tokens))
+        return rollouts
+
+    monkeypatch.setattr(engine, "sample", counted)
+    calling = calculator.CallingEngine(engine, tokenizer, args)
+    rollouts = calling.generate([PROBLEM] * 4, 8, 1)
+    assert calling.calls > 0.3 and len(sampled) > 32
+    assert (sum(sampled) > sum(map(sum, rollouts.sampled))) == wasted
 
 
 def test_the_length_limit_holds_for_all_turns_together():

@@ -222,6 +222,20 @@ class Replay:
         check_adam(self.adams[optimizer], before, gradients, after, lr, self.args.weight_decay, what)
 
 
+def check_draws(recorder, args):
+    """Whatever is generated has random numbers of its own, and each pass over a rollout batch its own minibatches."""
+    seeds = [seed for calls in recorder.seeds.values() for call in calls for seed in call]
+    assert len(set(seeds)) == len(seeds), "prompts, steps, rounds or continuations share random numbers"
+    passes = []  # of each step, the minibatches of each pass
+    for parts in recorder.minibatches.values():
+        passes.append([parts[i : i + args.num_minibatches] for i in range(0, len(parts), args.num_minibatches)])
+    first = [of_step[0] for of_step in passes]
+    assert any(one != first[0] for one in first), "every step has the same minibatches"
+    again = [of_step[1:] for of_step in passes if len(of_step) > 1]
+    different = any(one != of_step[0] for of_step in passes for one in of_step[1:])
+    assert different or not again, "every pass has the same minibatches"
+
+
 def whole_runs():
     """Every script with every case of its oracle; the quick layer has the first, and of GRPO the shared one."""
     for name in parents():
@@ -245,6 +259,7 @@ def test_every_update(name, case, tiny_model, tmp_path, monkeypatch, capsys):
     script.main(args)
     assert recorder.updates[-1][0] == args.steps, f"the last update belongs to step {recorder.updates[-1][0]}"
     Replay(recorder, args, tiny_model, oracle(name, args)).compare()
+    check_draws(recorder, args)
     moved = [
         (a - b).abs().max() for _, _, before, _, after in recorder.updates for a, b in zip(after, before, strict=True)
     ]

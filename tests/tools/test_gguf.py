@@ -10,7 +10,15 @@ import gguf
 import pytest
 import torch
 from conftest import CHAT_TEMPLATE
-from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 NAMES = {
     "model.embed_tokens": "token_embd",
@@ -20,6 +28,8 @@ NAMES = {
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
     "mlp.gate_proj": "ffn_gate",
@@ -29,21 +39,25 @@ NAMES = {
 }
 
 
-@pytest.fixture(scope="module")
-def model_and_file(chat_model, tmp_path_factory):
-    """A random Qwen2 in the format of Qwen2.5's files, with a sub-word tokenizer that splits text like Qwen2's."""
-    tokenizer = AutoTokenizer.from_pretrained(chat_model)
-    tokenizer.backend_tokenizer.pre_tokenizer = CUTS["qwen2"]
-    torch.manual_seed(0)
-    model = Qwen2ForCausalLM(
-        Qwen2Config(
-            vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-            num_key_value_heads=2, max_position_embeddings=256, rms_norm_eps=1e-5, tie_word_embeddings=False,
-            rope_parameters={"rope_type": "default", "rope_theta": 5e5},
-        )
-    )  # fmt: skip
-    file = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
-    writer = gguf.GGUFWriter(file, "qwen2")
+SIZES = dict(
+    hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+    max_position_embeddings=256, rms_norm_eps=1e-5, rope_parameters={"rope_type": "default", "rope_theta": 5e5},
+)  # fmt: skip
+
+
+def as_stored(name, weight, architecture, config):
+    """As llama.cpp's converter stores it: in Llama's queries and keys, RoPE's pairs of dimensions are neighbors."""
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    kind = next((kind for kind in heads if kind in name), None)
+    if architecture != "llama" or kind is None:
+        return weight.numpy()
+    return weight.unflatten(0, (heads[kind], 2, -1)).transpose(1, 2).flatten(0, 2).contiguous().numpy()
+
+
+def write_file(file, architecture, model, tokenizer, cut):
+    """A GGUF file as llama.cpp's converter writes it, with text split as `cut` says."""
+    config = model.config
+    writer = gguf.GGUFWriter(file, architecture)
     writer.add_context_length(256)
     writer.add_embedding_length(32)
     writer.add_block_count(2)
@@ -52,8 +66,10 @@ def model_and_file(chat_model, tmp_path_factory):
     writer.add_head_count_kv(2)
     writer.add_rope_freq_base(5e5)
     writer.add_layer_norm_rms_eps(1e-5)
+    if architecture == "llama":
+        writer.add_rope_dimension_count(8)
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("qwen2")
+    writer.add_tokenizer_pre(cut)
     tokens = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
     special = set(tokenizer.all_special_tokens) | {"<|im_start|>"}
     writer.add_token_list(tokens)
@@ -65,15 +81,63 @@ def model_and_file(chat_model, tmp_path_factory):
     writer.add_bos_token_id(0)
     writer.add_add_bos_token(True)
     writer.add_chat_template(CHAT_TEMPLATE)
-    for name, weight in model.state_dict().items():
+    for full_name, weight in model.state_dict().items():
+        name = full_name
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
         for mine, theirs in NAMES.items():
             name = name.replace(mine, theirs)
-        writer.add_tensor(name, weight.numpy())
+        writer.add_tensor(name, as_stored(full_name, weight, architecture, config))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return model, tokenizer, file
+    return file
+
+
+def tokenizer_with(chat_model, cut):
+    tokenizer = AutoTokenizer.from_pretrained(chat_model)
+    tokenizer.backend_tokenizer.pre_tokenizer = CUTS[cut]
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def model_and_file(chat_model, tmp_path_factory):
+    """A random Qwen2 in the format of Qwen2.5's files, with a sub-word tokenizer that splits text like Qwen2's."""
+    tokenizer = tokenizer_with(chat_model, "qwen2")
+    torch.manual_seed(0)
+    model = Qwen2ForCausalLM(Qwen2Config(vocab_size=len(tokenizer), tie_word_embeddings=False, **SIZES))
+    file = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
+    return model, tokenizer, write_file(file, "qwen2", model, tokenizer, "qwen2")
+
+
+@pytest.mark.parametrize(
+    "architecture,cut,kind,config,more",
+    [
+        ("qwen2", "qwen2", Qwen2ForCausalLM, Qwen2Config, {"tie_word_embeddings": True}),
+        ("qwen3", "qwen2", Qwen3ForCausalLM, Qwen3Config, {"tie_word_embeddings": False, "head_dim": 128}),
+        ("llama", "smollm", LlamaForCausalLM, LlamaConfig, {"tie_word_embeddings": True}),
+    ],
+)
+def test_three_families_compute_what_their_source_does(architecture, cut, kind, config, more, chat_model, tmp_path):
+    """Biases and norms that are not at their initial values, RoPE and its base, tied heads, and how text is split."""
+    tokenizer = tokenizer_with(chat_model, cut)
+    torch.manual_seed(1)
+    model = kind(config(vocab_size=len(tokenizer), **SIZES | more))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    convert(write_file(tmp_path / "tiny.gguf", architecture, model, tokenizer, cut), tmp_path / "model")
+    mine, own = load_model(grpo.Args(model=str(tmp_path / "model")))
+    text = "In 1998 he  buys 1234 apples (12.5 %), doesn't he?\n\n"
+    ids = tokenizer(text)["input_ids"]
+    assert own(text, add_special_tokens=False)["input_ids"] == ids and own.decode(ids) == text
+    ids = torch.tensor([(ids * 9)[:200]])  # long enough for RoPE's base to show
+    with torch.no_grad():
+        logits, expected = mine(ids).logits, model(ids).logits
+    torch.testing.assert_close(logits, expected, rtol=0, atol=2e-5)
+    assert expected.std() > 0.1 and all(parameter.dtype == torch.float32 for parameter in mine.parameters())
+    assert not hasattr(mine.config, "quantization_config") and eos_ids(mine, own) == [tokenizer.eos_token_id]
 
 
 def test_the_folder_has_the_model_of_the_file(model_and_file, tmp_path):

@@ -41,6 +41,72 @@ def test_runs_are_grouped_by_what_differs(tmp_path, capsys):
     assert len(set(styles[:3])) == 3 and styles[3:] == [plots.method_style("grpo"), plots.method_style("dr_grpo")]
 
 
+# What each line of a run's picture shows, by the title of its panel and its label.
+SHOWN = {
+    "Accuracy": {"training": "accuracy", "held out": "eval/avg"},
+    "Reward": {"reward": "reward", "groups without signal": "zero_std_groups"},
+    "Response length": {"correct": "length_correct", "incorrect": "length_incorrect"},
+    "Entropy": {"full vocabulary": "entropy"},
+    "Ratio before clipping": {"max": "ratio_max", "mean": "ratio", "min": "ratio_min"},
+    "Clipped tokens": {"advantage > 0": "clip_pos", "advantage < 0": "clip_neg"},
+    "Engine / learner mismatch": {"max": "mismatch_max", "mean": "mismatch_mean"},
+    "Gradient norm": {"norm": "grad_norm"},
+}
+
+
+def test_each_curve_shows_what_its_label_says(tmp_path, monkeypatch):
+    """Every metric has other values; a legend names each line once."""
+    names = [name for lines in SHOWN.values() for name in lines.values()]
+    rows = [{"step": step} | {name: i + step / 10 for i, name in enumerate(names)} for step in range(4)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    figures = []
+    monkeypatch.setattr(plots.Figure, "savefig", lambda figure, *args, **kwargs: figures.append(figure))
+    plots.draw_curves(tmp_path, "a run")
+    assert {axes.get_title() for axes in figures[0].axes} == set(SHOWN)
+    for axes in figures[0].axes:
+        drawn = {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines}
+        expected = {
+            label: ([row["step"] for row in rows], [row[name] for row in rows])
+            for label, name in SHOWN[axes.get_title()].items()
+        }
+        assert drawn == expected, axes.get_title()
+        colors = {line.get_label(): line.get_color() for line in axes.lines}
+        legend = axes.get_legend()
+        named = {text.get_text(): line.get_color() for text, line in zip(legend.texts, legend.get_lines(), strict=True)}
+        assert named == colors and len(set(colors.values())) == len(colors), axes.get_title()
+
+
+def test_each_line_of_several_runs_has_its_label(tmp_path):
+    """The legend's style belongs to the runs it names, and each panel shows the metric of its title."""
+    folders = [write_run(tmp_path / name, name, seed=1) for name in ("grpo", "ppo")]
+    names = {
+        "Accuracy (points: held out)": "accuracy",
+        "Reward": "reward",
+        "Response length": "length",
+        "Entropy": "entropy",
+    }
+    for i, folder in enumerate(folders):
+        rows = [
+            {"step": step} | {name: 10 * i + k + step / 10 for k, name in enumerate(names.values())} for step in (1, 2)
+        ]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    figure = plots.overlay(plots.grouped(tuple(folders)))
+    legend = figure.legends[0]
+    style = {
+        text.get_text(): (line.get_color(), line.get_linestyle())
+        for text, line in zip(legend.texts, legend.get_lines(), strict=True)
+    }
+    assert style.keys() == {"grpo", "ppo"} and len(set(style.values())) == 2
+    for axes in figure.axes:
+        k = list(names).index(axes.get_title())
+        drawn = {
+            (line.get_color(), line.get_linestyle()): list(line.get_ydata())
+            for line in axes.lines
+            if len(line.get_ydata())
+        }
+        assert drawn == {style[name]: [10 * i + k + 0.1, 10 * i + k + 0.2] for i, name in enumerate(("grpo", "ppo"))}
+
+
 def test_any_number_of_methods_has_a_style():
     """A style follows from the name alone, and lines in one picture look different even if two styles are the same."""
     top = {name: plots.method_style(name) for name in plots.FIXED}

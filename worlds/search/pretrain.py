@@ -20,7 +20,7 @@ class Args(PretrainSettings):
 
 
 def main(args: Args) -> None:
-    args = args.with_defaults(out=MODELS["search"].folder, steps=3000, batch=128)
+    args = args.with_defaults(out=MODELS["search"].folder, steps=2000, batch=96)
     torch.manual_seed(args.seed)
     model = LlamaForCausalLM.from_pretrained(MODELS["sums"].folder, max_position_embeddings=512)
     pretrain(model, make_tokenizer(), Corpus(corpus_problem, solution, ("search", "search-hard")), args)
