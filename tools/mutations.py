@@ -141,6 +141,7 @@ MUTATIONS = [
     Mutation("forking tokens alone count in the mean", "token_weights(mask[minibatch])", "token_weights((mask & chosen)[minibatch])", "methods/forking_tokens.py"),
     Mutation("the tokens of low entropy", "entropy >= threshold", "entropy <= threshold", "methods/forking_tokens.py", ENTROPY),
     Mutation("long responses are paid", "correct - args.alpha * (budgets", "correct + args.alpha * (budgets", "methods/lcpo.py"),
+    Mutation("the shorter, the less", "(args.alpha * (budgets - lengths) + args.delta)", "(args.alpha * (lengths - budgets) + args.delta)", "methods/lcpo_max.py"),
     Mutation("the budget of another question", "budget(p.question, args)]", "budget(p.prompt, args)]", "methods/lcpo.py"),
     Mutation("short incorrect answers are paid", "bonus.clamp(max=0)", "bonus", "methods/kimi_length.py"),
     Mutation("truncated responses keep their reward", ".where(lengths < args.max_response_tokens, -10.0)", "", "methods/cosine_length.py"),
