@@ -244,7 +244,7 @@ MUTATIONS = [
     Mutation("a step without a number", 'type(row.get("step")) is int and', "", "common/metrics.py", f"{INTERRUPTIONS}::test_a_damaged_log_is_named_and_the_run_goes_on"),
     Mutation("the log is cut in place", "    partial.replace(path)", "    path.write_text(text)", "common/folders.py", f"{KILLS}::test_killed_at_some_file_events"),
     Mutation("a killed start blocks its folder", '(LOCK, "config.json.partial")', "(LOCK,)", "common/folders.py", f"{KILLS}::test_killed_at_some_file_events"),
-    Mutation("samples of lost steps stay", 'removeprefix("step-")) > step:', 'removeprefix("step-")) > step + 9:', "common/run.py", f"{KILLS}::test_killed_at_every_file_event"),
+    Mutation("samples of lost steps stay", 'removeprefix("step-")) > step:', 'removeprefix("step-")) > step + 9:', "common/run.py", f"{INTERRUPTIONS}::test_a_whole_log_is_not_called_damaged"),
     Mutation("files without a checksum are read", "if name not in sums:", "if False:", "common/checkpoints.py", f"{SAFETY}::test_a_file_without_a_checksum_is_not_read"),
     Mutation("other files beside shards", 'file.suffix != ".safetensors"', "False", "common/checkpoints.py", f"{SAFETY}::test_pickled_shards_are_refused"),
     Mutation("shards begin at the first row", "part[max(0, first - at)", "part[0", "common/checkpoints.py", f"{CHECKPOINTS}::test_rows_of_several_files"),
