@@ -32,6 +32,10 @@ BAD_MODELS = "tests/survival/test_bad_models_and_data.py"
 CHECKPOINTS = "tests/tools/test_checkpoints.py"
 EXTENSION = "tests/tools/test_extension.py"
 EVALUATE = "tests/tools/test_evaluate.py"
+EVALUATION = "tests/common/test_evaluation.py"
+DRAWS = "tests/steps/test_draws.py"
+EVIDENCE = "tests/claims/test_evidence.py"
+GGUF = "tests/tools/test_gguf.py"
 CHAT = "tests/tools/test_chat.py"
 PLOTS = "tests/tools/test_plots.py"
 EXERCISES = "tests/course/test_exercises.py"
@@ -43,13 +47,17 @@ RESUMED = f"{INTERRUPTIONS}::test_resumed_run_ends_as_the_uninterrupted_one"
 
 @dataclass
 class Mutation:
-    """`old` becomes `new` in the file, or in every script that has it; `tests` (a file, or FILE::test) must fail."""
+    """`old` becomes `new` in the file, or in every script that has it; `tests` (a file, or FILE::test) must fail.
+
+    A mutation that was generated is at one place of its file, `start` bytes from its beginning.
+    """
 
     what: str
     old: str
     new: str
     file: str | None = None
     tests: str = STEPS
+    start: int = -1
 
 
 MUTATIONS = [
@@ -363,4 +371,43 @@ MUTATIONS = [
     Mutation("nothing is void", ">= CLIPPED else VOID", ">= 0 else VOID", "claims/runs.py", CLAIMS_BY_RUNS),
     Mutation("kept runs are run again", """if not (folder / "done").exists():""", "if True:", "claims/runs.py", CLAIMS_BY_RUNS),
     Mutation("the wrong half of the mask", """masked["clip_pos"] = torch.zeros_like(mask)""", """masked["clip_neg"] = torch.zeros_like(mask)""", "claims/variant.py", CLAIMS_BY_RUNS),
+    # What is logged and shown
+    Mutation("lengths of correct and incorrect swapped", "lengths[is_correct].mean()", "lengths[~is_correct].mean()", "common/metrics.py", f"{STEPS}::test_every_update"),
+    Mutation("mismatch over padding", "(old_logp.exp() - rollout_logp.exp()).abs()[mask]", "(old_logp.exp() - rollout_logp.exp()).abs()", "common/metrics.py", f"{STEPS}::test_every_update"),
+    Mutation("every micro-batch counts the same in the log", "self.weights[name] += weights.sum().item()", "self.weights[name] += 1.0", "common/metrics.py", f"{STEPS}::test_every_update"),
+    Mutation("clip_neg on the wrong bound", "(ratio < 1 - args.clip_eps)).float()", "(ratio < 1 + args.clip_eps)).float()"),
+    Mutation("clip_pos and clip_neg swapped", '"clip_pos": ((advantages > 0)', '"clip_pos": ((advantages < 0)'),
+    Mutation("explained variance inverted", "(returns - old_values)[mask].var() / returns[mask].var().clamp(min=1e-8)", "returns[mask].var() / (returns - old_values)[mask].var().clamp(min=1e-8)"),
+    Mutation("the bonus of the next step is logged", "bonus=alpha)", 'bonus=run.state["coef"])', "methods/adaptive_entropy.py"),
+    Mutation("lengths without those that are off", "(lengths - budgets).abs()", "(lengths - budgets)", "methods/lcpo.py"),
+    Mutation("a standard error too small by the root of n", "math.sqrt(variance / len(counts))", "math.sqrt(variance / (n * len(counts)))", "common/evaluation.py", EVALUATION),
+    Mutation("lengths swapped in evaluations", "mean([x for x, ok in lengths if ok])", "mean([x for x, ok in lengths if not ok])", "common/evaluation.py", EVALUATION),
+    Mutation("the greedy accuracy is that of a sample", "for outcome in greedy])", "for outcome in sampled])", "common/evaluation.py", EVALUATION),
+    Mutation("curves of lengths swapped", '("length_correct", "correct", GREEN), ("length_incorrect", "incorrect", RED)', '("length_correct", "incorrect", GREEN), ("length_incorrect", "correct", RED)', "tools/plots.py", PLOTS),
+    # What is drawn by chance, and state over steps
+    Mutation("neighboring steps share problems", "(step - 1) * args.max_rounds + rounds + 1", "step + rounds", "dapo.py", DRAWS),
+    Mutation("neighboring steps share problems", "(step - 1) * args.max_rounds + rounds + 1", "step + rounds", "recipes/olmo3.py", DRAWS),
+    Mutation("rounds share random numbers", "engine.generate(problems, G, step, rounds)", "engine.generate(problems, G, step)", "dapo.py"),
+    Mutation("every pass has the same minibatches", "    for _ in range(args.update_epochs):\n        for groups in torch.randperm(P)", "    order = torch.randperm(P)\n    for _ in range(args.update_epochs):\n        for groups in order", "common/batch.py", f"{STEPS}::test_every_update"),
+    Mutation("held-out problems depend on the seed", "random.Random(2026).shuffle(train)", "random.Random(args.seed).shuffle(train)", "common/data.py", DRAWS),
+    Mutation("evaluations depend on the seed", "seeds = prompt_seeds(len(problems), 0)", "seeds = prompt_seeds(len(problems), args.seed)", "common/evaluation.py", DRAWS),
+    Mutation("the moving average without the KL", "(1 - args.ema_decay) * rewards.mean().item()", "(1 - args.ema_decay) * (rewards + args.kl_beta * kl.sum(1).view(P, G)).mean().item()", "reinforce.py"),
+    Mutation("the entropy over padding", "entropy[mask].mean().item()", "entropy.mean().item()", "methods/adaptive_entropy.py"),
+    # Limits, budgets, precisions, files
+    Mutation("a response beyond its own limit", "(self.lengths[rows] < self.limits[rows])", "(self.lengths[rows] < self.limits.max())", "common/transformers_engine.py", ENGINE),
+    Mutation("a row beyond the token budget", "(end + 1 - start) * longest > max_tokens", "(end - start) * longest > max_tokens", "common/batch.py", LOG_PROBS),
+    Mutation("a rounded head", ' and "lm_head" not in name', "", "common/engines.py", PRECISION),
+    Mutation("a GGUF model keeps its initial weights", "    model.load_state_dict(quantized.state_dict())\n", "", "tools/gguf.py", GGUF),
+    Mutation("text is split as transformers does", "tokenizer.backend_tokenizer.pre_tokenizer = CUTS[cut]", "pass", "tools/gguf.py", GGUF),
+    Mutation("a GGUF model in half precision", "dtype=torch.float32, **where", "dtype=torch.bfloat16, **where", "tools/gguf.py", GGUF),
+    # The grader and the evidence
+    Mutation("hidden cases are those of the handout", "hidden = answers(exercise, seed, named=False)", "hidden = answers(exercise, 7, named=False)", "notebooks/exercises/grade.py", GRADER),
+    Mutation("every grading has the same cases", "secrets.randbits(32) if args.seed is None", "7 if args.seed is None", "notebooks/exercises/grade.py", GRADER),
+    Mutation("another arm than was run", '"fresh": "grpo --lr 1.5e-4', '"fresh": "dr_grpo --lr 1.5e-4', "claims/stale_rollouts_are_harmless.py", EVIDENCE),
+    Mutation("another regime than was run", "--staleness 8 --lr 1.5e-4", "--staleness 4 --lr 1.5e-4", "claims/runs.py", EVIDENCE),
+    Mutation("a threshold moved after the runs", "smallest=0.05", "smallest=0.04", "claims/stale_rollouts_are_harmless.py", EVIDENCE),
+    Mutation("pass@1 in place of pass@32", 't.last("eval/pass@32")', "t.last()", "claims/maxrl_keeps_pass_at_k_in_training.py", EVIDENCE),
+    Mutation("runs of older code are kept", "[*words(arm, seed), *code(script)]", "words(arm, seed)", "claims/runs.py", EVIDENCE),
+    Mutation("k1 with the other sign", "logp - ref_logp", "ref_logp - logp", "claims/variant.py", EVIDENCE),
+    Mutation("a stress test without staleness", "--staleness {k} ", "", "benchmarks/stress.py", EVIDENCE),
 ]  # fmt: skip
