@@ -11,11 +11,13 @@ from types import ModuleType
 from typing import Any
 
 from tools.scripts import ROOT, parents, script_path
+from worlds import MODELS
 
 import torch
 from torch import Tensor
 
 HERE = Path(__file__).parent
+LENGTH = MODELS["sums"].max_response_tokens  # the length limit that the scripts take from their embedded model
 SCRIPTS = [name for name in parents() if script_path(name).parent == ROOT]
 LOSS = "All tensors (B, T). Returns the per-token loss (B, T) and a dict of metrics, which may be empty."
 
@@ -136,7 +138,7 @@ def defaults(script: str) -> dict[str, Any]:
         node.target.id: eval(ast.unparse(node.value), {"float": float})
         for node in args.body
         if isinstance(node, ast.AnnAssign)
-    }
+    } | {"max_response_tokens": LENGTH}
 
 
 def module(script: str, replaced: dict[str, str] | None = None) -> ModuleType:

@@ -10,7 +10,6 @@ from itertools import permutations
 import grpo
 from common.data import (
     final_answer,
-    generated_problems,
     load_problems,
     make_prompt,
     pairs_of,
@@ -22,7 +21,7 @@ from common.models import load_model
 from common.records import Problem, Rollouts
 from common.transformers_engine import TransformersEngine
 from common.verification.verifier import Verifier
-from worlds import DATASETS, MODELS
+from worlds import DATASETS, MODELS, generated_problems
 from worlds.countdown.problems import Countdown
 from worlds.sums import pretrain as pretrain_sums
 from worlds.sums.writers import solution

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.cli import fail
+from common.cli import fail, say
 from common.help import parse_args
 from tools import fingerprint
 from tools.scripts import ROOT, load, parents
@@ -199,7 +199,7 @@ def main(args: Args) -> None:
     site.texts()
     site.finish()
     files = [path for path in args.out.rglob("*") if path.is_file()]
-    print(f"{args.out}/index.html: {len(files)} files, {sum(path.stat().st_size for path in files) / 1e6:.1f} MB")
+    say(f"{args.out}/index.html: {len(files)} files, {sum(path.stat().st_size for path in files) / 1e6:.1f} MB")
 
 
 if __name__ == "__main__":
