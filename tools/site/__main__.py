@@ -97,6 +97,18 @@ class Site:
                 address = f"{url}#{anchor[1]}" if anchor else url
                 self.index.append([name if name == title else f"{title}: {name}", address, words])
 
+    def assets(self) -> None:
+        axes = {"ratios": fingerprint.RATIOS, "lengths": fingerprint.LENGTHS, "curves": scripts.CURVES}
+        text = (
+            (HERE / "assets/site.js")
+            .read_text()
+            .replace('"use strict";', f'"use strict";\nconst AXES = {json.dumps(axes)};')
+        )
+        (self.out / "site.js").write_text(text)
+        for name in ("site.css", "sliders.js"):
+            shutil.copy(HERE / "assets" / name, self.out / name)
+        (self.out / ".nojekyll").touch()
+
     def methods(self) -> None:
         """The front page, a page per script, and the comparison with its data."""
         found = {name: scripts.page(name) for name in parents()}
@@ -164,19 +176,6 @@ class Site:
         )
         self.write("docs.html", "base.html", "Docs", body=f"<h1>Docs</h1>{body}")
 
-    def finish(self) -> None:
-        axes = {"ratios": fingerprint.RATIOS, "lengths": fingerprint.LENGTHS, "curves": scripts.CURVES}
-        text = (
-            (HERE / "assets/site.js")
-            .read_text()
-            .replace('"use strict";', f'"use strict";\nconst AXES = {json.dumps(axes)};')
-        )
-        (self.out / "site.js").write_text(text)
-        for name in ("site.css", "sliders.js"):
-            shutil.copy(HERE / "assets" / name, self.out / name)
-        self.script("search.js", "Site.index = ", self.index, ";")
-        (self.out / ".nojekyll").touch()
-
 
 @dataclass
 class Args:
@@ -195,9 +194,10 @@ def main(args: Args) -> None:
     (args.out / "data").mkdir(parents=True)
     torch.manual_seed(0)
     site = Site(args.out, args.repository.rstrip("/"))
+    site.assets()  # first: an interrupted build leaves a folder that the next one recognizes
     site.methods()
     site.texts()
-    site.finish()
+    site.script("search.js", "Site.index = ", site.index, ";")
     files = [path for path in args.out.rglob("*") if path.is_file()]
     say(f"{args.out}/index.html: {len(files)} files, {sum(path.stat().st_size for path in files) / 1e6:.1f} MB")
 
