@@ -223,7 +223,8 @@ def test_known_columns_of_a_local_copy(chat_model, tmp_path):
     (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     known = STANDARD["math500"]
     args = evaluate.Args(
-        model=str(chat_model), max_response_tokens=96, dataset=str(tmp_path / "test.jsonl"), question_column=known.question_column,
+        model=str(chat_model), max_response_tokens=96,
+        dataset=str(tmp_path / "test.jsonl"), question_column=known.question_column,
         answer_column=known.answer_column, difficulty_column=known.difficulty_column,
     ).checked()  # fmt: skip
     problems = evaluate.load_evaluation(args, *load_model(args))
