@@ -55,6 +55,13 @@ def behavior_function(dataset: str) -> Callable[[list[Any], list[str]], dict[str
     return importlib.import_module(f"worlds.{DATASETS[dataset][0]}.behavior").measure
 
 
+def length_limit(model: str, dataset: str | tuple[str, ...]) -> int | None:
+    """The default length limit in tokens of an embedded model, or of one that knows the data set; else None."""
+    world = DATASETS[dataset][0] if dataset in DATASETS else None
+    known = [MODELS[model]] if model in MODELS else [m for m in MODELS.values() if world in m.worlds]
+    return known[0].max_response_tokens if known else None
+
+
 def is_generated(dataset: str) -> bool:
     """Whether the problems are made here or by an adapter (ADAPTER:TASK), rather than read."""
     return dataset in DATASETS or re.fullmatch(r"[\w-]+:[^/.]*", dataset) is not None
