@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import grpo
 from common.data import load_problems
-from common.engines import prompt_seeds
+from common.engines import Request, prompt_seeds
 from common.evaluation import evaluate
 from common.models import load_model
 from common.transformers_engine import TransformersEngine
@@ -45,7 +45,7 @@ def main(args: Args) -> None:
         print(f"{name:24s} {value:.3f}")
 
     prompts, limits = [p.prompt_ids for p in held_out], [settings.max_response_tokens] * 512
-    rollouts = engine.sample_shards(prompts, args.samples, limits, 1.0, prompt_seeds(512, 0))
+    rollouts = engine.sample_shards(Request(prompts, args.samples, limits, 1.0, prompt_seeds(512, 0)))
     verifier(held_out, rollouts)
     texts = tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True)
     questions = [p.question for p in held_out for _ in range(args.samples)]

@@ -15,7 +15,7 @@ from typing import Literal
 
 import grpo
 from common.data import make_prompt
-from common.engines import prompt_seeds
+from common.engines import Request, prompt_seeds
 from common.models import load_model
 from common.vllm_engine import VLLMEngine
 from tools.reports import read_report, write_report
@@ -60,7 +60,7 @@ def main(args: Args) -> None:
         return sum(len(completion.token_ids) for output in outputs for completion in output.outputs)
 
     def ours() -> int:
-        return sum(map(len, engine.sample_shards(prompts, 8, limits, 1.0, seeds).tokens))
+        return sum(map(len, engine.sample_shards(Request(prompts, 8, limits, 1.0, seeds)).tokens))
 
     work = {"alone": lambda: alone(seeds), "without seeds": lambda: alone([None] * len(prompts)), "ours": ours}
     rates: dict[str, list[float]] = {name: [] for name in work}

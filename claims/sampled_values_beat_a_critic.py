@@ -18,7 +18,7 @@ import ppo
 from claims.court import axes, bars, decide
 from common.batch import collate, micro_batches, minibatches
 from common.data import load_problems, sample_problems
-from common.engines import prompt_seeds
+from common.engines import Request, prompt_seeds
 from common.logprobs import in_micro_batches
 from common.models import load_model
 from common.transformers_engine import TransformersEngine
@@ -64,7 +64,7 @@ def compute():
     with closing(Verifier(args, tokenizer, train + held_out)) as verifier:
         critic = train_critic(model, engine, verifier, train, args)
         prompts, limits = [problem.prompt_ids for problem in problems], [args.max_response_tokens] * PROBLEMS
-        rollouts = engine.sample_shards(prompts, 2, limits, args.temperature, prompt_seeds(PROBLEMS, 0))
+        rollouts = engine.sample_shards(Request(prompts, 2, limits, args.temperature, prompt_seeds(PROBLEMS, 0)))
         line_end = {i for i in range(len(tokenizer)) if tokenizer.decode([i]) == "\n"}
         steps = [vineppo.split_steps(tokens, line_end, vine) for tokens in rollouts.tokens]
 

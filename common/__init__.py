@@ -1,7 +1,14 @@
-"""Thin utilities shared by all scripts. This file sets what torch and transformers read when they are imported."""
+"""Thin utilities shared by all scripts. This file sets what must be set before torch and transformers are imported."""
 
 import os
 import sys
+
+# A standard stream that was closed (`>&-`) discards what is written, and its number goes to no other file.
+while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
+    os.set_inheritable(opened, True)
+os.close(opened)
+sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (for as long as the process lives)
+sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
 
 # Waiting threads sleep instead of spinning: beside one other busy program, spinning threads make every step several
 # times slower. They spin a thousand turns (microseconds) first, which bridges the gaps between a small model's small

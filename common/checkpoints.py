@@ -14,7 +14,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from common.cli import fail, first_line, lacks_memory
+from common.cli import fail, first_line, lacks_memory, say
 from common.distributed import gather, is_sharded, load_state, local, rank, whole_state, world_size
 from common.folders import flush
 from common.lora import named_weights
@@ -151,7 +151,7 @@ def load_newest(run_dir: Path, model: Any, objects: dict[str, Any]) -> dict[str,
                 raise
             problem = first_line(error)
         if problem := next(filter(None, gather(problem)), ""):
-            print(f"skipping the broken checkpoint {folder}: {problem}", flush=True)
+            say(f"skipping the broken checkpoint {folder}: {problem}")
             continue
         if shards:
             load_shards(shards, model, objects["optimizer"])

@@ -1,12 +1,22 @@
-"""One clear sentence for a user's mistake."""
+"""What is printed, and one clear sentence for a user's mistake."""
 
 import sys
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from common import distributed
 
 # In the messages of torch, the system and the loader of shared libraries.
 NO_MEMORY = ("not enough memory", "out of memory", "can't allocate", "cannot allocate", "failed to map segment")
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Text with escapes for control characters, line breaks included, other than those in `keep`."""
+    return "".join(c if c.isprintable() or c in keep else repr(c)[1:-1] for c in text)
+
+
+def say(text: str, keep: str = "", end: str = "\n", file: TextIO | None = None) -> None:
+    """Print text of any origin: a model's, a file's or a student's cannot control the terminal or forge a line."""
+    print(printable(text, keep), end=end, file=file, flush=True)
 
 
 def fail(message: str, code: int = 2) -> NoReturn:
@@ -15,7 +25,7 @@ def fail(message: str, code: int = 2) -> NoReturn:
     Of several processes only the first to fail prints it.
     """
     if distributed.may_report():
-        print(f"error: {message}", file=sys.stderr, flush=True)
+        say(f"error: {message}", file=sys.stderr)
     raise SystemExit(code)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import worlds
-from common.cli import fail, first_line, flag
+from common.cli import fail, first_line, flag, say
 from common.foreign import require_inside, time_limit
 from common.models import context_length
 from common.records import Problem
@@ -44,17 +44,6 @@ STANDARD = {
     "math500": Standard("HuggingFaceH4/MATH-500", None, None, "test", "problem", "answer", "level"),
     "aime24": Standard("HuggingFaceH4/aime_2024", None, None, "train", "problem", "answer"),
 }
-
-
-def generated_problems(name: str, split: str) -> list[tuple[str, Any]]:
-    """A generated data set, always the same: 512 held-out ("eval") and 20,000 other ("train") questions."""
-    rng, make_problem = random.Random(2026), worlds.problem_function(name)
-    problems: dict[str, Any] = {}
-    while len(problems) < 20_512:
-        question, answer = make_problem(rng)
-        problems[question] = answer
-    pairs = list(problems.items())
-    return pairs[:512] if split == "eval" else pairs[512:]
 
 
 def final_answer(text: str) -> str:
@@ -122,7 +111,7 @@ def question_answer_pairs(args: DataSettings, split: str, setting: str) -> list[
         what += f"the first is row {empty[0]}"
         if len(empty) > MAX_EMPTY * len(pairs):
             fail(f"{what}; check --question-column and --answer-column.")
-        print(f"note: {what}; they are left out.", flush=True)
+        say(f"note: {what}; they are left out.")
     left_out = set(empty)
     return [
         (question, correct_answers(answer), f"row {i} of split {split}")
@@ -133,10 +122,8 @@ def question_answer_pairs(args: DataSettings, split: str, setting: str) -> list[
 
 def pairs_of(name: str, part: str, args: DataSettings) -> list[Pair]:
     """(question, answer) of the part "train" or "eval" of a data set; `args` names its splits and columns."""
-    if name in worlds.DATASETS:
-        return generated_problems(name, part)
     if worlds.is_generated(name):
-        return worlds.adapter_problems(name)[part == "eval"]
+        return worlds.generated_problems(name, part)
     other = name != args.dataset  # --eval-dataset: --train-split does not apply, nor --dataset-config to a file
     args, split = replace(args, dataset=name), "train" if other else args.train_split
     if other and local_path(name):
@@ -161,7 +148,7 @@ def few_shot_examples(args: DataSettings) -> list[tuple[str, str]]:
         fail(f"--few-shot {args.few_shot} has no column '{min(absent)}': add it.")
     examples = [(str(question), str(answer)) for question, answer in zip(rows["question"], rows["answer"], strict=True)]
     if args.answer_format == "boxed" and not args.reward and not any(last_boxed(answer) for _, answer in examples):
-        print("note: no answer in --few-shot has a \\boxed{}, where the verifier reads the answer.", flush=True)
+        say("note: no answer in --few-shot has a \\boxed{}, where the verifier reads the answer.")
     return examples
 
 
@@ -246,7 +233,7 @@ def read_pairs(args: Settings, shown: set[str]) -> tuple[list[Pair], list[Pair]]
         what = f"--dataset {args.dataset} has {len(train)} rows, too few to hold any out"
         fail(f"{what}: pass held-out problems as --eval-split or --eval-dataset.")
     if len(held_out) < args.eval_problems:
-        print(f"note: {len(held_out)} held-out problems, not {args.eval_problems}: there are no more.", flush=True)
+        say(f"note: {len(held_out)} held-out problems, not {args.eval_problems}: there are no more.")
     return train, held_out[: args.eval_problems]
 
 
@@ -297,7 +284,7 @@ def load_problems(
             what += f"{f'of {name} ' if name else ''}have prompts of more than {one.max_prompt_tokens} tokens"
             if not all(kept):
                 fail(f"{what}: raise --max-prompt-tokens.")
-            print(f"note: {what}; they are left out.", flush=True)
+            say(f"note: {what}; they are left out.")
         for part, all_of_part in zip(kept, problems, strict=True):
             all_of_part.extend(replace(problem, dataset=name, weight=weight / sum(weights)) for problem in part)
     return problems

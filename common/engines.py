@@ -6,10 +6,10 @@ models.
 
 import importlib.util
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from common.cli import fail
+from common.cli import fail, say
 from common.clock import clock
 from common.distributed import gather, shard, whole
 from common.lora import named_weights
@@ -32,6 +32,28 @@ class InFlight:
     every: int  # tokens
     versions: Sequence[Weights]  # the first is loaded before the first token; the last stays to the end
     keep: bool  # keep the keys and values that older weights computed; otherwise the new weights recompute them
+
+    def due(self, token: int) -> Weights | None:
+        """The weights to load before this token, if any."""
+        version, rest = divmod(token, self.every)
+        return self.versions[version] if rest == 0 and version < len(self.versions) else None
+
+
+@dataclass(frozen=True)
+class Request:
+    """`n` responses to each of P prompts. Temperature 0 is greedy."""
+
+    prompts: list[list[int]]
+    n: int
+    limits: list[int]  # tokens of a response, for each prompt
+    temperature: float
+    seeds: list[int]  # for each prompt
+    top_k: int = 0
+    in_flight: InFlight | None = None
+
+    def part(self, rows: slice) -> "Request":
+        """The same for some of the prompts."""
+        return replace(self, prompts=self.prompts[rows], limits=self.limits[rows], seeds=self.seeds[rows])
 
 
 class WeightHistory:
@@ -89,7 +111,7 @@ class Engine:
         seeds = prompt_seeds(len(problems), args.seed, *key)
         limits = [args.max_response_tokens] * len(problems)
         with clock("generate"):
-            return self.sample_shards(prompts, G, limits, args.temperature, seeds, top_k, in_flight)
+            return self.sample_shards(Request(prompts, G, limits, args.temperature, seeds, top_k, in_flight))
 
     def continue_responses(self, problems: list[Problem], begun: Rollouts, *key: int) -> Rollouts:
         """Responses that continue the tokens in `begun`, one per problem, up to the length limit in all."""
@@ -104,7 +126,7 @@ class Engine:
         """One continuation of each response in `begun`. The given tokens keep their log-probs and `sampled` flags."""
         prompts = [prompt + tokens for prompt, tokens in zip(prompt_ids, begun.tokens, strict=True)]
         limits = [limit - len(tokens) for tokens in begun.tokens]
-        rest = self.sample_shards(prompts, 1, limits, temperature, seeds)
+        rest = self.sample_shards(Request(prompts, 1, limits, temperature, seeds))
         return Rollouts(
             [a + b for a, b in zip(begun.tokens, rest.tokens, strict=True)],
             [a + b for a, b in zip(begun.logps, rest.logps, strict=True)],
@@ -112,34 +134,13 @@ class Engine:
             [a + b for a, b in zip(begun.sampled, rest.sampled, strict=True)],
         )
 
-    def sample_shards(
-        self,
-        prompt_ids: list[list[int]],
-        n: int,
-        limits: list[int],
-        temperature: float,
-        seeds: list[int],
-        top_k: int = 0,
-        in_flight: InFlight | None = None,
-    ) -> Rollouts:
+    def sample_shards(self, request: Request) -> Rollouts:
         """`sample`, with the prompts divided among the processes and the responses gathered from all of them."""
-        mine = shard(len(prompt_ids))
-        if not prompt_ids[mine]:
-            return Rollouts.join(gather(Rollouts()))
-        some = self.sample(prompt_ids[mine], n, limits[mine], temperature, seeds[mine], top_k, in_flight)
-        return Rollouts.join(gather(some))
+        mine = request.part(shard(len(request.prompts)))
+        return Rollouts.join(gather(self.sample(mine) if mine.prompts else Rollouts()))
 
-    def sample(
-        self,
-        prompt_ids: list[list[int]],
-        n: int,
-        limits: list[int],
-        temperature: float,
-        seeds: list[int],
-        top_k: int = 0,
-        in_flight: InFlight | None = None,
-    ) -> Rollouts:
-        """`n` responses to each prompt, of at most as many tokens as its limit. Temperature 0 is greedy.
+    def sample(self, request: Request) -> Rollouts:
+        """The responses to a request.
 
         Each prompt's own seed decides what is sampled, whatever else is in the batch.
         A response also ends with the token in which one of `args.stop` is complete. That token is kept whole, because
@@ -168,11 +169,11 @@ def make_engine(args: ModelSettings, model: Any, tokenizer: Any, problems: list[
     if args.engine == "transformers" or not installed:
         from common.transformers_engine import TransformersEngine
 
-        print("engine: transformers" + ("" if installed else " (vLLM is not installed)"), flush=True)
+        say("engine: transformers" + ("" if installed else " (vLLM is not installed)"))
         return TransformersEngine(args, model, tokenizer)
     from common.vllm_engine import VLLMEngine
 
-    print("engine: vllm", flush=True)
+    say("engine: vllm")
     longest = max(len(problem.prompt_ids) for problem in problems) + args.max_response_tokens
     return VLLMEngine(args, model, tokenizer, longest)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import worlds
-from common.engines import Engine, prompt_seeds
+from common.engines import Engine, Request, prompt_seeds
 from common.records import Problem, Rollouts, Sample
 from common.settings import DataSettings, Settings
 from common.verification.verifier import Verifier
@@ -36,17 +36,11 @@ class Outcome:
 
 
 def respond(
-    engine: Engine,
-    verifier: Verifier,
-    problems: list[Problem],
-    n: int,
-    temperature: float,
-    seeds: list[int],
-    args: DataSettings,
+    engine: Engine, verifier: Verifier, problems: list[Problem], n: int, temperature: float, seeds: list[int]
 ) -> tuple[Rollouts, list[Outcome]]:
     """n responses to each problem, and the outcome for each problem."""
-    limits = [args.max_response_tokens] * len(problems)
-    rollouts = engine.sample_shards([p.prompt_ids for p in problems], n, limits, temperature, seeds)
+    limits = [engine.args.max_response_tokens] * len(problems)
+    rollouts = engine.sample_shards(Request([p.prompt_ids for p in problems], n, limits, temperature, seeds))
     rewards = verifier(problems, rollouts).flatten().tolist()
     columns = rollouts.correct, list(map(len, rollouts.tokens)), rollouts.truncated, rewards
     of_problem = [slice(i, i + n) for i in range(0, len(rollouts.tokens), n)]
@@ -90,8 +84,8 @@ def evaluate(
     two evaluations differ by the weights alone.
     """
     seeds = prompt_seeds(len(problems), 0)
-    rollouts, sampled = respond(engine, verifier, problems, n, args.temperature, seeds, args)
-    _, greedy = respond(engine, verifier, problems, 1, 0.0, seeds, args)
+    rollouts, sampled = respond(engine, verifier, problems, n, args.temperature, seeds)
+    _, greedy = respond(engine, verifier, problems, 1, 0.0, seeds)
     found = figures(sampled, greedy, sorted({1 << i for i in range(n.bit_length())} | {n}))
     names = [problem.dataset for problem in problems]
     for name in dict.fromkeys(names) if len(set(names)) > 1 else []:

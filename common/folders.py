@@ -12,10 +12,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
 
-from common.cli import fail, flag, on_command_line
+from common.cli import fail, flag, on_command_line, say
 from common.distributed import device, world_size
 from common.settings import expanded, validated
-from common.terminal import printable
 from common.verification.rewards import CORRECT, split_weight
 
 import torch
@@ -92,6 +91,8 @@ def open_folder(args: Any, name: str, stack: ExitStack) -> Path:
         stack.callback(remove_if_empty, folder)
     except Timeout:
         fail(f"the run folder {folder} is in use by another run: wait for its end, or name another folder.")
+    except FileNotFoundError:  # another start has just removed its empty folder
+        return open_folder(args, name, stack)
     except OSError as error:
         fail(f"the run folder {args.resume or args.run_dir or 'runs/'} cannot be written: {error.strerror}.")
     refuse_used(folder, args)
@@ -188,7 +189,7 @@ def require_trust(folder: Path, reward: tuple[str, ...]) -> None:
         return
     what = f"{folder}/config.json names reward functions, which run as code: {', '.join(functions)}"
     if world_size() == 1 and sys.stdin and sys.stdin.isatty():
-        print(printable(f"{what}. Run them? [y/N] "), end="", flush=True)
+        say(f"{what}. Run them? [y/N] ", end="")
         if sys.stdin.readline().strip().lower() in ("y", "yes"):
             trusted.add(reward)
             return

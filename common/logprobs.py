@@ -71,12 +71,7 @@ def response_hidden(model: Any, batch: Batch, rows: Tensor, args: Settings) -> T
     return hidden[row, before]
 
 
-def target_logps(*inputs: Any) -> tuple[Tensor, Tensor]:
-    """`compute_target_logps`, with the weights of a sharded model gathered for it."""
-    return forward(compute_target_logps, *inputs)
-
-
-def compute_target_logps(
+def target_logps(
     model: Any,
     batch: Batch,
     rows: Tensor,
@@ -87,8 +82,8 @@ def compute_target_logps(
 ) -> tuple[Tensor, Tensor]:
     """Log-probs (N, K) of `targets` (N, K) at each response token of `rows`, and entropies (N,).
 
-    The head runs on response tokens only, and in chunks that the backward pass computes again, so
-    that the (tokens, V) logits never exist as a whole.
+    The head runs on response tokens only, and in chunks that the backward pass computes again, so that the (tokens, V)
+    logits never exist as a whole. A sharded model's weights must be gathered: call it through `forward`.
     """
     hidden = response_hidden(model, batch, rows, args)  # (N, D)
     head = (model.get_output_embeddings(), args.temperature, args.fp32_lm_head)
@@ -116,7 +111,9 @@ def logps_and_entropies(
     """Log-probs and full-vocabulary entropies of the responses of `rows`, both (b, T) and 0 on padding."""
     mask = batch.token_mask[rows]  # (b, T)
     targets = batch.response[rows][mask][:, None]  # (N, 1)
-    logp, entropy = target_logps(model, batch, rows, targets, args, with_entropy, entropy_gradient)  # (N, 1), (N,)
+    logp, entropy = forward(
+        target_logps, model, batch, rows, targets, args, with_entropy, entropy_gradient
+    )  # (N, 1), (N,)
     empty = torch.zeros(mask.shape, dtype=logp.dtype, device=logp.device)  # (b, T)
     return empty.masked_scatter(mask, logp), empty.masked_scatter(mask, entropy)
 
@@ -124,7 +121,7 @@ def logps_and_entropies(
 def vocabulary_logps(model: Any, batch: Batch, rows: Tensor, V: int, args: Settings) -> Tensor:
     """Log-probs (N, V) of the first V tokens at each response token of `rows`, row by row."""
     every = torch.arange(V, device=batch.token_mask.device).expand(int(batch.token_mask[rows].sum()), V)  # (N, V)
-    return target_logps(model, batch, rows, every, args)[0]
+    return forward(target_logps, model, batch, rows, every, args)[0]
 
 
 @torch.no_grad()
@@ -132,7 +129,7 @@ def top_logps(model: Any, batch: Batch, rows: Tensor, args: Settings) -> Tensor:
     """The model's log-probs (b, T, K) of the tokens `batch.top_ids`, 0 on padding."""
     mask = batch.token_mask[rows]  # (b, T)
     result = torch.zeros(batch.top_logp[rows].shape, device=mask.device)  # (b, T, K)
-    result[mask], _ = target_logps(model, batch, rows, batch.top_ids[rows][mask], args)
+    result[mask], _ = forward(target_logps, model, batch, rows, batch.top_ids[rows][mask], args)
     return result
 
 

@@ -34,10 +34,6 @@ def add_adapters(model: Any, args: Settings) -> None:
                 module.to(torch.bfloat16)
 
 
-def is_adapted(model: Any) -> bool:
-    return any(".base_layer." in name for name, _ in model.named_parameters())
-
-
 @torch.no_grad()
 def named_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
     """Names and weights as the model has them without adapters, these added in fp32 to what they stand beside.

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 
 from common import distributed, ending, folders
 from common.checkpoints import checkpoints, drop_old, load_newest, save_checkpoint, step_of
-from common.cli import fail, first_line, flag
+from common.cli import fail, first_line, flag, say
 from common.clock import clock, stopwatch
 from common.distributed import any_process, gather, local, local_world_size, rank, whole, world_size
 from common.folders import flush, remove_if_empty, write_whole
@@ -71,7 +71,8 @@ class Run:
             self.terminal = self.closing(Terminal(self.stop_soon))
             if rank() == 0:
                 self.tracker = self.closing(Tracker(self.args))
-            self.dir = gather(self.open_folder() if rank() == 0 else None)[0]
+            name = f"{self.method}-seed{self.args.seed}"
+            self.dir = gather(folders.open_folder(self.args, name, self.stack) if rank() == 0 else None)[0]
         except BaseException as error:
             self.__exit__(type(error), error, None)
             raise
@@ -113,9 +114,6 @@ class Run:
         self.stop_requested = self.stop_requested or time.monotonic()
 
     # Folder
-
-    def open_folder(self) -> Path:
-        return folders.open_folder(self.args, f"{self.method}-seed{self.args.seed}", self.stack)
 
     def write_config(self) -> None:
         folders.write_config(self.dir, self.method, self.args)
@@ -204,9 +202,9 @@ class Run:
         start_step = state.pop("step", -1)
         self.state |= state
         if start_step >= 0:
-            print(f"resuming {self.dir} after step {start_step}", flush=True)
+            say(f"resuming {self.dir} after step {start_step}")
         else:
-            print(f"{self.dir} holds no complete checkpoint: the run starts from the beginning.", flush=True)
+            say(f"{self.dir} holds no complete checkpoint: the run starts from the beginning.")
         if rank() == 0:
             self.cut_logs(start_step)
             drop_old(self.dir, start_step)  # a kill may have come before the last step did so
@@ -223,7 +221,7 @@ class Run:
                 path.unlink()
         self.evaluations = evaluations(rows)
         if step >= 0 and ({row["step"] for row in rows} != set(range(step + 1)) or 0 not in self.evaluations):
-            print(f"warning: {metrics} was damaged; curves and summary lack what is missing in it.", flush=True)
+            say(f"warning: {metrics} was damaged; curves and summary lack what is missing in it.")
 
     def save(self, step: int, name: str = "") -> Path:
         """Write a checkpoint with everything needed to resume; one with a name holds the weights only."""

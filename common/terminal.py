@@ -7,17 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from common.cli import printable
 from common.distributed import rank
 from common.records import Sample
 
 from tqdm import tqdm
 
 SHOWN_SAMPLES = 4  # in each file
-
-
-def printable(text: str) -> str:
-    """Text with its control characters escaped, so that model output cannot control the terminal."""
-    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
 
 
 def silence() -> None:
@@ -46,7 +42,7 @@ class Terminal:
         if rank() > 0:
             return
         try:
-            tqdm.write(text)
+            tqdm.write(printable(text, keep="\n\t"))
             sys.stdout.flush()
         except OSError:  # a closed pipe, a terminal that is gone
             silence()
@@ -56,8 +52,8 @@ class Terminal:
         """The first prompt, response and reward in full: a wrong template or stop token shows here."""
         problem, response, reward = sample
         self.write_line(
-            f"--- first prompt ---\n{printable(problem.prompt)}\n--- response ---\n{printable(response)}\n"
-            f"--- answer {printable(str(problem.answer))}: reward {reward:g} ---"
+            f"--- first prompt ---\n{problem.prompt}\n--- response ---\n{response}\n"
+            f"--- answer {problem.answer}: reward {reward:g} ---"
         )
 
     def print_step(self, step: int, steps: int, metrics: dict[str, Any], seconds: float) -> None:
@@ -87,9 +83,10 @@ def write_samples(path: Path, samples: list[Sample]) -> None:
     """Prompts, responses and rewards as Markdown, in fences that their content cannot close."""
 
     def fenced(text: str) -> str:
+        shown = printable(text, keep="\n\t")
         longest = max((len(run) for run in re.findall("`+", text)), default=0)
         fence = "`" * max(3, longest + 1)
-        return f"{fence}text\n{printable(text)}\n{fence}\n"
+        return f"{fence}text\n{shown}\n{fence}\n"
 
     path.parent.mkdir(exist_ok=True)
     path.write_text(

@@ -1,40 +1,38 @@
 """Metrics sent elsewhere, only where --track asks for it."""
 
+import importlib
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from common.cli import fail
+from common.cli import fail, first_line
 from common.settings import Settings
+
+PACKAGES = {"wandb": "wandb", "tensorboard": "torch.utils.tensorboard"}
 
 
 class Tracker:
     """Sends the numbers of each step to Weights & Biases or TensorBoard, or nowhere."""
 
     def __init__(self, args: Settings) -> None:
-        """Imports the package, so that a missing one is found before anything expensive starts."""
+        """Imports the package and logs in, so that what is missing is found before anything expensive starts."""
         self.args, self.writer = args, None
         try:
+            self.package = importlib.import_module(PACKAGES[args.track]) if args.track != "none" else None
             if args.track == "wandb":
-                import wandb
-
-                self.package = wandb
-            elif args.track == "tensorboard":
-                from torch.utils import tensorboard
-
-                self.package = tensorboard
+                self.package.login()  # asks for the key only on a terminal; offline it does nothing
         except ImportError:
             fail(f"--track {args.track}: the package is not installed: pip install {args.track}.")
+        except Exception as error:  # wandb has its own kinds
+            fail(f"--track {args.track}: {first_line(error)} Run `wandb login`, or set WANDB_MODE=offline.")
 
     def log(self, run_dir: Path, step: int, metrics: dict[str, Any]) -> None:
         """The first call opens the writer."""
         numbers = {name: value for name, value in metrics.items() if value is not None}
         if self.args.track == "wandb":
             if self.writer is None:
-                config = asdict(self.args)
-                self.writer = self.package.init(
-                    project="rl-for-reasoning", name=run_dir.name, dir=run_dir, config=config
-                )
+                where = {"project": "rl-for-reasoning", "name": run_dir.name, "dir": run_dir}
+                self.writer = self.package.init(**where, config=asdict(self.args))
             self.writer.log(numbers, step=step)
         elif self.args.track == "tensorboard":
             if self.writer is None:

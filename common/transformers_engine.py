@@ -5,7 +5,7 @@ from typing import Any
 
 from common.cli import fail, first_line
 from common.distributed import has_bf16
-from common.engines import MAX_ROWS, Engine, InFlight, Weights, rounded
+from common.engines import MAX_ROWS, Engine, Request, Weights, rounded
 from common.logprobs import distribution
 from common.lora import whole_weights
 from common.models import eos_ids
@@ -251,31 +251,20 @@ class TransformersEngine(Engine):
         del self.model
 
     @torch.inference_mode()
-    def sample(
-        self,
-        prompt_ids: list[list[int]],
-        n: int,
-        limits: list[int],
-        temperature: float,
-        seeds: list[int],
-        top_k: int = 0,
-        in_flight: InFlight | None = None,
-    ) -> Rollouts:
+    def sample(self, request: Request) -> Rollouts:
         """`Engine.sample`, at most `max_rows` responses at a time."""
-        if len(prompt_ids) > (at_once := max(1, self.max_rows // n)):
-            parts = [slice(i, i + at_once) for i in range(0, len(prompt_ids), at_once)]
-            return Rollouts.join(
-                self.sample(prompt_ids[part], n, limits[part], temperature, seeds[part], top_k, in_flight)
-                for part in parts
-            )
+        n, limits, temperature, in_flight = request.n, request.limits, request.temperature, request.in_flight
+        if len(request.prompts) > (at_once := max(1, self.max_rows // n)):
+            parts = [slice(i, i + at_once) for i in range(0, len(request.prompts), at_once)]
+            return Rollouts.join(self.sample(request.part(part)) for part in parts)
         device, head, stop = self.model.device, self.model.get_output_embeddings(), self.args.stop
-        rows = Rows(self.model, prompt_ids, max(limits))
-        responses = Responses(limits, n, top_k, device)
-        random = random_numbers(n, limits, seeds).to(device)  # (B, T)
-        stops = [StopStrings(stop, self.tokenizer, ids) for ids in prompt_ids for _ in range(n) if stop]
+        rows = Rows(self.model, request.prompts, max(limits))
+        responses = Responses(limits, n, request.top_k, device)
+        random = random_numbers(n, limits, request.seeds).to(device)  # (B, T)
+        stops = [StopStrings(stop, self.tokenizer, ids) for ids in request.prompts for _ in range(n) if stop]
         for t in range(max(limits)):
-            if in_flight and t % in_flight.every == 0 and t // in_flight.every < len(in_flight.versions):
-                self.update(in_flight.versions[t // in_flight.every])
+            if in_flight and (weights := in_flight.due(t)) is not None:
+                self.update(weights)
                 if t > 0 and not in_flight.keep:
                     rows.start(torch.cat([rows.prompts[rows.numbers // n], responses.tokens[rows.numbers, :t]], 1))
             hidden = rows.read()  # (b, D), of the first tokens (P, D)

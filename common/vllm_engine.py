@@ -22,7 +22,7 @@ if not torch.cuda.is_available():
 
 from common.cli import fail, first_line
 from common.distributed import has_bf16, local, world_size
-from common.engines import Engine, InFlight, Weights, rounded
+from common.engines import Engine, Request, Weights, rounded
 from common.models import eos_ids, model_path
 from common.records import Rollouts
 from common.settings import ModelSettings
@@ -113,21 +113,13 @@ class VLLMEngine(Engine):
             reason = error.errors()[0]["msg"] if isinstance(error, pydantic.ValidationError) else first_line(error)
             fail(f"--engine vllm cannot start with --model {args.model}: {reason}")
 
-    def sample(
-        self,
-        prompt_ids: list[list[int]],
-        n: int,
-        limits: list[int],
-        temperature: float,
-        seeds: list[int],
-        top_k: int = 0,
-        in_flight: InFlight | None = None,
-    ) -> Rollouts:
+    def sample(self, request: Request) -> Rollouts:
+        top_k, in_flight = request.top_k, request.in_flight
         params = [
             vllm.SamplingParams(
-                n=n,
+                n=request.n,
                 max_tokens=limit,
-                temperature=temperature,
+                temperature=request.temperature,
                 top_p=1.0,
                 top_k=0,
                 seed=seed,  # of the first response; the others count up from it
@@ -138,9 +130,9 @@ class VLLMEngine(Engine):
                 flat_logprobs=True,  # lists instead of an object per token
                 detokenize=bool(self.stop),
             )
-            for limit, seed in zip(limits, seeds, strict=True)
+            for limit, seed in zip(request.limits, request.seeds, strict=True)
         ]
-        prompts = [{"prompt_token_ids": list(ids)} for ids in prompt_ids]
+        prompts = [{"prompt_token_ids": list(ids)} for ids in request.prompts]
         requests = self.llm.enqueue(prompts, params, use_tqdm=False)
         outputs = []
         try:
@@ -148,8 +140,8 @@ class VLLMEngine(Engine):
                 if not self.llm.llm_engine.has_unfinished_requests():
                     break
                 # In a step each response gets a token; one that had to wait for room begins with newer weights.
-                if in_flight and step % in_flight.every == 0 and step // in_flight.every < len(in_flight.versions):
-                    self.reload(in_flight.versions[step // in_flight.every])
+                if in_flight and (weights := in_flight.due(step)) is not None:
+                    self.reload(weights)
                     if not in_flight.keep:
                         self.llm.reset_prefix_cache(reset_running_requests=True)
                 outputs += [output for output in self.llm.llm_engine.step() if output.finished]

@@ -5,8 +5,7 @@ answers are inserted into the response and left out of the loss. `<<3*17>>` is G
            sums over t run over the tokens of the s_k alone, and |o_i| = Σ_k |s_k|
 
 Differs from its parent grpo.py:
-- after the end of a call, the calculator's answer is inserted and the response is sampled on from there (the
-  engine has sampled beyond the call by then; those tokens are discarded);
+- the engine stops a response at the end of a call; the calculator's answer is inserted, and sampling continues;
 - results were not sampled from the policy: they have no loss, and what comes after is conditioned on them;
 - they count as tokens of the response, whose length limit holds for all turns together.
 The embedded model guesses products, or calls. Only correct answers are rewarded, so when to call is learned.
@@ -20,7 +19,7 @@ from typing import Any, Literal
 
 from common.batch import collate, micro_batches, minibatches
 from common.data import load_problems, sample_problems
-from common.engines import Engine, make_engine, prompt_seeds
+from common.engines import Engine, Request, make_engine, prompt_seeds
 from common.help import parse_args
 from common.logprobs import batch_logps, token_logps
 from common.models import load_model
@@ -40,7 +39,9 @@ class Args(Settings):
     call: str = "<<([^<>]*)>>"
     """What a call looks like: a regular expression with one group, the expression to compute."""
     max_calls: Count = 8
-    """Calls per response that are answered, C in ToRL; later ones get no result."""
+    """Calls per response that are answered, C in ToRL; the next one ends the response."""
+    stop: tuple[str, ...] = (">>",)
+    """Strings that end a response: the end of a call, after which it continues with the result, and others."""
     model: str = "products"
     """A model on the hub, a local folder, or one of this repository, of which the default one has learned to call."""
     dataset: str = "products"
@@ -86,7 +87,7 @@ class Args(Settings):
 
 
 class CallingEngine(Engine):
-    """An engine whose responses continue after the result of each call; what it had sampled there is dropped."""
+    """An engine whose responses continue after the result of each call."""
 
     def __init__(self, engine: Engine, tokenizer: Any, args: Args) -> None:
         super().__init__(args)
@@ -94,11 +95,9 @@ class CallingEngine(Engine):
         self.update, self.sleep, self.close = engine.update, engine.sleep, engine.close
         self.calls = 0.0  # per response, of the last batch
 
-    def sample_shards(
-        self, prompt_ids: list[list[int]], n: int, limits: list[int], temperature: float, seeds: list[int], *_: Any
-    ) -> Rollouts:
-        rollouts = self.engine.sample_shards(prompt_ids, n, limits, temperature, seeds)
-        count, limit, self.calls = len(rollouts.tokens), limits[0], 0.0
+    def sample_shards(self, request: Request) -> Rollouts:
+        rollouts = self.engine.sample_shards(request)
+        n, count, limit, self.calls = request.n, len(rollouts.tokens), request.limits[0], 0.0
         turns = dict.fromkeys(range(count), 0)  # where the last turn begins, of each response that may call
         for turn in range(1, self.args.max_calls + 1):
             found = {
@@ -112,12 +111,11 @@ class CallingEngine(Engine):
             turns = {row: len(ids) for row, ids in zip(calls, begun.tokens, strict=True) if len(ids) < limit}
             if not turns:  # no calls, or no room left after their results
                 break
-            prompts = [prompt_ids[row // n] for row in turns]
+            prompts = [request.prompts[row // n] for row in turns]
             # Each response has seeds of its own, which neither the rest of the batch nor other turns change.
-            own = [prompt_seeds(1, seeds[row // n], row % n, turn)[0] for row in turns]
-            rollouts = rollouts.replace(
-                turns, self.engine.extend(prompts, rollouts.select(turns), limit, temperature, own)
-            )
+            seeds = [prompt_seeds(1, request.seeds[row // n], row % n, turn)[0] for row in turns]
+            rest = self.engine.extend(prompts, rollouts.select(turns), limit, request.temperature, seeds)
+            rollouts = rollouts.replace(turns, rest)
         return rollouts
 
 

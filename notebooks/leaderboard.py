@@ -20,8 +20,8 @@ from typing import Any
 import grpo
 import worlds
 from common.checkpoints import CHECKSUMS, checksum
-from common.cli import fail, flag
-from common.data import generated_problems, make_prompt
+from common.cli import fail, flag, say
+from common.data import make_prompt
 from common.engines import make_engine
 from common.evaluation import evaluate
 from common.folders import write_whole
@@ -32,6 +32,7 @@ from common.records import Problem
 from common.settings import Count, validated
 from common.verification import Verifier
 from tools.stats import interval
+from worlds import generated_problems
 
 import tyro
 
@@ -215,7 +216,7 @@ def main(args: Args) -> None:
     write_whole(figures, json.dumps({"rules": rules, "entries": entries}, indent=2) + "\n")
     table = render(entries)
     write_whole(args.table, f"# Leaderboard: {args.dataset}, {args.budget} responses\n\n{table}")
-    print(table, end="")
+    say(table, keep="\n", end="")
 
 
 if __name__ == "__main__":

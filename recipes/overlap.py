@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from multiprocessing import parent_process
+from multiprocessing import parent_process, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -94,15 +94,14 @@ class Versions(Sequence[Weights]):
 Sample = Callable[[Any, list[Problem], Sequence[Weights], int, Any], tuple[list[Problem], Rollouts]]
 
 
-def work(
-    connection: Connection, ring: Ring, sample: Sample, args: Any, train: list[Problem], first: int, threads: int
-) -> None:
-    """The generator's process: the batches of all steps from `first` on, one after the other."""
+def work(connection: Connection, ring: Ring, sample: Sample, args: Any, first: int, threads: int) -> None:
+    """The generator's process: receives the problems, and makes the batches of all steps from `first` on."""
     threading.Thread(target=end_with_parent, daemon=True).start()
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (for as long as the process lives)
     torch.set_num_threads(threads)
     with ThreadPoolExecutor(1) as sender:  # a batch may wait until the learner takes it; the next one need not
         try:
+            train = connection.recv()
             model, tokenizer = load_model(args)
             model.requires_grad_(False)  # no optimizer will take memory for it
             engine = make_engine(args, model, tokenizer, train)
@@ -125,17 +124,19 @@ def end_with_parent() -> None:
 
 @contextmanager
 def inherited() -> Iterator[None]:
-    """What a process that starts inside is to inherit: of the GPUs the second, and the learner's care for Ctrl-C."""
+    """What a process that starts inside inherits: of the GPUs the second, and blocked signals.
+
+    Ctrl-C reaches both processes, and the learner decides what it does: here once the block has ended.
+    """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    main = threading.current_thread() is threading.main_thread()
-    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in SIGNALS if main}
+    resource_tracker.ensure_running()  # which unblocks signals, and would be started inside
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     if torch.cuda.is_available():
         os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[1] if visible else "1"
     try:
         yield
     finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         if visible is None:
             os.environ.pop("CUDA_VISIBLE_DEVICES", None)
         else:
@@ -154,16 +155,18 @@ class Generator:
 
     def start(self, first: int) -> None:
         """Begin to generate, with the batch of step `first`."""
-        self.first = first
         if not torch.accelerator.is_available():
             torch.set_num_threads(max(1, self.threads // 2))  # the generator has the others
         context = torch.multiprocessing.get_context("spawn")
         self.connection, other = context.Pipe()
-        everything = (other, self.ring, self.sample, self.run.args, self.train, first, torch.get_num_threads())
-        self.process = context.Process(target=work, args=everything, daemon=True)
+        few = (other, self.ring, self.sample, self.run.args, first, torch.get_num_threads())  # start blocks on more
+        self.process = context.Process(target=work, args=few, daemon=True)
         with inherited():
             self.process.start()
+        self.first = first
         other.close()  # so that the end of the process shows at this one
+        with suppress(OSError):  # it has ended, as `receive` will find
+            self.connection.send(self.train)
 
     @staticmethod
     def check() -> None:

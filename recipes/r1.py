@@ -30,6 +30,7 @@ Not in the formula: each token's policy loss is multiplied by its TIS weight (`t
 import json
 import math
 import random
+import shutil
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,7 +41,6 @@ from common.checkpoints import checkpoints
 from common.cli import fail
 from common.data import (
     few_shot_examples,
-    generated_problems,
     load_problems,
     make_prompt,
     read_dataset,
@@ -59,6 +59,7 @@ from common.records import Problem, Rollouts
 from common.run import Run
 from common.settings import Count, CountOrZero, Fraction, GroupSize, NonNegative, Positive, Rate, Settings
 from common.verification import Verifier
+from worlds import generated_problems
 from worlds.sums.writers import solution
 
 import torch
@@ -273,11 +274,14 @@ def cold_start_solutions(args: Args) -> list[dict[str, str]]:
 
 def make_student(args: Args, folder: Path) -> None:
     """Write the embedded model without every other layer: a smaller one, which cannot do anything yet."""
+    partial = folder.with_name("student-partial")
+    shutil.rmtree(partial, ignore_errors=True)
     model, tokenizer = load_model(replace(args, lora_rank=0), placed=False)
     model.model.layers = model.model.layers[::2]
     model.config.num_hidden_layers = len(model.model.layers)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    model.save_pretrained(partial)
+    tokenizer.save_pretrained(partial)
+    partial.rename(folder)
 
 
 def check_stages(args: Args) -> None:
@@ -352,12 +356,14 @@ def run_stages(args: Args) -> None:
         if args.resume is None:
             check_stages(args)
             if rank() == 0:
-                if "distill" in args.stages and args.student is None:
-                    make_student(args, run.dir / "student")
                 run.write_config()
             gather(None)  # it is there for all
         for number, folder in enumerate(stage_folders(run.dir, args)):
             stage = args.stages[number]
+            if stage == "distill" and args.student is None and not gather((run.dir / "student").exists())[0]:
+                if rank() == 0:
+                    make_student(args, run.dir / "student")
+                gather(None)  # wait until it is there
             start = {"rl": model, "distill": student}.get(stage, args.model)
             # Each stage has a seed of its own: the second RL does not meet its problems in the order of the first.
             settings = {"seed": (args.seed + number) % (1 << 32), "stages": (stage,), "resume": None, "run_dir": folder}

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from common.cli import fail
+from common.cli import fail, say
 from common.help import parse_args
 from tools.plots import COLORS, read_metrics
 
@@ -108,7 +108,7 @@ def main(args: Args) -> None:
             line += f"; after {args.until:g} they are off by {np.abs(expected - accuracy[later]).mean():.3f} on average"
         if c_mid > compute[fitted].max():
             line += "\n    note: half of the gain is still to come, so where it ends is a guess"
-        print(line)
+        say(line, keep="\n")
         color, along = COLORS[number % len(COLORS)], np.linspace(compute.max() / 200, compute.max(), 200)
         axes.plot(along, sigmoid(along, r0, a, b, c_mid), color=color, label=f"{run.name}: A {a:.3f}, B {b:.2f}")
         axes.plot(compute, accuracy, "o", color=color, fillstyle="none")
@@ -117,7 +117,7 @@ def main(args: Args) -> None:
     axes.grid(alpha=0.3)
     axes.legend()
     figure.savefig(args.runs[0] / "scaling.png", dpi=100)
-    print(f"picture {args.runs[0] / 'scaling.png'}")
+    say(f"picture {args.runs[0] / 'scaling.png'}")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from common.cli import fail, lacks_memory
+from common.cli import fail, lacks_memory, say
 from common.data import make_prompt
 from common.distributed import world_size
 from common.engines import Engine, make_engine, prompt_seeds
@@ -20,7 +20,6 @@ from common.help import parse_args
 from common.models import context_length, load_model
 from common.records import Problem, Rollouts
 from common.settings import Count, ModelSettings, NonNegative, Seed
-from common.terminal import printable
 
 PIECE = 16  # tokens shown at a time
 LONGEST = 8192  # tokens of prompt and response that vLLM reserves memory for, or twice the longest response if more
@@ -52,14 +51,14 @@ def respond(
             stop = min((text.index(words) + len(words) for words in args.stop if words in text), default=None)
             text, cut = text[:stop], response.truncated[0] and stop is None
             ready = len(text.rstrip("\ufffd"))  # a character may end in the next piece
-            print(printable(text[shown:ready]), end="", flush=True)
+            say(text[shown:ready], keep="\n\t", end="")
             shown = max(shown, ready)
             if not cut:
                 break
     except KeyboardInterrupt:
-        print(" [stopped]", end="", flush=True)
+        say(" [stopped]", end="")
         return text, False
-    print(printable(text[shown:]), end="", flush=True)
+    say(text[shown:], keep="\n\t", end="")
     return text, cut
 
 
@@ -77,17 +76,17 @@ def chat(args: Args, read: Callable[[str], str] = input) -> None:
         longest = Problem("", "", "", [0] * (context - args.max_response_tokens))
         engine = make_engine(args, model, tokenizer, [longest])
         stack.callback(engine.close)
-        print("Ctrl-C stops a response, Ctrl-D ends.", flush=True)
+        say("Ctrl-C stops a response, Ctrl-D ends.")
         messages: list[dict[str, str]] = []
         turn = 0
         while True:
             try:
                 question = read("> ").strip()
             except KeyboardInterrupt:
-                print("\nCtrl-D ends.", flush=True)
+                say("\nCtrl-D ends.", keep="\n")
                 continue
             except EOFError:
-                print(flush=True)
+                say("")
                 return
             if not question:
                 continue
@@ -97,11 +96,11 @@ def chat(args: Args, read: Callable[[str], str] = input) -> None:
             _, prompt_ids = make_prompt(messages or question, args.prompt, tokenizer, args.system_prompt)
             limit = min(args.max_response_tokens, context - len(prompt_ids))
             if not prompt_ids or max(prompt_ids) >= vocabulary or limit < 1:
-                print(f"this cannot be read: a prompt of {len(prompt_ids)} tokens, a context of {context}.", flush=True)
+                say(f"this cannot be read: a prompt of {len(prompt_ids)} tokens, a context of {context}.")
                 messages = messages[:-1]
                 continue
             text, cut = respond(engine, tokenizer, prompt_ids, limit, (args.seed, turn), args)
-            print(f" [cut off after {limit} tokens]" if cut else "", flush=True)
+            say(f" [cut off after {limit} tokens]" if cut else "")
             if args.conversation:
                 messages.append({"role": "assistant", "content": text})
 

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from common.cli import fail, lacks_memory
+from common.cli import fail, lacks_memory, say
 from common.data import STANDARD, few_shot_examples, load_problems, make_problems, pairs_of, read_dataset
 from common.distributed import world_size
 from common.engines import MAX_ROWS, Engine, make_engine, prompt_seeds
@@ -87,7 +87,7 @@ def load_evaluation(args: Args, model: Any, tokenizer: Any) -> list[Problem]:
         what += f" {args.max_prompt_tokens} tokens"
         if not problems:
             fail(f"{what}: raise --max-prompt-tokens.")
-        print(f"warning: {what}; they are left out.", flush=True)
+        say(f"warning: {what}; they are left out.")
     return problems
 
 
@@ -141,7 +141,7 @@ class Samples:
         for start in range(len(self.rows), len(self.problems), self.chunk):
             part = slice(start, start + self.chunk)
             problems = self.problems[part]
-            rollouts, outcomes = respond(engine, verifier, problems, self.n, self.temperature, seeds[part], args)
+            rollouts, outcomes = respond(engine, verifier, problems, self.n, self.temperature, seeds[part])
             texts = verifier.tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True)
             rows = [
                 {"question": problem.question, "answer": readable(problem.answer), "prompt": problem.prompt}

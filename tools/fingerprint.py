@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from common.cli import fail
+from common.cli import fail, say
 from common.help import parse_args
 from tools.plots import GREEN, RED, drawn, method_style, panel
 from tools.reports import REPORTS
@@ -237,13 +237,14 @@ def updates(script: ModuleType) -> str:
 
 
 def traits(name: str) -> dict[str, str]:
-    """What distinguishes a script, in words."""
+    """What distinguishes a script, in words; long: a token's relative weight in a response of twice the length."""
     script = load(name)
     return {
         "baseline": baseline(script),
         "ratio": ratio_level(script),
         "stops": stops(script),
         "averages": average(script),
+        "long": f"{weights(script, [2 * LENGTH])[0]:.2f}",
         "updates": updates(script),
         "critic": "yes" if hasattr(script, "value_loss") else "no",
     }
@@ -321,7 +322,7 @@ def main(args: Args) -> None:
         figure.savefig(out, dpi=80)
     except OSError as error:
         fail(f"--out {out} cannot be written: {error.strerror}.")
-    print(f"picture  {out}")
+    say(f"picture  {out}")
 
 
 if __name__ == "__main__":

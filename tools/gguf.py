@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from common.cli import fail, first_line
+from common.cli import fail, first_line, say
 
 import torch
 from gguf import GGUFReader
@@ -92,7 +92,7 @@ def check_tokenizer(file: Path, given: dict[str, Any], tokenizer: Any) -> None:
         if cut in CUTS:
             tokenizer.backend_tokenizer.pre_tokenizer = CUTS[cut]
         else:
-            print(f"note: the pre-tokenizer {cut!r} is unknown: transformers' own for this model is used.", flush=True)
+            say(f"note: the pre-tokenizer {cut!r} is unknown: transformers' own for this model is used.")
     tokenizer.chat_template = given.get("tokenizer.chat_template")
     for kind, name in (("bos", "bos_token"), ("eos", "eos_token"), ("padding", "pad_token"), ("unknown", "unk_token")):
         number = given.get(f"tokenizer.ggml.{kind}_token_id")
@@ -127,4 +127,4 @@ if __name__ == "__main__":
     if len(sys.argv) != 3:
         fail("pass the file and the folder to write: python -m tools.gguf FILE.gguf FOLDER")
     convert(Path(sys.argv[1]), Path(sys.argv[2]))
-    print(sys.argv[2])
+    say(sys.argv[2])

@@ -29,7 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from common.cli import fail
+from common.cli import fail, say
 from tools.mutations import MUTATIONS, OBJECTIVES, STEPS, Mutation
 from tools.operators import mutations, tests_of
 from tools.reports import REPORTS, heading, today
@@ -231,7 +231,7 @@ def main() -> None:
         if key(job) in kept or time.monotonic() > end:
             return
         kept[key(job)] = test = tests.noticed_by(*job, args.nearest)
-        print(f"{test or 'NOT NOTICED'}: {job[0].what}, {job[1]}", file=sys.stderr, flush=True)
+        say(f"{test or 'NOT NOTICED'}: {job[0].what}, {job[1]}", file=sys.stderr)
         if args.kept:
             args.kept.write_text(json.dumps(kept, indent=1))
 
@@ -243,7 +243,7 @@ def main() -> None:
     elif not args.only:
         flags = " --quick" * args.quick + " --minutes M --kept FILE" * (len(outcomes) < len(jobs))
         (REPORTS / "mutations.md").write_text(page(jobs, outcomes, args.quick, flags))
-    print(table(outcomes) + f"\n{sum(bool(test) for *_, test in outcomes)} of {len(outcomes)} noticed")
+    say(table(outcomes) + f"\n{sum(bool(test) for *_, test in outcomes)} of {len(outcomes)} noticed", keep="\n")
     raise SystemExit(not all(test for *_, test in outcomes))
 
 

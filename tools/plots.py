@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from common.cli import fail, flag
+from common.cli import fail, flag, say
 from common.folders import read_config
 from common.help import parse_args
 from common.metrics import read_metrics
@@ -255,7 +255,7 @@ def main(args: Args) -> None:
         figure.savefig(args.out, dpi=100)
     except OSError as error:
         fail(f"--out {args.out} cannot be written: {error.strerror}.")
-    print(table(groups) + f"\n\npicture  {args.out}")
+    say(table(groups) + f"\n\npicture  {args.out}", keep="\n")
 
 
 if __name__ == "__main__":

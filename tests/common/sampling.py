@@ -1,6 +1,7 @@
 """Responses of the embedded model to three prompts, and weights that change under way."""
 
 import grpo
+from common.engines import Request
 from common.transformers_engine import MAX_ROWS, TransformersEngine
 
 import torch
@@ -14,7 +15,7 @@ def make(embedded, max_rows=MAX_ROWS, **settings):
 
 def sample(engine, problems, n=8, temperature=1.0, seeds=(1, 2, 3), limit=48, **more):
     prompts = [problem.prompt_ids for problem in problems]
-    return engine.sample(prompts, n, [limit] * len(prompts), temperature, list(seeds), **more)
+    return engine.sample(Request(prompts, n, [limit] * len(prompts), temperature, list(seeds), **more))
 
 
 def three_versions(model):

@@ -10,19 +10,18 @@ from itertools import permutations
 import grpo
 from common.data import (
     final_answer,
-    generated_problems,
     load_problems,
     make_prompt,
     pairs_of,
     problem_stream,
     sample_problems,
 )
-from common.engines import prompt_seeds
+from common.engines import Request, prompt_seeds
 from common.models import load_model
 from common.records import Problem, Rollouts
 from common.transformers_engine import TransformersEngine
 from common.verification.verifier import Verifier
-from worlds import DATASETS, MODELS
+from worlds import DATASETS, MODELS, generated_problems
 from worlds.countdown.problems import Countdown
 from worlds.sums import pretrain as pretrain_sums
 from worlds.sums.writers import solution
@@ -277,7 +276,7 @@ def test_the_model_with_filler_text():
     model, tokenizer = load_model(args)
     _, held_out = load_problems(args, model, tokenizer)
     engine = TransformersEngine(args, model, tokenizer)
-    rollouts = engine.sample([p.prompt_ids for p in held_out], 8, [96] * 32, 1.0, prompt_seeds(32, 0))
+    rollouts = engine.sample(Request([p.prompt_ids for p in held_out], 8, [96] * 32, 1.0, prompt_seeds(32, 0)))
     counts, same = Counter(), []
     for text in tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True):
         again, box = re.findall(r"^(?:so|hm|ok|er) (\d+)$", text, re.M), re.search(r"\\boxed\{(\d+)\}$", text)

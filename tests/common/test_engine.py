@@ -4,7 +4,7 @@ import copy
 
 import grpo
 from common.batch import collate
-from common.engines import InFlight, WeightHistory, prompt_seeds
+from common.engines import InFlight, Request, WeightHistory, prompt_seeds
 from common.logprobs import batch_logps
 from common.models import load_model
 from common.records import Rollouts
@@ -178,7 +178,7 @@ def test_ends_and_truncation(embedded, problems):
 def test_each_prompt_has_its_own_limit(embedded, problems):
     """No response is longer than its own limit, and one that reaches it without an end is truncated."""
     limits, prompts, eos = [3, 30, 11], [problem.prompt_ids for problem in problems], embedded[1].eos_token_id
-    rollouts = make(embedded).sample(prompts, 8, limits, 1.0, [1, 2, 3])
+    rollouts = make(embedded).sample(Request(prompts, 8, limits, 1.0, [1, 2, 3]))
     of_row = [limit for limit in limits for _ in range(8)]
     for tokens, logps, cut, limit in zip(rollouts.tokens, rollouts.logps, rollouts.truncated, of_row, strict=True):
         assert 0 < len(tokens) == len(logps) <= limit and cut == (eos not in tokens)
@@ -216,7 +216,7 @@ def test_weights_that_are_not_finite_end_the_run(embedded, tmp_path, capsys):
     with torch.no_grad():
         broken.model.layers[0].mlp.down_proj.weight[0, 0] = float("nan")
     with pytest.raises(SystemExit) as stop:
-        make((broken, tokenizer)).sample([[5, 6]], 2, [4], 1.0, [0])
+        make((broken, tokenizer)).sample(Request([[5, 6]], 2, [4], 1.0, [0]))
     assert stop.value.code == 1 and "no finite probabilities" in capsys.readouterr().err
     broken.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)

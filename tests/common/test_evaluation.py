@@ -29,9 +29,9 @@ def sampled(monkeypatch):
     """Verdicts by chance, and a list of what engines sample: (prompts, n, limits, temperature, seeds, rollouts)."""
     record, sample_shards = [], Engine.sample_shards
 
-    def recorded(self, prompts, n, limits, temperature, seeds, *more):
-        rollouts = sample_shards(self, prompts, n, limits, temperature, seeds, *more)
-        record.append((prompts, n, limits, temperature, seeds, rollouts))
+    def recorded(self, request):
+        rollouts = sample_shards(self, request)
+        record.append((request.prompts, request.n, request.limits, request.temperature, request.seeds, rollouts))
         return rollouts
 
     def judge(self, responses, golds, cut):

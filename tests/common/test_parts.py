@@ -100,7 +100,7 @@ def test_a_step_has_the_seed_of_its_number():
 
 def test_a_steps_responses_depend_on_its_number():
     engine, seen = Engine(grpo.Args()), []
-    engine.sample_shards = lambda prompts, n, limits, temperature, seeds, *_: seen.append(seeds)
+    engine.sample_shards = lambda request: seen.append(request.seeds)
     problems = [Problem("", "", "", [1])] * 2
     for key in ((1,), (2,), (1, 1)):
         engine.generate(problems, 2, *key)

@@ -17,7 +17,7 @@ from worlds.search.problems import (
     with_feedback,
     with_hint,
 )
-from worlds.search.writers import attempts, corpus_problem, is_nearer, running_results, solution
+from worlds.search.writers import attempts, corpus_problem, running_results, solution
 
 import pytest
 
@@ -133,22 +133,22 @@ def test_few_writers_search_well():
     assert found["correct_results"] == pytest.approx(0.99, abs=0.005)
 
 
-@pytest.mark.parametrize("habit", ["forgets", "remembers", "nears"])
-def test_habits(habit):
+def test_attempts_at_random_repeat_themselves():
+    """Attempt k + 1 repeats one of k earlier ones with probability 1 - (7/8)^k."""
     rng, choices = random.Random(3), expressions(PROBLEM.numbers)
-    orders = [list(islice(attempts(rng, PROBLEM, choices, habit), 8)) for _ in range(400)]
+    orders = [list(islice(attempts(rng, choices, in_order=False), 8)) for _ in range(400)]
     repeats = mean(order[k] in order[:k] for order in orders for k in range(8))
-    nearer = mean(is_nearer(order[0], order[1], 45) for order in orders)
-    # At random, attempt k + 1 repeats one of k earlier ones with probability 1 - (7/8)^k.
-    assert repeats == pytest.approx(mean(1 - (7 / 8) ** k for k in range(8)) if habit == "forgets" else 0, abs=0.02)
-    # In 16 of the 64 pairs of expressions, the second differs in one sign that leads toward 45.
-    assert nearer == pytest.approx({"forgets": 16 / 64, "remembers": 16 / 56, "nears": 1}[habit], abs=0.06)
+    assert repeats == pytest.approx(mean(1 - (7 / 8) ** k for k in range(8)), abs=0.02)
 
 
-def test_is_nearer():
-    assert is_nearer("52+7+11+3", "52+7-11+3", 45)  # 73 is too much, and 51 is less
-    assert not is_nearer("52-7-11-3", "52+7-11-3", 31)  # the target itself: a plus would lead away from it
-    assert not is_nearer("52+7+11+3", "52-7-11+3", 45)  # two signs
+def test_attempts_in_order():
+    """Every expression once, from a random one on."""
+    rng, choices = random.Random(3), expressions(PROBLEM.numbers)
+    orders = [list(islice(attempts(rng, choices, in_order=True), 9)) for _ in range(100)]
+    assert {order[0] for order in orders} == set(choices)
+    for order in orders:
+        first = choices.index(order[0])
+        assert order == choices[first:] + choices[: first + 1]
 
 
 def test_what_a_response_does():

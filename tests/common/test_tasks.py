@@ -8,7 +8,7 @@ from collections import Counter
 import grpo
 import maxrl
 from common.data import load_problems, make_prompt, problem_stream
-from common.engines import prompt_seeds
+from common.engines import Request, prompt_seeds
 from common.models import load_model
 from common.records import Problem, Rollouts
 from common.transformers_engine import TransformersEngine
@@ -192,10 +192,10 @@ def test_a_stop_string_ends_a_response(model, stop, chat_model):
     args = grpo.Args(model=str(chat_model) if model == "chat" else model)
     model, tokenizer = load_model(args)
     prompts = [tokenizer(text)["input_ids"] for text in ("7+5-1=?\n", "12+30-4=?\n", "9+9+9+9=?\n")]
-    seeds = prompt_seeds(3, 1)
-    free = TransformersEngine(args, model, tokenizer).sample(prompts, 24, [40] * 3, 1.0, seeds)
+    request = Request(prompts, 24, [40] * 3, 1.0, prompt_seeds(3, 1))
+    free = TransformersEngine(args, model, tokenizer).sample(request)
     args.stop = stop
-    ended = TransformersEngine(args, model, tokenizer, max_rows=24).sample(prompts, 24, [40] * 3, 1.0, seeds)
+    ended = TransformersEngine(args, model, tokenizer, max_rows=24).sample(request)
     lengths = [
         cut_behind(lambda ids: tokenizer.decode(ids, skip_special_tokens=True), tokens, stop) for tokens in free.tokens
     ]

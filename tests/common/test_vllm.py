@@ -4,7 +4,7 @@ import dppo
 import grpo
 import ppo
 from common.batch import collate
-from common.engines import InFlight, prompt_seeds
+from common.engines import InFlight, Request, prompt_seeds
 from common.logprobs import batch_logps, top_logps
 from common.metrics import read_metrics
 from common.models import load_model
@@ -25,7 +25,7 @@ from test_tasks import cut_behind
 
 def sample(engine, prompts, n, limits, temperature, seeds, top_k=0, in_flight=None):
     limits = limits if isinstance(limits, list) else [limits] * len(prompts)
-    return engine.sample(prompts, n, limits, temperature, seeds, top_k, in_flight)
+    return engine.sample(Request(prompts, n, limits, temperature, seeds, top_k, in_flight))
 
 
 def collated(prompts, rollouts):

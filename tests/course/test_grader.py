@@ -172,6 +172,7 @@ ATTACKS = {
     "not a number": ("return rewards * float('nan')", "not finite"),
     "memory": ("return torch.ones(1 << 34)", "ends with RuntimeError"),
     "crash": ("import ctypes\nctypes.string_at(0)", "ended by SIGSEGV"),
+    "the terminal": ("raise type('\x1b[2J\\n66 of 66 points', (Exception,), {})('\x9b')", r"\x1b[2J\n66 of 66 points: \x9b"),
     "recursion": ("return compute_advantages(rewards)", "RecursionError"),
 }  # fmt: skip
 
@@ -182,6 +183,7 @@ def test_attacks_get_nothing(attack, sandbox, hasty, tmp_path):
     text = written(NAME, body() if callable(body) else body)
     mark = graded(NAME, text, hasty if "endless" in attack else sandbox, tmp_path)
     assert mark.points == 0 and words in mark.reason, mark.reason
+    assert mark.reason.isprintable()
 
 
 def test_attacks_at_import_get_nothing(sandbox, tmp_path):

@@ -4,7 +4,7 @@ import random
 
 import dapo
 import ppo
-from common.engines import Engine, prompt_seeds
+from common.engines import Engine, Request, prompt_seeds
 from common.models import load_model
 from common.records import Problem, Rollouts
 from methods import vapo, vineppo
@@ -141,8 +141,9 @@ class Chain(Engine):
 
     chances = (0.7, 0.4, 0.2)
 
-    def sample_shards(self, prompts, n, limits, temperature, seeds):
-        assert n == 1 and len(prompts) == len(limits) == len(seeds) == len(set(seeds))
+    def sample_shards(self, request):
+        prompts, seeds = request.prompts, request.seeds
+        assert request.n == 1 and len(prompts) == len(request.limits) == len(seeds) == len(set(seeds))
         rollouts = Rollouts()
         for prompt, seed in zip(prompts, seeds, strict=True):
             generator = torch.Generator().manual_seed(seed)
@@ -179,7 +180,7 @@ class TestVinePPO:
     def estimate(self, K, **settings):
         args = vineppo.Args(value_samples=K, responses_per_prompt=4, **settings)
         chain = Chain(args)
-        rollouts = chain.sample_shards([[7]] * 4 + [[8]] * 4, 1, [9] * 8, 1.0, prompt_seeds(8, 1))
+        rollouts = chain.sample_shards(Request([[7]] * 4 + [[8]] * 4, 1, [9] * 8, 1.0, prompt_seeds(8, 1)))
         steps = [vineppo.split_steps(tokens, {3}, args) for tokens in rollouts.tokens]
         values, continuations = vineppo.estimate_values(self.problems, rollouts, steps, chain, chain.verify, 1, args)
         beginnings = {(i // 4, *row[:t]) for i, row in enumerate(rollouts.tokens) for t in [0, *steps[i][:-1]]}

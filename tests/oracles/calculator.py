@@ -11,7 +11,7 @@ class Oracle(grpo.Oracle):
     CALL = "[a-m]([0-9a-zA-Z])"
     CASES = [
         {"call": CALL, "clip_eps": 0.05, "kl_beta": 0.3, "tis_cap": 1.1},
-        {"call": CALL, "max_calls": 1, "ddof": 0},
+        {"call": CALL, "max_calls": 1, "ddof": 0, "stop": ("1", "e", "K")},
         {"call": CALL, "kl_beta": 0.3, "tis_cap": 0.0, "max_response_tokens": 20},
         {"call": CALL} | ENGINE_ANCHOR,
         {"call": CALL} | ONE_UPDATE,
@@ -21,6 +21,7 @@ class Oracle(grpo.Oracle):
         **grpo.Oracle.DEFAULTS,
         "call": "<<([^<>]*)>>",
         "max_calls": 8,
+        "stop": (">>",),
         "model": "products",
         "dataset": "products",
     }

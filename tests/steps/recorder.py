@@ -81,15 +81,17 @@ class Recorder:
                 recorder.loads.append(([w.detach().clone() for _, w in weights], [weight for _, weight in moved]))
                 update(moved)
 
-            def recorded(prompts, n, limits, temperature, seeds, top_k=0, in_flight=None):
-                recorder.seeds[recorder.step].append(list(seeds))
-                recorder.loads = [] if in_flight else recorder.loads[-1:]  # an engine loads those itself
-                rollouts = sample_shards(prompts, n, limits, temperature, seeds, top_k, in_flight)
+            def recorded(request):
+                recorder.seeds[recorder.step].append(list(request.seeds))
+                recorder.loads = [] if request.in_flight else recorder.loads[-1:]  # an engine loads those itself
+                rollouts = sample_shards(request)
                 if recorder.insert:
                     for sampled, logps in zip(rollouts.sampled, rollouts.logps, strict=True):
                         for t in range(1, len(sampled) - 1, 3):
                             sampled[t], logps[t] = False, 0.0
-                recorder.rounds[recorder.step].append([prompts, n, rollouts, *zip(*recorder.loads, strict=True)])
+                recorder.rounds[recorder.step].append(
+                    [request.prompts, request.n, rollouts, *zip(*recorder.loads, strict=True)]
+                )
                 return rollouts
 
             engine.update, engine.sample_shards = update_shifted, recorded

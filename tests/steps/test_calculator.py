@@ -1,11 +1,11 @@
 import random
 
 from common.batch import collate
-from common.data import generated_problems
-from common.engines import Engine
+from common.engines import Engine, make_engine
 from common.models import load_model
 from common.records import Problem, Rollouts
 from methods import calculator
+from worlds import generated_problems
 from worlds.pretrain import make_tokenizer
 from worlds.products.calculator import calculate, check_call
 from worlds.products.problems import product_problem
@@ -29,10 +29,10 @@ class Writer(Engine):
         super().__init__(calculator.Args())
         self.turns, self.seeds = list(turns), []
 
-    def sample(self, prompt_ids, n, limits, temperature, seeds, top_k=0, in_flight=None):
-        self.seeds += seeds
-        rollouts = Rollouts()
-        for text, limit in zip(self.turns.pop(0), [limit for limit in limits for _ in range(n)], strict=True):
+    def sample(self, request):
+        self.seeds += request.seeds
+        rollouts, limits = Rollouts(), [limit for limit in request.limits for _ in range(request.n)]
+        for text, limit in zip(self.turns.pop(0), limits, strict=True):
             tokens = [*tokens_of(text), EOS][:limit]
             rollouts.tokens.append(tokens)
             rollouts.logps.append([-0.5] * len(tokens))
@@ -82,6 +82,26 @@ def test_results_are_put_in_and_the_response_goes_on_behind_them():
     for logps, sampled in zip(rollouts.logps, rollouts.sampled, strict=True):
         assert logps == [-0.5 if was else 0.0 for was in sampled]
     assert len(set(engine.seeds)) == len(engine.seeds) == 4  # other random numbers in each turn and for each response
+
+
+@pytest.mark.parametrize("settings,wasted", [({}, False), ({"stop": ()}, True)])
+def test_the_engine_stops_at_the_end_of_a_call(settings, wasted, monkeypatch):
+    """By default every token that is sampled is kept; without the stop string, what follows a call is dropped."""
+    args = calculator.Args(max_response_tokens=40, engine="transformers", **settings)
+    model, tokenizer = load_model(args)
+    engine, sampled = make_engine(args, model, tokenizer, []), []
+    sample = engine.sample
+
+    def counted(*arguments):
+        rollouts = sample(*arguments)
+        sampled.extend(map(len, rollouts.tokens))
+        return rollouts
+
+    monkeypatch.setattr(engine, "sample", counted)
+    calling = calculator.CallingEngine(engine, tokenizer, args)
+    rollouts = calling.generate([PROBLEM] * 4, 8, 1)
+    assert calling.calls > 0.3 and len(sampled) > 32
+    assert (sum(sampled) > sum(map(sum, rollouts.sampled))) == wasted
 
 
 def test_the_length_limit_holds_for_all_turns_together():

@@ -64,9 +64,9 @@ def test_evaluations_have_the_same_samples_whatever_the_seed(tiny_model, tmp_pat
         engine = make_engine(*args)
         sample_shards = engine.sample_shards
 
-        def recorded(prompts, n, limits, temperature, seeds, *more):
-            rollouts = sample_shards(prompts, n, limits, temperature, seeds, *more)
-            calls.append((prompts, n, temperature, tuple(seeds), rollouts.tokens))
+        def recorded(request):
+            rollouts = sample_shards(request)
+            calls.append((request.prompts, request.n, request.temperature, tuple(request.seeds), rollouts.tokens))
             return rollouts
 
         engine.sample_shards = recorded

@@ -2,11 +2,13 @@
 
 import itertools
 import multiprocessing
+import multiprocessing.util
 import os
 import shutil
 import signal
 import time
 import types
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import get_args, get_type_hints
 
@@ -190,6 +192,38 @@ class TestOverlap:
         again, logged = results(tmp_path / "cut")
         assert_same_weights(weights, again)
         assert_same_rows(rows_, logged, more={"seconds/overlap"})
+
+    def test_a_generator_that_ends_while_it_starts(self, tmp_path, monkeypatch, capsys):
+        """One sentence: the learner does not wait for it to read the problems, two megabytes."""
+        resource_tracker.ensure_running()
+        monkeypatch.setenv("PYTHONHOME", str(tmp_path))  # no Python starts with this one
+        before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("the learner hangs"))
+        signal.alarm(120)
+        try:
+            with pytest.raises(SystemExit) as stop:
+                run("pipeline_rl", tmp_path / "run", overlap=True, **LONG)
+        finally:
+            signal.alarm(0)
+            signal.signal(signal.SIGALRM, before)
+        error = capsys.readouterr().err.strip()
+        assert stop.value.code == 1 and "\n" not in error, error
+        assert error.startswith("error: step 1: the generator's process has ended with exit code 1"), error
+
+    @pytest.mark.slow
+    def test_ctrl_c_while_the_generator_starts(self, tmp_path, monkeypatch, capsys):
+        """It reaches both processes, as from a terminal: the step is finished and saved, and the run resumes."""
+        spawn = multiprocessing.util.spawnv_passfds
+
+        def interrupted(*args):
+            os.kill(os.getpid(), signal.SIGINT)
+            child = spawn(*args)
+            os.kill(child, signal.SIGINT)
+            return child
+
+        resource_tracker.ensure_running()
+        monkeypatch.setattr(multiprocessing.util, "spawnv_passfds", interrupted)
+        run("pipeline_rl", tmp_path / "run", overlap=True, **LONG)
+        assert [path.name for path in (tmp_path / "run").glob("checkpoint-*")] == ["checkpoint-000001"]
 
     @pytest.mark.slow
     def test_a_learner_that_is_killed(self):

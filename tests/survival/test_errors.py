@@ -4,9 +4,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import dapo
 import dppo
+import grpo
 import ppo
 import rloo
 from recipes import pipeline_rl
@@ -70,6 +72,17 @@ def test_missing_tracker(track, capsys, tmp_path, monkeypatch):
     for name in ("wandb", "tensorboard", "torch.utils.tensorboard"):
         monkeypatch.setitem(sys.modules, name, None)
     assert f"pip install {track}" in refused(capsys, tmp_path, track=track)
+
+
+def test_wandb_without_a_login(capsys, tmp_path, monkeypatch):
+    """Found before the model loads, as `wandb.login` does where it cannot ask."""
+
+    def login():
+        raise ValueError("No API key configured.")
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(login=login))
+    monkeypatch.setattr(grpo, "load_model", None)
+    assert "No API key configured. Run `wandb login`" in refused(capsys, tmp_path, track="wandb")
 
 
 def test_vllm_that_is_not_installed(capsys, tmp_path, monkeypatch):

@@ -1,5 +1,8 @@
 """Run folders: nothing is overwritten, shared or resumed wrongly, and a run whose folder fails says so."""
 
+import contextlib
+import functools
+import itertools
 import json
 import shutil
 import subprocess
@@ -8,9 +11,11 @@ from pathlib import Path
 
 import grpo
 import rloo
+from common.folders import LOCK
 from common.run import Run
 from tools.scripts import ROOT
 
+import kills
 import pytest
 from runs import on_tiny, refused
 
@@ -67,6 +72,66 @@ def test_a_folder_in_use(flag, tiny_model, tmp_path, monkeypatch, capsys):
         command = [sys.executable, "-c", code, flag, str(folder)]
         result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 2 and "is in use by another run" in result.stderr, result.stderr
+
+
+def second_start(folder, seen):
+    """Start a run in a folder that another one may use; how it went."""
+    try:
+        with Run(grpo.Args(run_dir=folder), str(ROOT / "grpo.py")):
+            seen.append("begun")
+    except SystemExit as end:
+        seen.append(end.code)
+
+
+def test_second_starts_at_every_stage(tiny_model, tmp_path, monkeypatch, capsys):
+    """While a run loads, and before its every file event, another one is refused in its folder and changes nothing."""
+    monkeypatch.setattr(Run, "summarize", lambda self: None)
+    grpo.main(grpo.Args(**on_tiny(tiny_model) | {"run_dir": tmp_path / "alone", "save_every": 1}))
+    folder, seen = tmp_path / "run", []
+    for name in ("load_model", "load_problems", "Verifier", "make_engine"):
+        original = getattr(grpo, name)
+        started_before = functools.partial(lambda call, *args: (second_start(folder, seen), call(*args))[1], original)
+        monkeypatch.setattr(grpo, name, started_before)
+    with kills.at_events_of(folder, lambda: (folder / LOCK).exists() and second_start(folder, seen)):
+        grpo.main(grpo.Args(**on_tiny(tiny_model) | {"run_dir": folder, "save_every": 1}))
+    assert set(seen) == {2} and len(seen) > 50
+    assert kills.snapshot(folder).keys() == kills.snapshot(tmp_path / "alone").keys()
+    assert all("is in use by another run" in line for line in capsys.readouterr().err.splitlines())
+
+
+@pytest.mark.parametrize("event", range(6))
+def test_a_start_that_ends_while_another_one_starts(event, tmp_path, monkeypatch):
+    """It had the folder for itself and removed it again; the other one begins in a new one."""
+    monkeypatch.setattr(Run, "summarize", lambda self: None)
+    folder, count, seen = tmp_path / "run", itertools.count(), []
+    with kills.at_events_of(folder, lambda: next(count) == event and second_start(folder, seen)):
+        with contextlib.suppress(SystemExit), Run(grpo.Args(run_dir=folder), str(ROOT / "grpo.py")) as run:
+            run.write_config()
+        assert (folder / "config.json").exists()
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("event", range(16))
+def test_a_start_while_another_one_fails(event, tmp_path, monkeypatch, capsys):
+    """The first run cannot load its model and removes its folder: a run that has begun in it meanwhile keeps it."""
+    monkeypatch.setattr(Run, "summarize", lambda self: None)
+    folder, seen, second = tmp_path / "run", [], Run(grpo.Args(run_dir=tmp_path / "run"), str(ROOT / "grpo.py"))
+
+    def begin():
+        seen.append("refused")
+        if len(seen) > event and second not in seen:
+            with contextlib.suppress(SystemExit):
+                second.__enter__()
+                seen.append(second)
+
+    with kills.at_events_of(folder, begin), pytest.raises(SystemExit) as stop:
+        grpo.main(grpo.Args(run_dir=folder, model=str(tmp_path / "no-model")))
+    assert stop.value.code == 2
+    if second in seen:
+        second.write_config()
+        second.__exit__(None, None, None)
+        assert (folder / "config.json").exists()
+    assert folder.exists() == (second in seen)
 
 
 def test_config_that_was_changed(capsys, tiny_model, tmp_path):

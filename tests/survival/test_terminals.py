@@ -1,9 +1,12 @@
 """Terminals that are closed or know only ASCII, and model output that would steer them."""
 
+import ast
 import os
+import shlex
 import subprocess
 import sys
 
+from common.cli import fail, say
 from common.records import Problem
 from common.terminal import Terminal, write_samples
 from tools.scripts import ROOT
@@ -40,6 +43,55 @@ def test_ascii_terminal(tiny_model, tmp_path):
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     assert "held-out accuracy" in result.stdout and "?" in result.stdout
+
+
+def test_standard_streams_that_are_closed(tmp_path):
+    """What is written is discarded, also that of child processes, and no file gets the number of a stream."""
+    (tmp_path / "a.py").write_text(
+        "import common, subprocess, sys\n"
+        "with open('out', 'w') as file:\n"
+        "    assert file.fileno() > 2\n"
+        "    print('lost', flush=True), print('lost', file=sys.stderr, flush=True)\n"
+        "    child = 'import os, sys; print(1, flush=True); os.write(2, b\"2\"); sys.exit(7)'\n"
+        "    print(subprocess.run([sys.executable, '-c', child]).returncode, file=file)\n"
+    )
+    command = f"{sys.executable} a.py <&- >&- 2>&-"
+    done = subprocess.run(command, shell=True, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0 and (tmp_path / "out").read_text() == "7\n"
+
+
+@pytest.mark.slow
+def test_run_without_stdout(tiny_model, tmp_path):
+    flags = runs.flags(on_tiny(tiny_model) | {"steps": 1, "run_dir": tmp_path / "run"})
+    command = " ".join(["exec", sys.executable, "grpo.py", *map(shlex.quote, flags), ">&-"])
+    done = subprocess.run(command, shell=True, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    assert (tmp_path / "run/checkpoint-000001").is_dir()
+
+
+def test_one_function_prints():
+    """What other code prints cannot control the terminal: it is constant, or goes through `say`."""
+    own = {"common/cli.py", "common/help.py", "common/verification/worker.py", "tools/compare.py"}  # own text only
+    own |= {f"notebooks/exercises/{name}.py" for name in ("sandbox", "silent_bugs", "make", "make_bugs", "train")}
+    scripts = [path for pattern in ("*.py", "methods/*.py", "recipes/*.py") for path in ROOT.glob(pattern)]
+    shared = [path for name in ("common", "tools", "notebooks") for path in (ROOT / name).rglob("*.py")]
+    for path in scripts + shared:
+        if str(path.relative_to(ROOT)) not in own:
+            for call in ast.walk(ast.parse(path.read_text())):
+                if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "print":
+                    assert all(isinstance(arg, ast.Constant) for arg in call.args), f"{path}:{call.lineno}"
+
+
+def test_foreign_text_in_a_message_cannot_forge_a_line(capsys):
+    with pytest.raises(SystemExit):
+        fail("--dataset has no column: use \x1b[2J\rerror: none\nsaved, \u202e\x9b")
+    assert (
+        capsys.readouterr().err == "error: --dataset has no column: use \\x1b[2J\\rerror: none\\nsaved, \\u202e\\x9b\n"
+    )
+    say("rows\n\tand \x07", keep="\n\t")
+    assert capsys.readouterr().out == "rows\n\tand \\x07\n"
+    Terminal(lambda: None).write_line("warning: \x1b[2J")
+    assert capsys.readouterr().out == "warning: \\x1b[2J\n"
 
 
 def test_what_a_model_writes_does_not_steer_the_terminal(tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 import io
 
+from common.engines import Request
 from common.models import load_model
 from common.transformers_engine import TransformersEngine
 from tools import chat
@@ -20,7 +21,7 @@ def test_a_chat_asks_as_training_does(monkeypatch, capsys):
     model, tokenizer = load_model(args)
     question = "8+33+33+7=?"
     engine = TransformersEngine(args, model, tokenizer)
-    greedy = engine.sample([tokenizer(f"{question}\n").input_ids], 1, [96], 0.0, [0])
+    greedy = engine.sample(Request([tokenizer(f"{question}\n").input_ids], 1, [96], 0.0, [0]))
     expected = tokenizer.decode(greedy.tokens[0], skip_special_tokens=True)
     talk(monkeypatch, f"{question}\n\n{question}\n", temperature=0.0)
     out = capsys.readouterr().out

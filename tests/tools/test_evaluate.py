@@ -88,11 +88,11 @@ def test_an_interrupted_evaluation_ends_with_the_same_figures(trained, tiny_mode
     evaluate.main(evaluate.Args(run_dir=tmp_path / "whole", **settings))
     sample, calls = TransformersEngine.sample_shards, []
 
-    def third_time(*args, **kwargs):
-        calls.append(len(args[1]))
+    def third_time(engine, request):
+        calls.append(len(request.prompts))
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return sample(*args, **kwargs)
+        return sample(engine, request)
 
     monkeypatch.setattr(TransformersEngine, "sample_shards", third_time)
     cut = tmp_path / "cut"

@@ -25,13 +25,13 @@ HELD_OUT, TRAINING = 256, 2048  # questions; some tasks have fewer different one
 @cache
 def problems(task: str) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]]:
     """Training and held-out (question, ScoredAnswer) pairs of a task, disjoint and always the same."""
-    from common.cli import fail
+    from common.cli import fail, say
     from common.records import ScoredAnswer
 
     name = f"--dataset reasoning-gym:{task}"
     if importlib.util.find_spec("reasoning_gym") is None:
         fail(f"{name} needs another package: pip install reasoning-gym==0.1.25.")
-    print(f"generating {TRAINING + HELD_OUT} problems of reasoning-gym:{task}", flush=True)
+    say(f"generating {TRAINING + HELD_OUT} problems of reasoning-gym:{task}")
     made = subprocess.run(
         [sys.executable, "-P", __file__, task],
         env=os.environ | {"PYTHONHASHSEED": "0"},  # a few tasks loop over sets, whose order depends on it

@@ -9,10 +9,11 @@ or they try another:
     52+7=59-11=48-3=45 yes
     \boxed{52+7-11-3}
 
-Most of them try at random and repeat themselves. Some remember what they tried, and half of those change one sign in
-the direction of the target. So the corpus has everything that a good search needs, and few good searches.
+Two in three of them choose each attempt at random, so they repeat themselves; the others go through the expressions in
+order. So the corpus has everything that a good search needs, and few good searches.
 """
 
+import itertools
 import random
 import re
 from collections.abc import Iterator
@@ -34,9 +35,7 @@ GIVES_UP = 0.6  # after each attempt that failed
 SLIPS = 0.01  # a running result is wrong
 KEEPS_BUDGET = 0.9
 MOST_ATTEMPTS = 10  # in a textbook solution
-# How a writer chooses the next attempt: at random, at random among those not tried, near the target.
-TEXTBOOK_HABITS = {"forgets": 0.4, "remembers": 0.3, "nears": 0.3}
-HABITS = {"forgets": 0.7, "remembers": 0.15, "nears": 0.15}
+IN_ORDER, IN_ORDER_TEXTBOOK = 0.35, 0.5  # writers who go through the expressions in order
 
 
 def corpus_problem(rng: random.Random) -> tuple[str, Search]:
@@ -45,7 +44,7 @@ def corpus_problem(rng: random.Random) -> tuple[str, Search]:
     question, problem = hard_search_problem(rng) if "hard" in kind else search_problem(rng)
     known = rng.choice(solutions(problem))
     if kind == "budget":
-        question = with_budget(question, rng.randint(2, 25) * 10)
+        question = with_budget(question, rng.randint(2, 16) * 10)
     elif "hint" in kind:
         most = len(problem.numbers) - 1
         question = with_hint(question, rng.randint(max(2, most - 2), most), known)
@@ -55,7 +54,7 @@ def corpus_problem(rng: random.Random) -> tuple[str, Search]:
     return question, problem
 
 
-def solution(rng: random.Random, question: str, textbook: bool) -> str:
+def solution(rng: random.Random, question: str, textbook: bool, in_order: float = IN_ORDER) -> str:
     """One writer's solution, ending in a box. A textbook solution has no error, and a `yes` unless a budget ends it."""
     problem, request = parse_question(question), question.partition("?")[2].split()
     if len(problem.numbers) > 4 and request[:1] != ["start"]:
@@ -70,9 +69,9 @@ def solution(rng: random.Random, question: str, textbook: bool) -> str:
     budget = int(request[1]) if request[:1] == ["within"] and (textbook or rng.random() < KEEPS_BUDGET) else None
     if not textbook and not budget and rng.random() < GUESSES:
         return box(rng.choice(choices))
-    habits = TEXTBOOK_HABITS if textbook else HABITS
+    orderly = rng.random() < (IN_ORDER_TEXTBOOK if textbook else in_order)
     lines, boxed = [], ""
-    for text in attempts(rng, problem, choices, rng.choices(list(habits), habits.values())[0]):
+    for text in attempts(rng, choices, orderly):
         line = attempt(rng, text, problem.target, 0 if textbook else SLIPS)
         if budget and len("\n".join([*lines, line, box(text)])) + 1 > budget:
             return "\n".join([*lines, box(boxed or text)])
@@ -84,22 +83,11 @@ def solution(rng: random.Random, question: str, textbook: bool) -> str:
     return "\n".join([*lines, box(boxed)])
 
 
-def attempts(rng: random.Random, problem: Search, choices: list[str], habit: str) -> Iterator[str]:
-    """Expressions in the order in which a writer tries them."""
-    untried, last = list(choices), None
-    while True:
-        options = choices if habit == "forgets" else untried or choices
-        if habit == "nears" and last:
-            options = [text for text in options if is_nearer(last, text, problem.target)] or options
-        last = rng.choice(options)
-        untried = [text for text in untried if text != last]
-        yield last
-
-
-def is_nearer(last: str, text: str, target: int) -> bool:
-    """Whether the two differ in one sign, which moves the value toward the target."""
-    changed = [(a, b) for a, b in zip(re.findall("[+-]", last), re.findall("[+-]", text), strict=True) if a != b]
-    return changed == [("-", "+") if running_results(last)[-1] < target else ("+", "-")]
+def attempts(rng: random.Random, choices: list[str], in_order: bool) -> Iterator[str]:
+    """Expressions as a writer tries them: at random, or in order from a random one on, round and round."""
+    start = rng.randrange(len(choices))
+    for i in itertools.count(start):
+        yield choices[i % len(choices)] if in_order else rng.choice(choices)
 
 
 def running_results(expression: str) -> list[int]:

@@ -1,0 +1,302 @@
+"""The site as a person uses it, in headless Chromium, and its files. Not part of `pytest -n 2`: they need Chromium.
+
+python -m tools.site && pytest tests/site
+"""
+
+import html
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tools import fingerprint
+from tools.scripts import ROOT, load, parents
+from tools.site import __main__ as build
+from tools.site.pages import Renderer
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import sync_playwright
+
+SITE = Path(os.environ.get("SITE", ROOT / "site"))
+SHOTS = Path(os.environ.get("SITE_SCREENSHOTS", ROOT / "runs/site-screenshots"))
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+assert (SITE / "index.html").exists(), f"{SITE} holds no site: run python -m tools.site first."
+assert CHROMIUM, "These tests need Chromium: apt-get install -y chromium."
+PAGES = sorted(path.name for path in SITE.glob("*.html"))
+SCRIPTS = list(parents())
+SIX = ("index.html", "grpo.html", "compare.html#grpo/dapo", "read-grpo.html", "sliders.html", "claims.html")
+
+
+@pytest.fixture(scope="session")
+def browser():
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield browser
+        browser.close()
+
+
+class Visit:
+    """A page of the site in a window, with what went wrong in it."""
+
+    def __init__(self, page):
+        self.page, self.problems = page, []
+        page.on("console", lambda m: self.problems.append(f"console: {m.text}") if m.type == "error" else None)
+        page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
+        page.on("requestfailed", lambda request: self.problems.append(f"failed: {request.url}"))
+        page.on("request", lambda r: None if r.url.startswith(("file:", "data:")) else self.problems.append(r.url))
+
+    def open(self, url):
+        """Open a page from its file, wait for its scripts, and return it."""
+        self.page.goto(f"file://{SITE.resolve()}/{url}")
+        self.page.reload()  # an address that differs only after # would not load again
+        self.page.wait_for_selector("html[data-ready]", state="attached")
+        return self.page
+
+
+@pytest.fixture
+def visit(browser, request):
+    """A window of a width, by default 1200 pixels, light."""
+    width, scheme = getattr(request, "param", (1200, "light"))
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    context.set_default_timeout(600_000)  # a busy machine is no error
+    yield Visit(context.new_page())
+    context.close()
+
+
+def test_there_is_a_page_for_everything():
+    for name in SCRIPTS:
+        assert f"{name}.html" in PAGES, f"{name} has no page"
+    for world in ROOT.glob("worlds/*/README.md"):
+        assert f"worlds-{world.parent.name}-readme.html" in PAGES
+    assert {"index.html", "compare.html", "read-reinforce.html", "lessons.html", "docs.html"} <= set(PAGES)
+    claims = (SITE / "claims.html").read_text()
+    for claim in ROOT.glob("claims/*.py"):
+        if "\nRule:" in claim.read_text():
+            assert claims.count(f'id="{claim.stem}"') == 1, f"{claim.stem} is not on the page of claims once"
+
+
+def test_the_site_is_small():
+    files = [path for path in SITE.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 8e6
+    first = (SITE / "index.html", SITE / "site.css", SITE / "site.js")
+    assert sum(path.stat().st_size for path in first) < 300e3
+
+
+def test_no_link_is_dead():
+    pages = {name: (SITE / name).read_text() for name in PAGES}
+    anchors = {name: set(re.findall(r'\bid="([^"]+)"', text)) for name, text in pages.items()}
+    dead = []
+    for name, text in pages.items():
+        for target in map(html.unescape, re.findall(r'(?:href|src)="([^"]+)"', text)):
+            if re.match(r"https?:|mailto:|data:", target):
+                continue
+            file, _, anchor = target.partition("#")
+            file = file or name
+            known = anchors.get(file, set()) | ({anchor} if file == "compare.html" else set())
+            if not (SITE / file).exists() or (anchor and anchor not in known):
+                dead.append(f"{name}: {target}")
+    assert not dead, "\n".join(dead)
+
+
+def test_lessons_have_no_answers():
+    lessons = [page for page in PAGES if re.match(r"notebooks-\d", page)]
+    assert len(lessons) >= 9
+    for page in lessons:
+        assert "<summary>Answer" not in (SITE / page).read_text(), f"{page} shows an answer"
+
+
+@pytest.mark.parametrize("visit", [(360, "light")], indirect=True)
+def test_every_page_opens_and_fits_a_phone(visit):
+    wide = []
+    for name in PAGES:
+        page = visit.open(name)
+        if (width := page.evaluate("document.documentElement.scrollWidth")) > 360:
+            wide.append(f"{name}: {width} pixels")
+    assert not visit.problems, "\n".join(visit.problems)
+    assert not wide, "pages that scroll sideways: " + ", ".join(wide)
+
+
+def printed(left, right):
+    """The rows of `python -m tools.compare`, as (left, right, differs), hunk by hunk."""
+    command = [sys.executable, "-m", "tools.compare", left, right]
+    text = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={"COLUMNS": "400"}, check=True).stdout
+    rows, width = [], (400 - 3) // 2
+    for line in text.splitlines()[text[: text.find("┼")].count("\n") :]:
+        if "┼" in line:
+            continue
+        # A line is as wide as its column; marks count as characters there.
+        rows.append((line[:width].rstrip(), line[width + 3 :].rstrip(), line[width + 1] == "┃"))
+    return rows
+
+
+READ_ROWS = """() => [...document.querySelectorAll("#diff .row")].map((row) => {
+    const text = (cell) => { const copy = cell.cloneNode(true);
+        copy.querySelectorAll("mark").forEach((m) => m.replaceWith("«" + m.textContent + "»"));
+        return copy.textContent.trimEnd(); };
+    return [text(row.querySelector(".left")), text(row.querySelector(".right")), row.classList.contains("changed")];
+})"""
+
+
+def joined(rows):
+    """Marks that touch are one: code is highlighted in pieces."""
+    return [(left.replace("»«", ""), right.replace("»«", ""), differs) for left, right, differs in rows]
+
+
+def test_compare_shows_what_the_command_prints(visit):
+    pairs = random.Random(0).sample([(a, b) for a in SCRIPTS for b in SCRIPTS if a != b], 30)
+    for left, right in pairs:
+        page = visit.open(f"compare.html#{left}/{right}")
+        page.wait_for_selector(f'#diff[data-shown="{left}/{right}"]')
+        shown, expected = joined(page.evaluate(READ_ROWS)), joined(printed(left, right))
+        assert [tuple(row) for row in shown] == expected, f"{left} {right}"
+    assert not visit.problems, visit.problems
+
+
+def test_compare_folds_and_changes_its_address(visit):
+    page = visit.open("compare.html#grpo/dapo")
+    before = page.locator("#diff .row").count()
+    page.locator("#diff .fold").first.click()
+    assert page.locator("#diff .row").count() > before
+    page.select_option("select[name=right]", "gspo")
+    page.wait_for_selector('#diff[data-shown="grpo/gspo"]')
+    assert page.url.endswith("#grpo/gspo") and "grpo and gspo" in page.title()
+    page.click("button[name=swap]")
+    page.wait_for_selector('#diff[data-shown="gspo/grpo"]')
+    assert page.locator("#both tbody tr:visible").count() == 2
+    assert page.locator("#fingerprint svg path").count() > 8 and page.locator("#curves svg").count() >= 3
+
+
+def test_the_table_filters(visit):
+    page = visit.open("index.html")
+    page.select_option("#filters select[name=ratio]", "response")
+    visible = page.locator("#methods tbody tr:visible td:first-child").all_inner_texts()
+    assert set(visible) == {name for name in SCRIPTS if fingerprint.ratio_level(load(name)) == "response"}
+    assert {"gspo", "gmpo"} <= set(visible) and page.locator(
+        "#filters output"
+    ).inner_text() == f"{len(visible)} scripts"
+    page.click("#filters button[type=reset]")
+    page.fill("#filters input[name=name]", "dr. grpo")
+    assert page.locator("#methods tbody tr:visible td:first-child").all_inner_texts() == ["dr_grpo"]
+
+
+@pytest.mark.parametrize(
+    "words,url",
+    [
+        ("dr. grpo", "dr_grpo.html"),
+        ("clip fraction metrics.jsonl", "docs-runs.html"),
+        ("whitening harmless", "claims.html#"),
+    ],
+)
+def test_search_finds(visit, words, url):
+    page = visit.open("index.html")
+    page.keyboard.press("/")
+    page.keyboard.type(words)
+    page.wait_for_selector("#results a")
+    found = page.locator("#results a").evaluate_all("links => links.map((a) => a.getAttribute('href'))")
+    assert any(link.startswith(url) for link in found[:5]), found
+    page.keyboard.press("Escape")
+    assert page.locator("#results").is_hidden()
+
+
+def test_search_says_when_nothing_is_found(visit):
+    page = visit.open("index.html")
+    page.fill("#search", "zxqv")
+    page.wait_for_selector("#results p")
+    assert page.locator("#results").inner_text() == "Nothing found."
+
+
+def test_claims_filter_and_open_by_address(visit):
+    page = visit.open("claims.html#whitening_is_harmless")
+    assert page.locator("#whitening_is_harmless details").get_attribute("open") is not None
+    page.select_option("#verdicts select[name=verdict]", "refuted")
+    verdicts = page.locator(".claim:visible").evaluate_all("claims => claims.map((c) => c.dataset.verdict)")
+    assert len(verdicts) > 5 and set(verdicts) == {"refuted"}
+
+
+def test_sliders_multiply_what_the_scripts_compute(visit):
+    page = visit.open("sliders.html")
+
+    def set_to(name, index):
+        page.locator(f"#sliders [name={name}]").evaluate(
+            "(x, v) => { x.value = v; x.dispatchEvent(new Event('input', { bubbles: true })); }", index
+        )
+
+    page.select_option("#sliders select[name=b]", "dr_grpo")
+    for name, index in (("group", 2), ("right", 1), ("sign", 0), ("ratio", 35), ("whole", 1), ("tokens", 15)):
+        set_to(name, index)
+    rows = page.locator("#product tr").all_inner_texts()[1:]
+    ratio = fingerprint.RATIOS[::4][35]
+    for name, row in zip(("grpo", "dr_grpo"), rows, strict=True):
+        script = load(name)
+        expected = fingerprint.advantages(script)["correct"][1], fingerprint.factors(script, 1.0, True, [ratio])[0]
+        expected = [*expected, fingerprint.weights(script, [16])[0]]
+        shown = [float(cell) for cell in row.split("\t")[1:]]
+        assert shown == pytest.approx([*expected, expected[0] * expected[1] * expected[2]], rel=6e-3), name
+    set_to("ratio", 41)
+    assert page.locator("#product tr").all_inner_texts()[1].split("\t")[2] == "0", "beyond the clip the factor is 0"
+    assert page.locator("#ages figure").count() == 2
+
+
+FOCUSABLE = """() => [...document.querySelectorAll("a[href], button, input, select, summary, [tabindex='0']")]
+    .filter((e) => e.checkVisibility() && e.getClientRects().length)
+    .filter((e) => e.tagName === "SUMMARY" || !e.closest("details:not([open])"))
+    .map((e, i) => (e.dataset.stop = String(i), String(i)))"""
+
+
+@pytest.mark.parametrize("url", ["dr_grpo.html", "compare.html#grpo/dr_grpo", "sliders.html"])
+def test_the_keyboard_reaches_everything(visit, url):
+    page = visit.open(url)
+    wanted, reached = set(page.evaluate(FOCUSABLE)), set()
+    for _ in range(len(wanted) + 5):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.dataset.stop"))
+    missing = [
+        page.evaluate(f"document.querySelector('[data-stop=\"{i}\"]').outerHTML.slice(0, 90)") for i in wanted - reached
+    ]
+    assert not missing, f"the keyboard does not reach {missing}"
+
+
+@pytest.mark.parametrize("visit", [(1200, "light"), (1200, "dark"), (360, "light")], indirect=True)
+def test_nothing_serious_for_assistive_technology(visit):
+    found = []
+    for url in (*SIX, "start.html", "docs-runs.html", "notebooks-02_trust_regions.html", "scalerl.html"):
+        visit.open(url)
+        for violation in Axe().run(visit.page).response["violations"]:
+            if violation["impact"] in ("serious", "critical"):
+                nodes = [node["html"][:120] for node in violation["nodes"][:3]]
+                found.append(f"{url}: {violation['id']}, {len(violation['nodes'])} times: {nodes}")
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("visit", [(1200, "light"), (1200, "dark"), (360, "light")], indirect=True)
+def test_screenshots(visit, request):
+    """Of six pages, for a look."""
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    width, scheme = request.node.callspec.params["visit"]
+    for url in SIX:
+        page = visit.open(url)
+        name = SHOTS / f"{url.split('.')[0]}-{width}-{scheme}.png"
+        page.screenshot(path=name, full_page=False)
+        assert name.stat().st_size > 10_000
+
+
+def test_links_stay_on_the_site_or_lead_to_the_repository(tmp_path):
+    renderer = Renderer(tmp_path, "https://github.com/a/b")
+    assert renderer.link("runs.md#metricsjsonl", "docs/real-models.md") == "docs-runs.html#metricsjsonl"
+    assert renderer.link("../claims/std_favors_extremes.py", "reports/claims.md") == "claims.html#std_favors_extremes"
+    assert renderer.link("../common/run.py", "docs/runs.md") == "https://github.com/a/b/blob/main/common/run.py"
+    assert renderer.link("benchmarks", "README.md") == "https://github.com/a/b/tree/main/benchmarks"
+    assert renderer.source("grpo.py", 5).endswith("/blob/main/grpo.py#L5")
+    assert renderer.link("nowhere.md", "README.md") == "" == Renderer(tmp_path, "").link("common/run.py", "README.md")
+
+
+def test_a_folder_with_other_files_is_not_replaced(tmp_path, capsys):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(SystemExit) as end:
+        build.main(build.Args(out=tmp_path))
+    assert end.value.code == 2 and "holds no site" in capsys.readouterr().err
+    assert (tmp_path / "thesis.txt").exists()

@@ -1,0 +1,83 @@
+"""A run that is killed at any file event, and resumed, leaves the same files as one that was not killed."""
+
+import json
+
+from common import checkpoints
+from tools.scripts import load, parents
+
+import kills
+import pytest
+import torch
+from conftest import needed
+from runs import on_tiny, without_times
+
+SAVES = {"save_every": 1, "eval_every": 1, "eval_samples": 1, "responses_per_prompt": 2}
+EVERY = ("grpo", "ppo")  # scripts that are killed at each event, the others at each eighth
+SETTINGS = {  # with which a script keeps more from step to step, or fits the tiny model
+    "adaptive_entropy": {"target_entropy": 9.0},
+    "dapo": {"overlong_cache": 4},
+    "pipeline_rl": {"in_flight_every": 3},
+    "ppo": {"kl_beta": 0.1},
+    "r1": {"stages": ("rl", "rejection", "distill"), "rejection_prompts": 4, "steps": 1, "sft_epochs": 1},
+    "reinforce": {"baseline": "ema"},
+    "rloo": {"sharded_checkpoints": True},
+    "scalerl": {"no_resampling_pass_rate": 0.5, "interrupt_from": 1.0},
+}
+
+
+def plain(value):
+    """A state with its tensors as lists, which can be compared."""
+    if isinstance(value, torch.Tensor):
+        return str(value.dtype), value.tolist()
+    if isinstance(value, dict):
+        return {key: plain(part) for key, part in value.items()}
+    return [plain(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def contents(folder):
+    """Every file by its path: bytes, but for times and what pickle writes in more than one way."""
+    found = {}
+    for name, content in kills.snapshot(folder).items():
+        path = folder / name
+        if name.endswith("metrics.jsonl"):
+            content = without_times(map(json.loads, content.splitlines()))
+        if path.name == "state.pt":
+            content = plain(torch.load(path, weights_only=True))
+        if path.name in (checkpoints.CHECKSUMS, "config.json"):
+            content = json.loads(content) | {"state.pt": "", "commit": ""}
+        found[name] = content
+    return found
+
+
+def killed_everywhere(name, every, tiny_model, folder):
+    """Run a script in `folder`, resume from each `every`-th state that a kill could leave, and compare the ends."""
+    script = load(name)
+    settings = on_tiny(tiny_model) | SAVES | needed(script, tiny_model) | SETTINGS.get(name, {})
+    settings |= {"student": str(tiny_model)} if name == "r1" else {}
+    with kills.states_during(folder) as states:
+        script.main(script.Args(run_dir=folder, **settings))
+    end = contents(folder)
+    for number, state in list(enumerate(states))[sum(map(ord, name)) % every :: every]:
+        kills.restore(folder, state)
+        given = {"resume": folder} if "config.json" in state else {"run_dir": folder, **settings}
+        script.main(script.Args(**given))
+        again = contents(folder)
+        differ = [path for path in end.keys() | again.keys() if end.get(path, 0) != again.get(path, 0)]
+        assert not differ, f"killed at event {number} of {len(states)} with {sorted(state)}: these differ: {differ}"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """One checkpoint is kept, so that a run of two steps goes through everything; nothing is drawn."""
+    monkeypatch.setattr(checkpoints, "KEPT", 1)
+    monkeypatch.setattr("tools.plots.draw_curves", lambda *_: None)
+
+
+def test_killed_at_some_file_events(tiny_model, half_correct, tmp_path):
+    killed_everywhere("grpo", 6, tiny_model, tmp_path / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", parents())
+def test_killed_at_every_file_event(name, tiny_model, half_correct, tmp_path):
+    killed_everywhere(name, 1 if name in EVERY else 8, tiny_model, tmp_path / "run")

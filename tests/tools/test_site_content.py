@@ -1,0 +1,103 @@
+"""What the site says of the scripts is what they say: docstrings, settings, differences, recorded tensors."""
+
+import re
+
+from tools import compare
+from tools.scripts import load, parents, script_path
+from tools.site import reading, scripts
+
+import pytest
+import torch
+
+SCRIPTS = list(parents())
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_docstring_is_taken_apart_without_loss(name):
+    parts = scripts.parts(name)
+    assert parts["title"] and parts["differs"] and scripts.change(name).endswith(".")
+    assert re.fullmatch(r"(19|20)\d\d", scripts.year(name)), f"{name} has no year"
+    texts = [parts["title"], parts["where"], parts["head"], parts["formula"], *parts["before"], *parts["differs"]]
+    kept = set(" ".join([*texts, *parts["details"]]).split())
+    # Without formulas, commands and tables, which the page has elsewhere.
+    prose = re.sub(r"^(    .*|\|.*)$", "", compare.docstring(script_path(name)), flags=re.M)
+    lost = [w for w in prose.split() if w not in kept | {"-"} and w.rstrip(".:") not in kept]
+    assert not lost, f"{name} loses {lost}"
+
+
+def test_parts_of_one_docstring():
+    parts = scripts.parts("dr_grpo")
+    assert parts["title"] == "Dr. GRPO, GRPO Done Right" and "2503.20783 (Mar 2025)" in parts["where"]
+    assert len(parts["differs"]) == 2 and parts["differs"][0].startswith("no division by |o_i|: with it, a long")
+    assert any("Some code drops only the std" in text for text in parts["details"])
+    assert scripts.change("dr_grpo") == "No division by |o_i|; no division by the group's std."
+    assert scripts.papers("ppo") == ["1707.06347", "1506.02438"] and scripts.year("ppo") == "2017"
+    assert "eprint = {2503.20783}" in scripts.citation("dr_grpo")
+
+
+@pytest.mark.parametrize("name", ["grpo", "r1", "spin"])
+def test_differences_turn_one_script_into_another(name):
+    for other, ops in scripts.differences(name).items():
+        lines, target = list(compare.body(name)), list(compare.body(other))
+        for i1, i2, j1, j2, pairs in reversed(ops):
+            assert len(pairs) == min(i2 - i1, j2 - j1)
+            lines[i1:i2] = target[j1:j2]
+        assert lines == target, f"{name} {other}"
+
+
+def test_marks_cover_the_words_that_differ():
+    mine, other = "    return mask / len(mask)", "    return mask / (len(mask) * args.max_response_tokens)"
+    left, right = compare.spans(mine, other)
+    kept = [line for line, parts in ((mine, left), (other, right))]
+    for k, parts in enumerate((left, right)):
+        for start, end in reversed(parts):
+            kept[k] = kept[k][:start] + kept[k][end:]
+    assert kept[0].split() == kept[1].split(), f"beside the marks the lines are {kept}"
+    assert compare.spans(mine, "") == ([], []) and compare.spans("abc", "x = y(z)") == ([], [])
+
+
+def test_settings_have_range_default_and_help():
+    (title, own), *shared = scripts.settings("gspo")
+    assert title == "GSPO" and shared[0][0] == "Training" and len(shared) == 4
+    (low,) = [item for item in own if item["flag"].startswith("--clip-eps-low")]
+    assert low["default"] == "0.0003" and low["range"] == "> 0" and "ε_low" in low["help"]
+    flags = {item["flag"].split()[0] for _, items in scripts.settings("gspo") for item in items}
+    assert {"--lr", "--model", "--clip-eps-high", "--eval-every"} <= flags
+    assert len(flags) == len(vars(load("gspo").Args())), "a setting is missing or twice"
+
+
+def test_numbers_and_claims_and_lessons_are_found_by_name():
+    assert any("gate" in names for names, _ in scripts.metrics("sapo"))
+    assert not any("gate" in names for names, _ in scripts.metrics("grpo"))
+    assert any("clip_pos" in names for names, _ in scripts.metrics("grpo"))
+    assert any(table["page"] == "methods.md" and len(table["rows"]) == 1 for table in scripts.measured("grpo"))
+    assert "small_groups_suffice" in scripts.claims_naming("grpo")
+    assert "small_groups_suffice" not in scripts.claims_naming("dapo")
+    assert ("05_pass_at_k.ipynb", "5. pass@1 or pass@k") in scripts.lessons_naming("maxrl")
+    assert [e.function for e in scripts.exercises("rloo")] == ["compute_advantages"]
+    assert set(scripts.runs()["grpo"]["eval/avg"][0][1:]) == {0.2539}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_line_is_read_once(name, monkeypatch):
+    monkeypatch.setattr(reading, "recorded", lambda name: {})
+    pieces = reading.segments(name)
+    shown = sum(len(piece["code"]) for piece in pieces)
+    text = script_path(name).read_text()
+    said = reading.notes(text)
+    lines = [line for i, line in enumerate(text.splitlines(), 1) if line.strip() and i not in said]
+    assert shown == len(lines) and sum(len(p["notes"]) for p in pieces) == sum(map(bool, said.values()))
+
+
+@pytest.mark.slow
+def test_recorded_values_are_those_of_the_run():
+    """The advantages that the page shows are those of the rewards that it shows."""
+    values = {key: value for line in reading.recorded("grpo").values() for key, value in line.items()}
+    rewards = torch.tensor([[float(x) for x in row] for row in values["rewards"]["rows"]])
+    expected = load("grpo").compute_advantages(rewards, load("grpo").Args()).flatten().tolist()
+    shown = [float(row[0]) for row in values["advantages"]["rows"]]
+    assert shown == pytest.approx(expected, abs=6e-3) and values["advantages"]["shape"].startswith("(8, ")
+    assert len(values["rollouts"]["list"]) == 8 and len(values["problems"]["list"]) == 2
+    assert any(float(x) != 1 for row in values["ratio"]["rows"] for x in row if x != "…"), (
+        "the last minibatch is off-policy"
+    )

@@ -1,0 +1,1 @@
+"""The website, generated from docstrings, `Args`, scripts, reports, claims, notebooks and docs."""
