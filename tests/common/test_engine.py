@@ -178,7 +178,7 @@ def test_ends_and_truncation(embedded, problems):
 def test_each_prompt_has_its_own_limit(embedded, problems):
     """No response is longer than its own limit, and one that reaches it without an end is truncated."""
     limits, prompts, eos = [3, 30, 11], [problem.prompt_ids for problem in problems], embedded[1].eos_token_id
-    rollouts = make(embedded).sample(prompts, 8, limits, 1.0, [1, 2, 3])
+    rollouts = make(embedded).sample(Request(prompts, 8, limits, 1.0, [1, 2, 3]))
     of_row = [limit for limit in limits for _ in range(8)]
     for tokens, logps, cut, limit in zip(rollouts.tokens, rollouts.logps, rollouts.truncated, of_row, strict=True):
         assert 0 < len(tokens) == len(logps) <= limit and cut == (eos not in tokens)
