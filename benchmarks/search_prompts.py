@@ -5,6 +5,7 @@ python -m benchmarks.search_prompts
 
 import random
 from dataclasses import dataclass
+from typing import Any
 
 import grpo
 from common.data import load_problems
@@ -34,7 +35,7 @@ def tried(text: str) -> list[str]:
 class Sampler:
     """Samples from the model; each response comes with its prompt's question, its problem, and its length in tokens."""
 
-    def __init__(self, engine: Engine, tokenizer, limit: int, n: int) -> None:
+    def __init__(self, engine: Engine, tokenizer: Any, limit: int, n: int) -> None:
         self.engine, self.tokenizer, self.limit, self.n = engine, tokenizer, limit, n
 
     def __call__(self, questions: list[str], answers: list[Search]) -> list[tuple[str, Search, str, int]]:
@@ -62,9 +63,8 @@ def main(args: Args) -> None:
 
     def report(name: str, rows: list, used: list[bool]) -> None:
         correct = fraction([answer(tried(text)[-1]) for _, answer, text, _ in rows])
-        print(
-            f"{name:22s} followed {fraction(used)}  correct {correct}  tokens {sum(r[3] for r in rows) / len(rows):.1f}"
-        )
+        tokens = sum(length for *_, length in rows) / len(rows)
+        print(f"{name:22s} followed {fraction(used)}  correct {correct}  tokens {tokens:.1f}")
 
     rows = sample(plain, answers)
     report("no line", rows, [failed[i // args.samples] not in tried(row[2]) for i, row in enumerate(rows)])
@@ -75,12 +75,10 @@ def main(args: Args) -> None:
         rows = sample([with_hint(q, terms, text) for q, text in zip(plain, known, strict=True)], answers)
         hinted = [(question.partition("start ")[2], text) for question, _, text, _ in rows]
         report(f"start, {terms} terms", rows, [all(e.startswith(hint) for e in tried(text)) for hint, text in hinted])
-    for name, given, used in (
-        ("right", known, lambda e, es: {e} == set(es)),
-        ("wrong", failed, lambda e, es: e not in es),
-    ):
-        rows = sample([with_feedback(q, text) for q, text in zip(plain, given, strict=True)], answers)
-        report(name, rows, [used(given[i // args.samples], tried(row[2])) for i, row in enumerate(rows)])
+    rows = sample([with_feedback(q, text) for q, text in zip(plain, known, strict=True)], answers)
+    report("right", rows, [set(tried(row[2])) == {known[i // args.samples]} for i, row in enumerate(rows)])
+    rows = sample([with_feedback(q, text) for q, text in zip(plain, failed, strict=True)], answers)
+    report("wrong", rows, [failed[i // args.samples] not in tried(row[2]) for i, row in enumerate(rows)])
 
 
 if __name__ == "__main__":
