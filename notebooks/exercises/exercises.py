@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from tools.scripts import ROOT, parents, script_path
+from worlds import MODELS
 
 import torch
 from torch import Tensor
@@ -129,14 +130,15 @@ def owner(script: str, function: str) -> str:
 
 @cache
 def defaults(script: str) -> dict[str, Any]:
-    """The method's own settings and the length limit, by name."""
+    """The method's own settings and the embedded model's length limit, by name."""
     tree = ast.parse((ROOT / f"{script}.py").read_text())
     args = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Args")
-    return {
+    found = {
         node.target.id: eval(ast.unparse(node.value), {"float": float})
         for node in args.body
         if isinstance(node, ast.AnnAssign)
     }
+    return found | {"max_response_tokens": MODELS["sums"].max_response_tokens}
 
 
 def module(script: str, replaced: dict[str, str] | None = None) -> ModuleType:

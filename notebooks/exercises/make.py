@@ -17,7 +17,16 @@ from typing import Any
 
 from common.cli import fail
 from notebooks.exercises.answers import HANDOUT_SEED, answers
-from notebooks.exercises.exercises import EXERCISES, HERE, SCRIPTS, SIGNAL_CALL, SIGNAL_LINE, functions, needed
+from notebooks.exercises.exercises import (
+    EXERCISES,
+    HERE,
+    SCRIPTS,
+    SIGNAL_CALL,
+    SIGNAL_LINE,
+    defaults,
+    functions,
+    needed,
+)
 from notebooks.exercises.silent_bugs import blank_form
 from notebooks.exercises.train import PANELS
 from tools.scripts import ROOT
@@ -27,7 +36,9 @@ RUNS = ROOT / "reports" / "methods.json"  # three seeds of each method, for comp
 STEPS = 20
 HELPERS = {"divergence", "coarse_distribution"}  # DPPO's, given to students
 COPIED = {
+    "files.py": "files.py",
     "runner.py": "runner.py",
+    "sandbox.py": "sandbox.py",
     "verdict.py": "verdict.py",
     "check.py": "test_exercises.py",
     "train.py": "train.py",
@@ -56,7 +67,8 @@ def blank(script: str) -> str:
     args = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Args")
     shared = next(i for i, line in enumerate(lines) if line.startswith("    # The same in every script"))
     length = next(i for i, line in enumerate(lines) if line.startswith("    max_response_tokens"))
-    settings = "\n".join([*lines[length : length + 2], "", *lines[args.lineno : shared]]).rstrip()
+    limit = f"    max_response_tokens: int = {defaults(script)['max_response_tokens']}"
+    settings = "\n".join([limit, lines[length + 1], "", *lines[args.lineno : shared]]).rstrip()
     parts = [
         f'"""{doc}"""\n',
         "import math\nfrom dataclasses import dataclass\nfrom typing import Literal\n",
