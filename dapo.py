@@ -9,6 +9,8 @@ Differs from its parent grpo.py:
   sampled until the batch is full or --max-rounds is reached;
 - token mean over the minibatch, as in the authors' code (the paper's sum is over a group);
 - overlong reward shaping: a penalty that grows over the last tokens before the length limit.
+As in the authors' code, correctness decides which groups are discarded, not the shaped reward. When --max-rounds
+ends the search, groups without signal fill the batch; their code stops with an error. It also has a dual clip of 10.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python dapo.py

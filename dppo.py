@@ -8,6 +8,8 @@ Differs from its parent grpo.py:
   on a token with probability 0.01 barely moves the distribution; a ratio of 0.8 on one with 0.99 does;
 - ratio and divergence are relative to the rollout policy μ itself, which leaves nothing for TIS to correct;
 - no std, and the sum over tokens is divided by the constant length limit, as in dr_grpo.py.
+verl's DPPO takes the ratio to recomputed log-probs unless that is switched off; the paper finds that this collapses.
+SkyRL and prime-rl have this δ, too.
 
     python dppo.py
 """

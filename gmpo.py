@@ -8,6 +8,8 @@ Differs from its parent grpo.py:
   longer dominates, so the clip range can be wide, exp(±0.4) = (0.67, 1.49);
 - each token is clipped in log space before the mean, where gspo.py clips the mean: a clipped token
   has no gradient, but still scales the gradient of its response.
+The paper clips s d_it; verl and TRL clip d_it itself, which is the same in a symmetric range. As in verl, TIS has the
+geometric mean of a response's token weights.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python gmpo.py

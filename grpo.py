@@ -9,6 +9,7 @@ Differs from its parent reinforce.py:
 - a rollout batch is used for several updates, so each token has a ratio to π_old (in DeepSeek-R1's Eq. 1 each
   response); once it leaves 1 ± ε in the direction of the advantage, clipping zeroes the gradient;
 - every response has the same weight, whatever its length: the mean over tokens is per response.
+The paper does not say which std, and no code was published: verl and TRL divide by G - 1, open-instruct by G (--ddof).
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python grpo.py

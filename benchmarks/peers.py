@@ -5,17 +5,19 @@ which their losses need none, so they come without what they ask for:
 
     python3 -m venv .trl && .trl/bin/pip install torch==2.13.0 transformers==5.19.0 datasets==5.2.0 trl==1.16.0
     python3 -m venv .peers && .peers/bin/pip install torch==2.13.0 transformers==5.19.0 datasets==5.2.0 accelerate \\
-        tensordict ray hydra-core codetiming loguru jaxtyping pandas torchdata pybase64 peft orjson
+        tensordict ray hydra-core codetiming loguru jaxtyping pandas torchdata pybase64 peft orjson \\
+        cachetools fastapi uvicorn
     .peers/bin/pip install --no-deps verl==0.9.1 skyrl==0.3.0 skyrl-gym==0.4.0
 
     python -m benchmarks.peers --trl .trl/bin/python --verl .peers/bin/python --skyrl .peers/bin/python
     python -m benchmarks.peers --redraw      # only the table, from peers.json
 
 A point is a batch of responses of different lengths, their rewards, and log-probs under the learner, the policy that
-it is anchored on, and a reference. Both sides begin from the rewards where the peer has the advantage as a function;
-TRL computes advantages inside its trainer, so it is given ours. What is compared is the gradient of the minibatch's
-loss in every log-prob: the largest difference, as a fraction of the largest entry. All rows of a peer that is given are
-computed anew.
+it is anchored on, the engine, and a reference. Our side is the script's own `main` (peers_loop.py), TIS included. Both
+sides begin from the rewards where the peer has the advantage as a function; TRL computes advantages and TIS weights
+inside its trainer, so it is given the one, and the other is computed beside it. What is compared is the gradient of the
+minibatch's loss in every log-prob: the largest difference, as a fraction of the largest entry. All rows of a peer that
+is given are computed anew.
 """
 
 import subprocess
@@ -26,9 +28,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.peers_loop import loop_gradient
 from common.cli import fail
 from tools.reports import REPORTS, heading, read_report, write_report
-from tools.scripts import ROOT, call, load
+from tools.scripts import ROOT, load
 
 import torch
 import tyro
@@ -71,7 +74,8 @@ class Row:
         return " ".join([self.method, *(f"{k}={v}" for k, v in self.ours.items()), self.what, self.peer, self.kind])
 
 
-KL, CONSTANT = {"kl_beta": 0.3}, {"max_response_tokens": L}
+NO_TIS = {"tis_cap": 0.0}
+KL, KL_IN_REWARD, CONSTANT = {"kl_beta": 0.3}, {"kl_in_reward": 0.3}, {"max_response_tokens": L}
 CLIP, HIGHER, OLMO, OFF = (
     {"low": low, "high": high} for low, high in ((0.2, 0.2), (0.2, 0.28), (0.2, 0.272), (1e9, 1e9))
 )
@@ -86,38 +90,43 @@ CISPO, CAP = {"ratio_cap": 1.2}, {"low": 1.0, "high": 0.2}
 TV, BINARY_KL = CONSTANT | {"delta": 0.1}, CONSTANT | {"delta": 0.05, "divergence": "binary-kl"}
 DELTA_TV, DELTA_KL = ({"low": delta, "high": delta, "anchor": "rollout_logp"} for delta in (0.1, 0.05))
 MAXRL = {"advantage": "maxrl", "epsilon": 0.0, "average": "seq_mean_token_sum_norm", "length": 1}
+SIGNED = {"signed": True}  # rewards of ±1
 GAE = {"advantage": "gae", "gamma": 1.0, "lam": 0.95}
 TAU = {"tau": (1.0, 1.05)}
 WINDOW = {"cov_fraction": 1.0, "cov_low": 0.1, "cov_high": 1.0}
 CLIP_COV = {"clip_cov_ratio": 1.0, "clip_cov_lb": 0.1, "clip_cov_ub": 1.0}
 KL_COV = {"kl_cov_ratio": 0.2, "ppo_kl_coef": 0.0}
+CLIPS_RESPONSES = "it clips the ratio of a response: compared on-policy"
+TOKEN_FORM = "it is GSPO-token, where a TIS weight acts on one token's gradient alone: compared without TIS"
 DUAL = "its dual clip is off"
 SAMPLE_STD = "it divides by the sample std of the tokens, ours by the population's: compared up to a factor"
 OF_ENGINE = "old log-probs are the engine's; its cap on the ratio is off"
 ROWS = [
     Row("reinforce", "verl", "reinforce", {"baseline": "none"}, VERL_SUM, "given our advantages"),
     Row("ppo", "verl", "vanilla", {}, GAE | CLIP, DUAL),
-    Row("ppo", "verl", "value", {}, {"clip": 0.2}, what="critic"),
+    Row("ppo", "verl", "vanilla", KL, GAE | CLIP | KL_IN_REWARD, DUAL),
+    Row("ppo", "verl", "value", {}, GAE | {"clip": 0.2}, what="critic"),
     Row("ppo", "skyrl", "regular", {}, GAE | CLIP, "values of the padding must be 0"),
     Row("grpo", "trl", "grpo", KL, CLIP | {"beta": 0.3}, "use_bias_correction_kl is off: k3 without the ratio"),
     Row("grpo", "verl", "vanilla", KL, GRPO | VERL_MEAN | CLIP | {"kl": 0.3, "kl_type": "k3"}, DUAL),
     Row("grpo", "skyrl", "regular", {}, GRPO | SKYRL_MEAN | CLIP),
     Row("rloo", "verl", "reinforce", {}, {"advantage": "rloo"} | VERL_SUM),
-    Row("rloo", "trl", "rloo", {}, CLIP, "it clips the ratio of a response: compared on-policy", on_policy=True),
+    Row("rloo", "verl", "reinforce", KL, {"advantage": "rloo"} | VERL_SUM | KL_IN_REWARD),
+    Row("rloo", "trl", "rloo", NO_TIS, CLIP, f"{CLIPS_RESPONSES}; it has no TIS", on_policy=True),
     Row("dr_grpo", "trl", "dr_grpo", CONSTANT, CLIP | {"length": L}),
     Row("dr_grpo", "verl", "vanilla", CONSTANT, PLAIN | VERL_CONSTANT | CLIP, DUAL),
     Row("dr_grpo", "skyrl", "regular", CONSTANT, PLAIN | SKYRL_CONSTANT | CLIP),
     Row("dapo", "trl", "dapo", {}, HIGHER),
-    Row("dapo", "verl", "vanilla", {}, GRPO | HIGHER, DUAL),
-    Row("dapo", "skyrl", "regular", {}, GRPO | HIGHER),
+    Row("dapo", "verl", "vanilla", {}, GRPO | HIGHER | SIGNED, DUAL),
+    Row("dapo", "skyrl", "regular", {}, GRPO | HIGHER | SIGNED),
     Row("cispo", "trl", "cispo", CISPO, {"high": 1.2}),
     Row("cispo", "verl", "cispo", CISPO, GRPO | CAP, "its bound is our cap less 1"),
     Row("cispo", "skyrl", "cispo", CISPO, GRPO | CAP, "its bound is our cap less 1"),
     Row("gspo", "trl", "grpo", GSPO, BOUNDS | {"level": "sequence"}),
-    Row("gspo", "verl", "gspo", GSPO, GRPO | VERL_MEAN | BOUNDS),
-    Row("gspo", "skyrl", "gspo", GSPO, GRPO | SKYRL_MEAN | BOUNDS),
-    Row("gmpo", "trl", "gmpo", {}, {"low": 0.4, "high": 0.4}),
-    Row("gmpo", "verl", "geo_mean", {}, GRPO | {"low": 0.4, "high": 0.4}),
+    Row("gspo", "verl", "gspo", GSPO | NO_TIS, GRPO | VERL_MEAN | BOUNDS, TOKEN_FORM),
+    Row("gspo", "skyrl", "gspo", GSPO | NO_TIS, GRPO | SKYRL_MEAN | BOUNDS, TOKEN_FORM),
+    Row("gmpo", "trl", "gmpo", NO_TIS, {"low": 0.4, "high": 0.4}, "it has no TIS"),
+    Row("gmpo", "verl", "geo_mean", NO_TIS, GRPO | {"low": 0.4, "high": 0.4}, "its TIS weight is a response's mean"),
     Row("dppo", "verl", "dppo_tv", TV, PLAIN | VERL_CONSTANT | DELTA_TV, OF_ENGINE),
     Row("dppo", "verl", "dppo_kl", BINARY_KL, PLAIN | VERL_CONSTANT | DELTA_KL, OF_ENGINE),
     Row("dppo", "skyrl", "dppo", TV, PLAIN | SKYRL_CONSTANT | DELTA_TV | {"divergence": "binary_tv"}),
@@ -131,6 +140,11 @@ ROWS = [
         {"advantage": "reinforce_plus_plus"} | VERL_MEAN | CLIP, f"{DUAL}; {SAMPLE_STD}", up_to_scale=True,
     ),
     Row(
+        "reinforce_pp", "verl", "vanilla", KL,
+        {"advantage": "reinforce_plus_plus"} | VERL_MEAN | CLIP | KL_IN_REWARD, f"{DUAL}; {SAMPLE_STD}",
+        up_to_scale=True,
+    ),
+    Row(
         "reinforce_pp_baseline", "verl", "vanilla", {},
         {"advantage": "reinforce_plus_plus_baseline"} | VERL_MEAN | CLIP, f"{DUAL}; {SAMPLE_STD}", up_to_scale=True,
     ),
@@ -141,7 +155,7 @@ ROWS = [
     Row(
         "clip_cov", "verl", "clip_cov", WINDOW, GRPO | OFF | {"policy_loss": CLIP_COV},
         "its PPO clip is off; all tokens between the bounds, not some at random; it takes covariances at the current "
-        "log-probs, and ours is given these",
+        "log-probs: compared on-policy", on_policy=True,
     ),
     Row(
         "kl_cov", "verl", "kl_cov", {"kl_cov_coef": 0.0}, GRPO | {"policy_loss": KL_COV},
@@ -149,7 +163,7 @@ ROWS = [
     ),
     Row("olmo3", "verl", "vanilla", {"filter_groups": False}, PLAIN | OLMO, DUAL),
     Row("olmo3", "skyrl", "regular", {"filter_groups": False}, PLAIN | OLMO),
-    Row("opd", "skyrl", "importance_sampling", {}, SKYRL_MEAN, "given our advantages"),
+    Row("opd", "skyrl", "importance_sampling", NO_TIS, SKYRL_MEAN, "given our advantages; it has no TIS"),
     Row("dpo", "trl", "dpo", {"kl_beta": 0.5}, {"beta": 0.5}, "given all pairs of a correct and an incorrect response"),
 ]  # fmt: skip
 
@@ -164,52 +178,13 @@ def make_point(seed: int, on_policy: bool) -> dict[str, Tensor]:
     lengths = torch.randint(1, T + 1, (P * G, 1), generator=generator)
     mask = (torch.arange(T) < lengths).double()  # (B, T)
     old = (-normal(P * G, T).abs() - 0.05) * mask  # (B, T)
-    logp, rollout, ref = ((old + scale * normal(P * G, T)).clamp(max=-1e-3) * mask for scale in (0.4, 0.2, 0.4))
+    logp, rollout, ref = ((old + scale * normal(P * G, T)).clamp(max=-1e-3) * mask for scale in (0.4, 0.5, 0.4))
     rewards = (torch.rand(P, G, generator=generator) < 0.5).double()  # (P, G)
     rewards[:, 0], rewards[:-1, 1] = 1.0, 0.0  # each group has a correct response, all but the last an incorrect one
     values, new_values = normal(P * G, T) * mask, normal(P * G, T) * mask  # (B, T), (B, T)
     point = {"mask": mask, "old_logp": old, "rollout_logp": rollout, "ref": ref, "rewards": rewards}
     point |= {"values": values, "new_values": values + 0.3 * new_values, "returns": normal(P * G, T) * mask}
     return point | {"logp": old.clone() if on_policy else logp, "teacher": old + 0.5 * normal(P * G, T) * mask}
-
-
-def our_gradient(row: Row, point: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """The gradient (B, T) of a minibatch's loss as the loop of the script forms it, and the advantages used."""
-    script = load(row.method)
-    args = script.Args(**row.ours)
-    mask, rewards = point["mask"].bool(), point["rewards"]  # (B, T), (P, G)
-    old = point["rollout_logp" if row.method == "dppo" else "old_logp"]  # (B, T)
-    logp = point["logp"].clone().requires_grad_()
-    weights = call(script.token_weights, mask=point["mask"], args=args)  # (B, T)
-    if row.what == "critic":
-        values = point["new_values"].clone().requires_grad_()
-        loss = script.value_loss(values, point["values"], point["returns"], args)  # (B, T)
-        return torch.autograd.grad((weights * loss).sum(), values)[0], values
-    match row.method:
-        case "ppo":
-            last = torch.zeros_like(old).scatter(1, mask.sum(1, keepdim=True) - 1, rewards.view(-1, 1))  # (B, T)
-            advantages, _ = script.compute_advantages(last, point["values"], mask, args)
-            advantages = script.whiten(advantages, mask)
-        case "opd":
-            advantages = script.compute_advantages(point["teacher"], old)
-        case "dpo":
-            scores = ((logp.detach() - old) * mask).sum(1).view(P, G)
-            advantages = script.compute_advantages(scores, rewards, args)[0].view(-1, 1).expand(mask.shape)
-        case "reinforce":
-            advantages = script.compute_advantages(rewards, 0.0, args).view(-1, 1).expand(mask.shape)
-        case "reinforce_pp":
-            advantages = script.compute_advantages(rewards, torch.zeros_like(old), mask, args)
-        case _:
-            advantages = call(script.compute_advantages, rewards=rewards, args=args).view(-1, 1).expand(mask.shape)
-    if row.method == "reinforce_pp_baseline":
-        advantages = script.normalize(advantages, mask)
-    inputs = {"logp": logp, "old_logp": old, "advantages": advantages, "mask": mask}  # (B, T) each
-    loss, _ = call(script.policy_loss, **inputs, args=args)  # (B, T)
-    if row.method == "clip_cov":
-        loss = loss * ~script.choose_tokens(script.covariance(logp.detach(), advantages, mask), mask, args)
-    if "kl_beta" in row.ours and hasattr(script, "kl_penalty"):
-        loss = loss + args.kl_beta * script.kl_penalty(logp, point["ref"])
-    return torch.autograd.grad((weights * loss).sum(), logp)[0], advantages
 
 
 class Peer:
@@ -258,13 +233,15 @@ class Peer:
 def compare(row: Row, peer: Peer, folder: Path) -> dict[str, Any]:
     """The largest difference of the two gradients over all points, as a fraction of the largest entry."""
     worst, factors = 0.0, []
+    cap = row.ours.get("tis_cap", getattr(load(row.method).Args, "tis_cap", 0.0))
+    tis = {"tis": cap} if cap > 0 and hasattr(load(row.method), "tis_weight") else {}
     for seed in SEEDS:
         point = make_point(seed, row.on_policy)
-        mine, advantages = our_gradient(row, point)
+        mine, advantages = loop_gradient(row.method, row.ours, point, row.what)
         given = advantages if row.method == "opd" else advantages[:, 0]  # (B, T) or (B,)
         variable = "new_values" if row.what == "critic" else "logp"
-        job = {"point": point | {"advantages": given.detach()}, "variable": variable, "kind": row.kind}
-        theirs = peer.gradient(job | {"settings": row.theirs}, folder) * point["mask"]
+        job = {"point": point | {"advantages": given}, "variable": variable, "kind": row.kind}
+        theirs = peer.gradient(job | {"settings": row.theirs | tis}, folder) * point["mask"]
         factor = ((mine * theirs).sum() / (theirs * theirs).sum()).item() if row.up_to_scale else 1.0
         factors.append(factor)
         worst = max(worst, ((mine - factor * theirs).abs().max() / mine.abs().max()).item())
@@ -281,10 +258,12 @@ def table(results: list[dict[str, Any]]) -> str:
     page = heading("The same losses in other code", "python -m benchmarks.peers", (r["date"] for r in results))
     page += f"""
 Gradients of our losses against those of {", ".join(versions)}, at {len(SEEDS)} random points off-policy each: {P * G}
-responses of 1 to {T} tokens, in float64 (SkyRL computes ratios in float32). The figure is the largest difference in the
-gradient of any log-prob, as a fraction of the largest gradient; over all rows it is at most {worst:.0e}. The docstring
-of the benchmark says how to make the environments; the figures are in `reports/peers.json`. If the other code does
-something else, the last column says what it is and how it was removed.
+responses of 1 to {T} tokens, in float64 (SkyRL computes ratios in float32). Our side is the script's own training loop,
+with one minibatch and unclipped gradients. By default it multiplies losses by TIS weights, and so does the other code,
+with 2 as the cap. A KL is where the method has it, in the loss or in the rewards. The figure is the largest difference
+in the gradient of any log-prob, as a fraction of the largest gradient; over all rows it is at most {worst:.0e}. The
+docstring of the benchmark says how to make the environments; the figures are in `reports/peers.json`. If the other code
+does something else, the last column says what it is and how it was removed.
 
 | method | settings that are not the default | other code | difference | note |
 |---|---|---|---|---|
@@ -309,8 +288,9 @@ def main(args: Args) -> None:
     for name, python in given.items():
         peer = Peer(name, python)
         with tempfile.TemporaryDirectory() as folder:
+            results = [r for r in results if r["peer"] != name]
             for row in [row for row in ROWS if row.peer == name]:
-                results = [r for r in results if r["name"] != row.name] + [compare(row, peer, Path(folder))]
+                results.append(compare(row, peer, Path(folder)))
                 write_report("peers", results)
                 print(f"{row.name}: {results[-1]['difference']:.1e}", flush=True)
         peer.close()

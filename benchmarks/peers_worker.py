@@ -17,12 +17,13 @@ import torch
 from torch import Tensor
 
 
-def groups(point: dict[str, Any]) -> tuple[Tensor, np.ndarray]:
+def groups(point: dict[str, Any], signed: bool) -> tuple[Tensor, np.ndarray]:
     """Rewards (B, T) that stand at the last token of each response, and the number of each response's group."""
     P, G = point["rewards"].shape
+    values = 2 * point["rewards"] - 1 if signed else point["rewards"]
     lengths = point["mask"].sum(1).long()
     rewards = torch.zeros_like(point["logp"])
-    rewards[torch.arange(P * G), lengths - 1] = point["rewards"].flatten()
+    rewards[torch.arange(P * G), lengths - 1] = values.flatten()
     return rewards, np.repeat(np.arange(P), G)
 
 
@@ -45,7 +46,7 @@ def of_trl(kind: str, point: dict[str, Any], **settings: Any) -> Tensor:
         from trl import DPOTrainer
 
         rows = torch.cat(pairs(point))
-        seen, ref = ((point[name] * mask)[rows] for name in ("logp", "old_logp"))
+        seen, ref = ((point[name] * mask)[rows] for name in ("logp", "ref"))
         chosen, rejected = ref.sum(1).chunk(2)
         trainer.precompute_ref_logps, trainer.ld_alpha, trainer.f_divergence_type = True, None, "reverse_kl"
         trainer.loss_types, trainer.loss_weights, trainer.beta = ["sigmoid"], [1.0], settings["beta"]
@@ -63,7 +64,8 @@ def of_trl(kind: str, point: dict[str, Any], **settings: Any) -> Tensor:
     trainer.top_entropy_quantile, trainer.off_policy_mask_threshold, trainer.beta = 1.0, None, settings.get("beta", 0.0)
     trainer.importance_sampling_level, trainer.loss_type = settings.get("level", "token"), kind
     trainer.epsilon_low, trainer.epsilon_high = settings.get("low"), settings.get("high")
-    trainer.use_vllm = trainer._entropy_bonus_enabled = False
+    trainer._entropy_bonus_enabled = False
+    trainer.use_vllm = trainer.vllm_importance_sampling_correction = "tis" in settings
     trainer.current_gradient_accumulation_steps = trainer.args.steps_per_generation = 1
     trainer.accelerator.num_processes, trainer.max_completion_length = 1, settings.get("length")
     trainer.args.use_bias_correction_kl, trainer.args.delta = False, None
@@ -73,6 +75,10 @@ def of_trl(kind: str, point: dict[str, Any], **settings: Any) -> Tensor:
     inputs = {"prompt_ids": ids[:, :1], "prompt_mask": ids[:, :1], "completion_ids": ids, "completion_mask": mask}
     inputs |= {"advantages": point["advantages"], "num_items_in_batch": mask.sum(), "ref_per_token_logps": point["ref"]}
     inputs |= {"old_per_token_logps": point["old_logp"], "old_logps": (point["old_logp"] * mask).sum(1)}
+    if "tis" in settings:  # it computes them beside the advantages
+        inputs["importance_sampling_ratio"] = (
+            (point["old_logp"] - point["rollout_logp"]).exp().clamp(max=settings["tis"])
+        )
     trainer_class = {"gmpo": GMPOTrainer, "rloo": RLOOTrainer}.get(kind, GRPOTrainer)
     return trainer_class._compute_loss(trainer, None, inputs)
 
@@ -81,17 +87,25 @@ def of_verl(
     kind: str, point: dict[str, Any], advantage: str | None = None, average: str = "token-mean", **settings: Any
 ) -> Tensor:
     """An advantage estimator and a policy loss of verl's registries."""
+    from tensordict import TensorDict
     from verl.trainer.config import AlgoConfig
     from verl.trainer.ppo import core_algos
+    from verl.trainer.ppo.ray_trainer import apply_kl_penalty
+    from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_weights
     from verl.workers.config import ActorConfig, PolicyLossConfig
 
     logp, mask, of = point["logp"], point["mask"], SimpleNamespace(**settings)
-    rewards, index = groups(point)
-    if kind == "value":
-        clip = settings["clip"]
-        return core_algos.compute_value_loss(point["new_values"], point["returns"], point["values"], mask, clip)[0]
+    rewards, index = groups(point, "signed" in settings)
+    if "kl_in_reward" in settings:
+        batch = TensorDict({"response_mask": mask, "token_level_scores": rewards}, batch_size=[len(mask)])
+        batch["old_log_probs"], batch["ref_log_prob"] = point["old_logp"], point["ref"]
+        control = core_algos.FixedKLController(settings["kl_in_reward"])
+        rewards = apply_kl_penalty(SimpleNamespace(batch=batch), control)[0].batch["token_level_rewards"]
     if advantage == "gae":
-        advantages, _ = core_algos.compute_gae_advantage_return(rewards, point["values"], mask, of.gamma, of.lam)
+        advantages, returns = core_algos.compute_gae_advantage_return(rewards, point["values"], mask, of.gamma, of.lam)
+        if kind == "value":
+            clip = settings["clip"]
+            return core_algos.compute_value_loss(point["new_values"], returns, point["values"], mask, clip)[0]
     elif advantage is not None:
         more = {"norm_adv_by_std_in_grpo": settings.get("std", True)} if advantage == "grpo" else {}
         estimate = core_algos.get_adv_estimator_fn(advantage)
@@ -116,7 +130,11 @@ def of_verl(
     )
     old = point[settings.get("anchor", "old_logp")]
     loss = core_algos.compute_policy_loss_reinforce if kind == "reinforce" else core_algos.get_policy_loss_fn(kind)
-    total, _ = loss(old, logp, advantages, mask, loss_agg_mode=average, config=config)
+    more = {}
+    if "tis" in settings:
+        ratio = point["old_logp"] - point["rollout_logp"]
+        more["rollout_is_weights"] = compute_rollout_correction_weights(ratio, mask, "token", settings["tis"])[0]
+    total, _ = loss(old, logp, advantages, mask, loss_agg_mode=average, config=config, **more)
     if "kl" in settings:
         kl = core_algos.kl_penalty(logp, point["ref"], settings["kl_type"])
         total = total + settings["kl"] * core_algos.agg_loss(kl, mask, average)
@@ -133,9 +151,10 @@ def of_skyrl(
 
     typing.TypedDict = typing_extensions.TypedDict  # as pydantic asks for before Python 3.12
     from skyrl.backends.skyrl_train.utils import ppo_utils
+    from skyrl.train.config.config import OffPolicyCorrectionConfig
 
     logp, mask = point["logp"], point["mask"]
-    rewards, index = groups(point)
+    rewards, index = groups(point, "signed" in settings)
     if advantage is not None:
         given = {"values": point["values"], "gamma": 1.0, "lambd": settings.get("lam"), "index": index}
         given |= {"grpo_norm_by_std": settings.get("std", True), "epsilon": settings.get("epsilon", 1e-6)}
@@ -147,12 +166,13 @@ def of_skyrl(
         advantages, mask, average, len(mask), settings.get("length", mask.shape[1])
     )
     low, high = settings.get("low"), settings.get("high")
+    tis = {"tis_ratio_type": "token", "token_tis_ratio_clip_high": settings["tis"]} if "tis" in settings else {}
     config = SimpleNamespace(
         policy_loss_type=kind,
         loss_reduction=average,
         eps_clip_low=low,
         eps_clip_high=high,
-        off_policy_correction=None,
+        off_policy_correction=OffPolicyCorrectionConfig(**tis),
         cispo=SimpleNamespace(cispo_eps_clip_low=low, cispo_eps_clip_high=high),
         dppo=SimpleNamespace(dppo_type=settings.get("divergence"), delta_low=low, delta_high=high),
         clip_cov=SimpleNamespace(**settings.get("clip_cov", {})),
@@ -161,7 +181,8 @@ def of_skyrl(
     if "tau" in settings:
         config.sapo = SimpleNamespace(tau_pos=settings["tau"][0], tau_neg=settings["tau"][1])
     old = point[settings.get("anchor", "old_logp")]
-    total, _ = ppo_utils.PolicyLossRegistry.get(kind)(logp, old, scaled, config, loss_mask=mask)
+    loss = ppo_utils.PolicyLossRegistry.get(kind)
+    total, _ = loss(logp, old, scaled, config, loss_mask=mask, rollout_logprobs=point["rollout_logp"])
     return total
 
 

@@ -46,7 +46,7 @@ class Args:
 
 def run(seed: int, folder: Path) -> dict:
     """The log of one run, and its response to the first held-out problem at each evaluation."""
-    settings = ["--model", "search", "--dataset", "search", "--seed", str(seed), "--eval-every", "10"]
+    settings = ["--model", "search", "--dataset", "search", "--seed", str(seed), "--eval-every", "5"]
     start = ["--resume", str(folder)] if (folder / "config.json").exists() else [*settings, "--run-dir", str(folder)]
     subprocess.run([sys.executable, "grpo.py", *start], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     samples = {int(path.stem.removeprefix("step-")): first_response(path) for path in (folder / "samples").iterdir()}

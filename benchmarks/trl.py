@@ -94,7 +94,7 @@ def ours(args: Args, folder: str) -> tuple[list[float], float]:
 
 
 def theirs(args: Args, folder: str) -> tuple[list[float], float]:
-    from common.data import generated_problems
+    from worlds import generated_problems
 
     problems = [[question + "\n", answer] for question, answer in generated_problems("sums", "train")[:2000]]
     (Path(folder) / "problems.json").write_text(json.dumps(problems))

@@ -46,17 +46,6 @@ STANDARD = {
 }
 
 
-def generated_problems(name: str, split: str) -> list[tuple[str, Any]]:
-    """A generated data set, always the same: 512 held-out ("eval") and 20,000 other ("train") questions."""
-    rng, make_problem = random.Random(2026), worlds.problem_function(name)
-    problems: dict[str, Any] = {}
-    while len(problems) < 20_512:
-        question, answer = make_problem(rng)
-        problems[question] = answer
-    pairs = list(problems.items())
-    return pairs[:512] if split == "eval" else pairs[512:]
-
-
 def final_answer(text: str) -> str:
     """The answer in a solution: after `####` (GSM8K), in the last box (MATH), or the text itself.
 
@@ -133,10 +122,8 @@ def question_answer_pairs(args: DataSettings, split: str, setting: str) -> list[
 
 def pairs_of(name: str, part: str, args: DataSettings) -> list[Pair]:
     """(question, answer) of the part "train" or "eval" of a data set; `args` names its splits and columns."""
-    if name in worlds.DATASETS:
-        return generated_problems(name, part)
     if worlds.is_generated(name):
-        return worlds.adapter_problems(name)[part == "eval"]
+        return worlds.generated_problems(name, part)
     other = name != args.dataset  # --eval-dataset: --train-split does not apply, nor --dataset-config to a file
     args, split = replace(args, dataset=name), "train" if other else args.train_split
     if other and local_path(name):

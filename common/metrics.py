@@ -62,8 +62,7 @@ class StepMetrics:
 
 def rollout_metrics(rewards: Tensor, rollouts: Rollouts) -> dict[str, Any]:
     """What is known before any update; rewards are (P, G)."""
-    correct = torch.tensor(rollouts.correct).float()  # (B,)
-    is_correct = correct.bool()  # (B,)
+    is_correct = torch.tensor(rollouts.correct, dtype=torch.bool)  # (B,)
     lengths = torch.tensor([len(tokens) for tokens in rollouts.tokens]).float()  # (B,)
     return {
         "reward": rewards.mean().item(),
@@ -71,7 +70,7 @@ def rollout_metrics(rewards: Tensor, rollouts: Rollouts) -> dict[str, Any]:
         "length": lengths.mean().item(),
         "length_correct": lengths[is_correct].mean().item() if is_correct.any() else None,
         "length_incorrect": lengths[~is_correct].mean().item() if not is_correct.all() else None,
-        "truncated": sum(rollouts.truncated) / len(correct),
+        "truncated": sum(rollouts.truncated) / len(lengths),
         "zero_std_groups": (rewards == rewards[:, :1]).all(1).float().mean().item(),
         "response_tokens": int(lengths.sum()),
     }

@@ -71,7 +71,8 @@ class Run:
             self.terminal = self.closing(Terminal(self.stop_soon))
             if rank() == 0:
                 self.tracker = self.closing(Tracker(self.args))
-            self.dir = gather(self.open_folder() if rank() == 0 else None)[0]
+            name = f"{self.method}-seed{self.args.seed}"
+            self.dir = gather(folders.open_folder(self.args, name, self.stack) if rank() == 0 else None)[0]
         except BaseException as error:
             self.__exit__(type(error), error, None)
             raise
@@ -113,9 +114,6 @@ class Run:
         self.stop_requested = self.stop_requested or time.monotonic()
 
     # Folder
-
-    def open_folder(self) -> Path:
-        return folders.open_folder(self.args, f"{self.method}-seed{self.args.seed}", self.stack)
 
     def write_config(self) -> None:
         folders.write_config(self.dir, self.method, self.args)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from common.cli import fail, flag
-from worlds import DATASETS, MODELS, check_dataset, is_generated
+from worlds import DATASETS, MODELS, check_dataset, is_generated, length_limit
 
 from annotated_types import Ge, Interval
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -71,8 +71,8 @@ class ModelSettings:
     """Run the output layer in fp32 on both sides: less mismatch between engine and learner under bf16."""
 
     def __post_init__(self) -> None:
-        if self.max_response_tokens is None and self.model in MODELS:
-            self.max_response_tokens = MODELS[self.model].max_response_tokens
+        if self.max_response_tokens is None:
+            self.max_response_tokens = length_limit(self.model, getattr(self, "dataset", ""))
 
     def checked(self) -> Self:
         """These settings, converted to their declared types; ends the program with one sentence if one is wrong."""

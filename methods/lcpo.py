@@ -1,13 +1,12 @@
-"""LCPO, Length Controlled Policy Optimization: "L1", 2503.04697 (Mar 2025), Eq. 1 and 2.
+"""LCPO-Exact, Length Controlled Policy Optimization: "L1", 2503.04697 (Mar 2025), Eq. 1.
 
     GRPO's J(θ), with the length |o_i| and the budget n of the prompt in the reward; c_i = 1 if o_i is correct, else 0
-    exact:   R_i = c_i - α |n - |o_i||              max:     R_i = c_i clip(α (n - |o_i|) + δ, 0, 1)
+    R_i = c_i - α |n - |o_i||
 
 Differs from its parent grpo.py:
 - each question has a budget, drawn once, which stands in its prompt: the reward alone teaches what it means;
-- exact penalizes incorrect answers for their length too, so that the budget holds for them as well; max pays
-  only correct answers, and less the closer they come to the budget, so that it is a limit, not a target.
-max has the paper's slope α; the authors' code has α/2: (clip(α (n - |o|), -1, 1) + 1) / 2.
+- the budget is a target. Incorrect answers are penalized for their length too, so that it holds for them as well.
+methods/lcpo_max.py makes the budget a limit.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python methods/lcpo.py
@@ -26,7 +25,7 @@ from common.logprobs import batch_logps, token_logps
 from common.models import load_model
 from common.run import Run
 from common.settings import Count, CountOrZero, Fraction, GroupSize, NonNegative, Positive, Rate, Settings
-from common.verification import Verifier, require_binary
+from common.verification import Verifier
 
 import torch
 from torch import Tensor
@@ -35,16 +34,12 @@ from torch import Tensor
 @dataclass
 class Args(Settings):
     # LCPO
-    length_reward: Literal["exact", "max"] = "exact"
-    """Whether the budget is a target or a limit. The model must be able to read it in its prompt."""
     budget_prompt: str = " Think for {n} tokens."
-    """Text added to a question, with the budget for {n}. The default is the paper's."""
+    """Text added to a question, with the budget for {n}, which the model must be able to read. The default is L1's."""
     min_budget: Fraction = 0.025
     """Budgets are drawn evenly between this fraction of the length limit and the limit. Paper: 100 to 4,000 tokens."""
     alpha: NonNegative = 3e-4
     """α: reward for one token of length. Paper 3e-4, with lengths up to 4,000."""
-    delta: Fraction = 0.5
-    """δ, for max: what is left of a correct answer's reward at the budget itself. Paper 0.5."""
     clip_eps: Positive = 0.2
     """ε: zeroes the gradient above 1 + ε for positive advantages, below 1 - ε for negative ones. Usual 0.2."""
     ddof: Literal[0, 1] = 1
@@ -97,10 +92,8 @@ def budget_text(question: str | list[dict[str, str]], args: Args) -> str:
 
 
 def shape_rewards(correct: Tensor, lengths: Tensor, budgets: Tensor, args: Args) -> Tensor:
-    """Correct or not (P, G), lengths (P, G), and budgets (P, 1) in, rewards (P, G) out (2503.04697, Eq. 1 and 2)."""
-    if args.length_reward == "exact":
-        return correct - args.alpha * (budgets - lengths).abs()
-    return correct * (args.alpha * (budgets - lengths) + args.delta).clamp(0, 1)
+    """Correct or not (P, G), lengths (P, G), and budgets (P, 1) in, rewards (P, G) out (2503.04697, Eq. 1)."""
+    return correct - args.alpha * (budgets - lengths).abs()
 
 
 def compute_advantages(rewards: Tensor, args: Args) -> Tensor:
@@ -175,7 +168,6 @@ def main(args: Args) -> None:
             old_logp = learner_logp if args.ratio_anchor == "learner" else rollout_logp  # (B, T)
             ref_logp = batch_logps(reference, batch, args)[0] if reference else None  # (B, T)
             # LCPO: the reward depends on the length that was asked for.
-            require_binary(rewards, "L1 pays for the length of correct answers")
             lengths = batch.token_mask.sum(1).view(P, G)  # (P, G)
             budgets = torch.tensor([[budget(p.question, args)] for p in problems], device=model.device)  # (P, 1)
             rewards = shape_rewards(rewards, lengths, budgets, args)  # (P, G)

@@ -21,7 +21,7 @@ import grpo
 import worlds
 from common.checkpoints import CHECKSUMS, checksum
 from common.cli import fail, flag, say
-from common.data import generated_problems, make_prompt
+from common.data import make_prompt
 from common.engines import make_engine
 from common.evaluation import evaluate
 from common.folders import write_whole
@@ -32,6 +32,7 @@ from common.records import Problem
 from common.settings import Count, validated
 from common.verification import Verifier
 from tools.stats import interval
+from worlds import generated_problems
 
 import tyro
 

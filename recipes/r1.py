@@ -41,7 +41,6 @@ from common.checkpoints import checkpoints
 from common.cli import fail
 from common.data import (
     few_shot_examples,
-    generated_problems,
     load_problems,
     make_prompt,
     read_dataset,
@@ -60,6 +59,7 @@ from common.records import Problem, Rollouts
 from common.run import Run
 from common.settings import Count, CountOrZero, Fraction, GroupSize, NonNegative, Positive, Rate, Settings
 from common.verification import Verifier
+from worlds import generated_problems
 from worlds.sums.writers import solution
 
 import torch

@@ -1,11 +1,13 @@
 """Runs for tests, in this process or in others, and comparisons that name what differs."""
 
+import json
 import os
 import re
 import subprocess
 import sys
 
 import grpo
+from common.checkpoints import CHECKSUMS, checksum
 from common.metrics import read_metrics
 from tools.scripts import ROOT, load
 
@@ -94,6 +96,13 @@ def ended(capsys, call, code=2):
     error = capsys.readouterr().err.strip()
     assert stop.value.code == code and error.startswith("error: ") and "\n" not in error, error
     return error
+
+
+def seal(checkpoint):
+    """Checksums of what the checkpoint holds now, as whoever changes it can write them."""
+    files = [file for file in checkpoint.rglob("*") if file.is_file() and file.name != CHECKSUMS]
+    sums = {str(file.relative_to(checkpoint)): checksum(file) for file in files}
+    (checkpoint / CHECKSUMS).write_text(json.dumps(sums))
 
 
 def flags(settings):

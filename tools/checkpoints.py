@@ -7,8 +7,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from common.checkpoints import CHECKSUMS, MODEL, PARTS, open_shards, read_rows
-from common.cli import fail, say
+from common.checkpoints import CHECKSUMS, MODEL, PARTS, open_shards, read_rows, verify
+from common.cli import fail, first_line, say
 
 from safetensors.torch import save_file
 
@@ -29,6 +29,10 @@ def main(arguments: list[str]) -> None:
         fail(f"{source} is not a sharded checkpoint: name a checkpoint folder with a folder {PARTS}/ in it.")
     if target.exists():
         fail(f"{target} exists and is not overwritten: name a new folder.")
+    try:
+        verify(source)
+    except (OSError, ValueError) as error:
+        fail(f"{source} is damaged: {first_line(error)}.")
     convert(source, target)
     say(f"wrote {target}")
 

@@ -61,10 +61,11 @@ def formula(name: str) -> str:
     return "\n".join(p for p in paragraphs if p.startswith("    ") and not p.startswith("    python"))
 
 
-def body(name: str) -> list[str]:
+@cache
+def body(name: str) -> tuple[str, ...]:
     """The lines of a script after its docstring."""
     text = script_path(name).read_text()
-    return text.splitlines()[ast.parse(text).body[0].end_lineno :]
+    return tuple(text.splitlines()[ast.parse(text).body[0].end_lineno :])
 
 
 def changes(a: str, b: str) -> list[tuple[str, int, int, int, int]]:

@@ -237,13 +237,14 @@ def updates(script: ModuleType) -> str:
 
 
 def traits(name: str) -> dict[str, str]:
-    """What distinguishes a script, in words."""
+    """What distinguishes a script, in words; long: a token's relative weight in a response of twice the length."""
     script = load(name)
     return {
         "baseline": baseline(script),
         "ratio": ratio_level(script),
         "stops": stops(script),
         "averages": average(script),
+        "long": f"{weights(script, [2 * LENGTH])[0]:.2f}",
         "updates": updates(script),
         "critic": "yes" if hasattr(script, "value_loss") else "no",
     }

@@ -1,13 +1,16 @@
-"""Mutation tests: one line is changed at a time, and a test must fail.
+"""Mutation tests: one place is changed at a time, and a test must fail.
 
-    python -m tools.mutate                  # all; hours on two cores
-    python -m tools.mutate --quick          # each mutation in one script only
-    python -m tools.mutate --only run.py    # those of some files
-    python -m tools.mutate --minutes 20     # a random sample: starts none after 20 minutes
-    python -m tools.mutate --kept FILE      # keeps outcomes in FILE, to continue an interrupted run
+    python -m tools.mutate                   # the list in tools/mutations.py; hours on two cores
+    python -m tools.mutate --quick           # each mutation of the list in one script only
+    python -m tools.mutate --only run.py     # those of some files
+    python -m tools.mutate --generated 300   # so many of those that tools/operators.py makes, a seeded sample
+    python -m tools.mutate --minutes 20      # a random sample: starts none after 20 minutes
+    python -m tools.mutate --kept FILE       # keeps outcomes in FILE, to continue an interrupted run
 
-Not part of the test suite: run it when the loops, the oracles or `tests/steps` change. Without --only, what was
-run, in this call or as kept in FILE, goes to reports/mutations.md.
+Tests run on the unchanged code first: those that fail there do not count. Not part of the test suite: run it when the
+loops, the oracles or `tests/steps` change. Without --only, what was run, in this call or as kept in FILE, goes to
+reports/mutations.md, or with --generated to reports/generated_mutations.md. Generated mutations that change nothing
+stand with the reason in tools/equivalent.json.
 """
 
 import argparse
@@ -16,6 +19,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,18 +27,34 @@ import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from common.cli import fail, say
 from tools.mutations import MUTATIONS, OBJECTIVES, STEPS, Mutation
+from tools.operators import mutations, tests_of
 from tools.reports import REPORTS, heading, today
 from tools.scripts import ROOT, parents, script_path
 
+FOLDERS = ("common", "claims", "notebooks/exercises", "worlds")  # where mutations are generated
+EQUIVALENT = ROOT / "tools" / "equivalent.json"  # by key, why a generated mutation changes nothing
+LATE = "the time limit"  # of the tests, in place of a test's name
 INTRODUCTION = """
 A test that cannot fail proves nothing. Each mutation changes one line in the loops, the objectives, the engines, the
 distribution over processes, the verifier, or the claims. The tests that should notice it run on the changed copy, and
 the table names the first one that failed. {where}
 
 {run} of {count} mutations were run, and {noticed} of these {run} were noticed.
+
+"""
+GENERATED = """
+Each mutation changes one place in `{folders}`: a comparison, a constant, a sign or operator, the order of two
+arguments, a name, or a line that is left out. They are a random sample (seed {seed}) of the {all} that the syntax trees
+give.
+The {nearest} test files nearest to the place, by imports, ran on the changed copy, without slow tests. Tests that fail
+on the unchanged code were left out: {failing}.
+
+{run} of the {count} in the sample were run. {noticed} were noticed, {equivalent} change nothing that could be noticed,
+and {survived} survived.
 
 """
 Job = tuple[Mutation, str]  # and the file that it is made in
@@ -62,25 +82,79 @@ def stale() -> list[str]:
     return found
 
 
-def noticed_by(mutation: Mutation, file: str) -> str:
-    """The first test that fails with the mutation in one file; "" if none does."""
-    with tempfile.TemporaryDirectory() as work:
-        copy = Path(work) / "copy"
-        shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", "runs", ".venv*", "__pycache__", "*.png"))
-        text = (copy / file).read_text()
-        (copy / file).write_text(text.replace(mutation.old, mutation.new))
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "", "-p", "no:cacheprovider", mutation.tests]
-        if (name := Path(file).stem) in parents() and mutation.tests in (STEPS, OBJECTIVES):  # by script
-            command += ["-k", f"[{name}-" if mutation.tests == STEPS else name]
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        result = subprocess.run(command, cwd=copy, capture_output=True, text=True, env=environment)
+def sample(count: int, seed: int) -> tuple[list[Mutation], int]:
+    """A sample of generated mutations, and how many there are."""
+    files = [str(file.relative_to(ROOT)) for folder in FOLDERS for file in sorted((ROOT / folder).rglob("*.py"))]
+    found = [mutation for file in files for mutation in mutations(file)]
+    return random.Random(seed).sample(found, min(count, len(found))), len(found)
+
+
+def changed(text: bytes, mutation: Mutation) -> bytes:
+    old, new, start = mutation.old.encode(), mutation.new.encode(), mutation.start
+    return text.replace(old, new) if start < 0 else text[:start] + new + text[start + len(old) :]
+
+
+def command(mutation: Mutation, file: str, nearest: int) -> list[str]:
+    """What follows `pytest`, for the tests that should notice a mutation."""
+    if mutation.start >= 0:
+        return ["-m", "not slow", *tests_of(mutation, nearest)]
+    words = ["-m", "", mutation.tests]
+    if (name := Path(file).stem) in parents() and mutation.tests in (STEPS, OBJECTIVES):  # by script
+        words += ["-k", f"[{name}-" if mutation.tests == STEPS else name]
+    return words
+
+
+class Tests:
+    """Tests on copies of the repository, and what they do on the unchanged one."""
+
+    def __init__(self, baseline: dict[str, Any]) -> None:
+        self.baseline = baseline  # by command: the tests that fail, and seconds
+
+    def run(self, words: list[str], mutation: Mutation | None, file: str, limit: float) -> str | None:
+        """pytest's output on a copy with a mutation; None if it took longer than `limit` seconds."""
+        with tempfile.TemporaryDirectory() as work:
+            copy = Path(work) / "copy"
+            shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", "runs", ".venv*", "__pycache__", "*.mp4"))
+            if mutation:
+                (copy / file).write_bytes(changed((copy / file).read_bytes(), mutation))
+            tests = subprocess.Popen(
+                [sys.executable, "-m", "pytest", "-q", "-rfE", "-p", "no:cacheprovider", *words],
+                cwd=copy, env=os.environ | {"OMP_NUM_THREADS": "1"}, text=True, start_new_session=True,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+            try:
+                output, _ = tests.communicate(timeout=limit)
+            except subprocess.TimeoutExpired:
+                os.killpg(tests.pid, signal.SIGKILL)
+                tests.communicate()
+                return None
         # pytest returns 2 to 5 if tests did not run. A mutation that kills the process is noticed.
-        if result.returncode in (2, 3, 4, 5):
-            raise RuntimeError(f"{mutation.what}: {result.stdout[-2000:]} {result.stderr[-2000:]}")
-        if result.returncode == 0:
-            return ""
-        failed = re.search(r"^(?:FAILED|ERROR) ([\w./]+(?:::\w+)*)", result.stdout, re.M)
-        return failed[1] if failed else mutation.tests
+        if tests.returncode in (3, 4, 5) or (tests.returncode == 2 and not mutation):
+            raise RuntimeError(f"{' '.join(words)}: {output[-2000:]}")
+        return output if tests.returncode else ""
+
+    def on_unchanged(self, words: list[str]) -> dict[str, Any]:
+        """The tests that fail without a mutation, and how long all take."""
+        if (key := " ".join(words)) not in self.baseline:
+            start = time.monotonic()
+            output = self.run(words, None, "", 24 * 3600)
+            self.baseline[key] = {"failing": failed(output or ""), "seconds": time.monotonic() - start}
+        return self.baseline[key]
+
+    def noticed_by(self, mutation: Mutation, file: str, nearest: int) -> str:
+        """The first test that fails with the mutation in one file, and not without it; "" if none does."""
+        words = command(mutation, file, nearest)
+        known = self.on_unchanged(words)
+        without = [word for test in known["failing"] for word in ("--deselect", test)]
+        output = self.run(["-x", *words, *without], mutation, file, 300 + 5 * known["seconds"])
+        if output is None:
+            return LATE
+        return (failed(output) or [mutation.tests or words[-1]])[0] if output else ""
+
+
+def failed(output: str) -> list[str]:
+    """The tests that pytest reports as failed."""
+    return re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, re.M)
 
 
 def table(outcomes: list[tuple[Mutation, str, str]]) -> str:
@@ -88,8 +162,18 @@ def table(outcomes: list[tuple[Mutation, str, str]]) -> str:
     lines = ["| mutation | in | noticed by |", "|---|---|---|"]
     for mutation, file, test in outcomes:
         what = mutation.what.replace("|", "\\|")
-        lines.append(f"| {what} | {file} | {f'`{test}`' if test else '**nothing**'} |")
+        if mutation.start >= 0:
+            change = f"{mutation.old} → {mutation.new}".replace("|", "\\|").replace("`", "'")
+            what = f"{what}: `{' '.join(change.split())}`"
+        name = test.partition("[")[0]
+        lines.append(f"| {what} | {file} | {f'`{name}`' if name else '**nothing**'} |")
     return "\n".join(lines) + "\n"
+
+
+def key(job: Job) -> str:
+    """The name of a mutation in one file, which stays when lines move."""
+    kind = f"{job[0].what}: " if job[0].start >= 0 else ""
+    return f"{job[1]}: {kind}{job[0].old} -> {job[0].new}"
 
 
 def page(jobs: list[Job], outcomes: list[tuple[Mutation, str, str]], quick: bool, flags: str) -> str:
@@ -100,27 +184,53 @@ def page(jobs: list[Job], outcomes: list[tuple[Mutation, str, str]], quick: bool
     return heading("Mutation tests", f"python -m tools.mutate{flags}", [today()]) + introduction + table(outcomes)
 
 
+def generated_page(
+    outcomes: list[tuple[Mutation, str, str]], args: argparse.Namespace, total: int, tests: Tests
+) -> str:
+    """reports/generated_mutations.md: survivors, then what was noticed."""
+    known = json.loads(EQUIVALENT.read_text())
+    lost = [outcome for outcome in outcomes if not outcome[2]]
+    survivors = [outcome for outcome in lost if key(outcome[:2]) not in known]
+    failing = sorted({test for one in tests.baseline.values() for test in one["failing"]})
+    introduction = GENERATED.format(
+        folders="`, `".join(FOLDERS), seed=args.seed, all=total, nearest=args.nearest, run=len(outcomes),
+        failing=", ".join(f"`{test}`" for test in failing) or "none", count=args.generated,
+        noticed=len(outcomes) - len(lost), equivalent=len(lost) - len(survivors), survived=len(survivors),
+    )  # fmt: skip
+    parts = [introduction, "## Survivors\n\n", table(survivors)]
+    reasons = [f"- {key(outcome[:2])}: {known[key(outcome[:2])]}\n" for outcome in lost if key(outcome[:2]) in known]
+    parts += ["\n## Without effect\n\n", *reasons, "\n## Noticed\n\n", table([o for o in outcomes if o[2]])]
+    flags = f" --generated {args.generated} --seed {args.seed} --nearest {args.nearest} --minutes M --kept FILE"
+    return heading("Generated mutations", f"python -m tools.mutate{flags}", [today()]) + "".join(parts)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--generated", type=int, default=0, help="so many generated mutations, in place of the list")
+    parser.add_argument("--seed", type=int, default=0, help="of the sample of generated mutations")
+    parser.add_argument("--nearest", type=int, default=8, help="test files for each generated mutation")
     parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--jobs", type=int, default=2, help="mutations at a time")
     parser.add_argument("--kept", type=Path, help="file of outcomes; mutations in it are not tried again")
     args = parser.parse_args()
     if lines := stale():
         fail("these mutations no longer apply, so correct or remove them: " + "; ".join(lines))
-    jobs = [(mutation, file) for mutation in MUTATIONS for file in places(mutation, args.only, args.quick)]
     kept = json.loads(args.kept.read_text()) if args.kept and args.kept.exists() else {}
+    tests, total = Tests(kept.setdefault("on unchanged code", {})), 0
+    if args.generated:
+        some, total = sample(args.generated, args.seed)
+        jobs = [(mutation, str(mutation.file)) for mutation in some]
+        jobs = [job for job in jobs if not args.only or Path(job[1]).name in args.only]
+    else:
+        jobs = [(mutation, file) for mutation in MUTATIONS for file in places(mutation, args.only, args.quick)]
     end = time.monotonic() + 60 * args.minutes
-
-    def key(job: Job) -> str:
-        return f"{job[1]}: {job[0].old} -> {job[0].new}"
 
     def run(job: Job) -> None:
         if key(job) in kept or time.monotonic() > end:
             return
-        kept[key(job)] = test = noticed_by(*job)
+        kept[key(job)] = test = tests.noticed_by(*job, args.nearest)
         say(f"{test or 'NOT NOTICED'}: {job[0].what}, {job[1]}", file=sys.stderr)
         if args.kept:
             args.kept.write_text(json.dumps(kept, indent=1))
@@ -128,7 +238,9 @@ def main() -> None:
     with ThreadPoolExecutor(args.jobs) as pool:
         list(pool.map(run, random.Random(0).sample(jobs, len(jobs))))
     outcomes = [(*job, kept[key(job)]) for job in jobs if key(job) in kept]
-    if not args.only:
+    if args.generated and not args.only:
+        (REPORTS / "generated_mutations.md").write_text(generated_page(outcomes, args, total, tests))
+    elif not args.only:
         flags = " --quick" * args.quick + " --minutes M --kept FILE" * (len(outcomes) < len(jobs))
         (REPORTS / "mutations.md").write_text(page(jobs, outcomes, args.quick, flags))
     say(table(outcomes) + f"\n{sum(bool(test) for *_, test in outcomes)} of {len(outcomes)} noticed", keep="\n")

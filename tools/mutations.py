@@ -32,6 +32,10 @@ BAD_MODELS = "tests/survival/test_bad_models_and_data.py"
 CHECKPOINTS = "tests/tools/test_checkpoints.py"
 EXTENSION = "tests/tools/test_extension.py"
 EVALUATE = "tests/tools/test_evaluate.py"
+EVALUATION = "tests/common/test_evaluation.py"
+DRAWS = "tests/steps/test_draws.py"
+EVIDENCE = "tests/claims/test_evidence.py"
+GGUF = "tests/tools/test_gguf.py"
 CHAT = "tests/tools/test_chat.py"
 PLOTS = "tests/tools/test_plots.py"
 EXERCISES = "tests/course/test_exercises.py"
@@ -44,13 +48,17 @@ RESUMED = f"{INTERRUPTIONS}::test_resumed_run_ends_as_the_uninterrupted_one"
 
 @dataclass
 class Mutation:
-    """`old` becomes `new` in the file, or in every script that has it; `tests` (a file, or FILE::test) must fail."""
+    """`old` becomes `new` in the file, or in every script that has it; `tests` (a file, or FILE::test) must fail.
+
+    A mutation that was generated is at one place of its file, `start` bytes from its beginning.
+    """
 
     what: str
     old: str
     new: str
     file: str | None = None
     tests: str = STEPS
+    start: int = -1
 
 
 MUTATIONS = [
@@ -142,6 +150,7 @@ MUTATIONS = [
     Mutation("forking tokens alone count in the mean", "token_weights(mask[minibatch])", "token_weights((mask & chosen)[minibatch])", "methods/forking_tokens.py"),
     Mutation("the tokens of low entropy", "entropy >= threshold", "entropy <= threshold", "methods/forking_tokens.py", ENTROPY),
     Mutation("long responses are paid", "correct - args.alpha * (budgets", "correct + args.alpha * (budgets", "methods/lcpo.py"),
+    Mutation("the shorter, the less", "(args.alpha * (budgets - lengths) + args.delta)", "(args.alpha * (lengths - budgets) + args.delta)", "methods/lcpo_max.py"),
     Mutation("the budget of another question", "budget(p.question, args)]", "budget(p.prompt, args)]", "methods/lcpo.py"),
     Mutation("short incorrect answers are paid", "bonus.clamp(max=0)", "bonus", "methods/kimi_length.py"),
     Mutation("truncated responses keep their reward", ".where(lengths < args.max_response_tokens, -10.0)", "", "methods/cosine_length.py"),
@@ -244,7 +253,7 @@ MUTATIONS = [
     Mutation("a step without a number", 'type(row.get("step")) is int and', "", "common/metrics.py", f"{INTERRUPTIONS}::test_a_damaged_log_is_named_and_the_run_goes_on"),
     Mutation("the log is cut in place", "    partial.replace(path)", "    path.write_text(text)", "common/folders.py", f"{KILLS}::test_killed_at_some_file_events"),
     Mutation("a killed start blocks its folder", '(LOCK, "config.json.partial")', "(LOCK,)", "common/folders.py", f"{KILLS}::test_killed_at_some_file_events"),
-    Mutation("samples of lost steps stay", 'removeprefix("step-")) > step:', 'removeprefix("step-")) > step + 9:', "common/run.py", f"{KILLS}::test_killed_at_every_file_event"),
+    Mutation("samples of lost steps stay", 'removeprefix("step-")) > step:', 'removeprefix("step-")) > step + 9:', "common/run.py", f"{INTERRUPTIONS}::test_a_whole_log_is_not_called_damaged"),
     Mutation("files without a checksum are read", "if name not in sums:", "if False:", "common/checkpoints.py", f"{SAFETY}::test_a_file_without_a_checksum_is_not_read"),
     Mutation("other files beside shards", 'file.suffix != ".safetensors"', "False", "common/checkpoints.py", f"{SAFETY}::test_pickled_shards_are_refused"),
     Mutation("shards begin at the first row", "part[max(0, first - at)", "part[0", "common/checkpoints.py", f"{CHECKPOINTS}::test_rows_of_several_files"),
@@ -306,6 +315,14 @@ MUTATIONS = [
     Mutation("rewards transposed", ".view(len(problems), G)", ".view(G, len(problems)).T", "common/verification/verifier.py", f"{PARTS}::test_rewards_belong_to_their_responses"),
     Mutation("verdicts of the batch before", "rollouts.correct = [", "rollouts.correct = rollouts.correct or [", "common/verification/verifier.py", f"{PARTS}::test_rewards_belong_to_their_responses"),
     Mutation("every response has the first problem's answer", "[problems[row // G] for row in rows]", "[problems[0] for row in rows]", "common/verification/verifier.py", f"{VERIFY}::test_groups_get_their_own_answers"),
+    Mutation("words that change a number are units", "not (MULTIPLIES | HEDGES).isdisjoint(words)", "False", "common/verification/answers.py", VERIFY),
+    Mutation("part of a term is the last number", " and not BEFORE.search(text[: run.start()])", "", "common/verification/answers.py", VERIFY),
+    Mutation("coordinates in any order", " or not fits(name, other)", "", "common/verification/comparison.py", VERIFY),
+    Mutation("an unreadable answer is a string", "any(not isinstance(value, str) for value in gold)", "bool(gold)", "common/verification/equality.py", VERIFY),
+    Mutation("only the first unreadable answer is named", "unread[:MAX_NAMED]", "unread[:1]", "common/verification/verifier.py", VERIFY),
+    Mutation("what is printed steers the terminal", "print(printable(text, keep)", "print(text", "common/cli.py", "tests/survival/test_terminals.py"),
+    Mutation("a student steers the teacher's terminal", "self.reason = printable(self.reason)", "pass", "notebooks/exercises/grade.py", "tests/course/test_grader.py"),
+    Mutation("the login comes after the first evaluation", "self.package.login()", "pass", "common/trackers.py", "tests/survival/test_errors.py"),
     Mutation("truncated responses are judged", "answer = None if cut else self.find_answer(response)", "answer = self.find_answer(response)", "common/verification/verifier.py", f"{VERIFY}::test_truncated_responses_are_incorrect"),
     Mutation("a partial score is correct", "[score >= 1 for score in scores]", "[score > 0 for score in scores]", "common/verification/verifier.py", f"{VERIFY}::test_scorers"),
     Mutation("reward functions never reach the loss", "for _, rewards in parts for reward in rewards]", "for rewards, _ in parts for reward in rewards]", "common/verification/verifier.py", REWARDS),
@@ -357,4 +374,43 @@ MUTATIONS = [
     Mutation("nothing is void", ">= CLIPPED else VOID", ">= 0 else VOID", "claims/runs.py", CLAIMS_BY_RUNS),
     Mutation("kept runs are run again", """if not (folder / "done").exists():""", "if True:", "claims/runs.py", CLAIMS_BY_RUNS),
     Mutation("the wrong half of the mask", """masked["clip_pos"] = torch.zeros_like(mask)""", """masked["clip_neg"] = torch.zeros_like(mask)""", "claims/variant.py", CLAIMS_BY_RUNS),
+    # What is logged and shown
+    Mutation("lengths of correct and incorrect swapped", "lengths[is_correct].mean()", "lengths[~is_correct].mean()", "common/metrics.py", f"{STEPS}::test_every_update"),
+    Mutation("mismatch over padding", "(old_logp.exp() - rollout_logp.exp()).abs()[mask]", "(old_logp.exp() - rollout_logp.exp()).abs()", "common/metrics.py", f"{STEPS}::test_every_update"),
+    Mutation("every micro-batch counts the same in the log", "self.weights[name] += weights.sum().item()", "self.weights[name] += 1.0", "common/metrics.py", f"{STEPS}::test_every_update"),
+    Mutation("clip_neg on the wrong bound", "(ratio < 1 - args.clip_eps)).float()", "(ratio < 1 + args.clip_eps)).float()"),
+    Mutation("clip_pos and clip_neg swapped", '"clip_pos": ((advantages > 0)', '"clip_pos": ((advantages < 0)'),
+    Mutation("explained variance inverted", "(returns - old_values)[mask].var() / returns[mask].var().clamp(min=1e-8)", "returns[mask].var() / (returns - old_values)[mask].var().clamp(min=1e-8)"),
+    Mutation("the bonus of the next step is logged", "bonus=alpha)", 'bonus=run.state["coef"])', "methods/adaptive_entropy.py"),
+    Mutation("lengths without those that are off", "(lengths - budgets).abs()", "(lengths - budgets)", "methods/lcpo.py"),
+    Mutation("a standard error too small by the root of n", "math.sqrt(variance / len(counts))", "math.sqrt(variance / (n * len(counts)))", "common/evaluation.py", EVALUATION),
+    Mutation("lengths swapped in evaluations", "mean([x for x, ok in lengths if ok])", "mean([x for x, ok in lengths if not ok])", "common/evaluation.py", EVALUATION),
+    Mutation("the greedy accuracy is that of a sample", "for outcome in greedy])", "for outcome in sampled])", "common/evaluation.py", EVALUATION),
+    Mutation("curves of lengths swapped", '("length_correct", "correct", GREEN), ("length_incorrect", "incorrect", RED)', '("length_correct", "incorrect", GREEN), ("length_incorrect", "correct", RED)', "tools/plots.py", PLOTS),
+    # What is drawn by chance, and state over steps
+    Mutation("neighboring steps share problems", "(step - 1) * args.max_rounds + rounds + 1", "step + rounds", "dapo.py", DRAWS),
+    Mutation("neighboring steps share problems", "(step - 1) * args.max_rounds + rounds + 1", "step + rounds", "recipes/olmo3.py", DRAWS),
+    Mutation("rounds share random numbers", "engine.generate(problems, G, step, rounds)", "engine.generate(problems, G, step)", "dapo.py"),
+    Mutation("every pass has the same minibatches", "    for _ in range(args.update_epochs):\n        for groups in torch.randperm(P)", "    order = torch.randperm(P)\n    for _ in range(args.update_epochs):\n        for groups in order", "common/batch.py", f"{STEPS}::test_every_update"),
+    Mutation("held-out problems depend on the seed", "random.Random(2026).shuffle(train)", "random.Random(args.seed).shuffle(train)", "common/data.py", DRAWS),
+    Mutation("evaluations depend on the seed", "seeds = prompt_seeds(len(problems), 0)", "seeds = prompt_seeds(len(problems), args.seed)", "common/evaluation.py", DRAWS),
+    Mutation("the moving average without the KL", "(1 - args.ema_decay) * rewards.mean().item()", "(1 - args.ema_decay) * (rewards + args.kl_beta * kl.sum(1).view(P, G)).mean().item()", "reinforce.py"),
+    Mutation("the entropy over padding", "entropy[mask].mean().item()", "entropy.mean().item()", "methods/adaptive_entropy.py"),
+    # Limits, budgets, precisions, files
+    Mutation("a response beyond its own limit", "(self.lengths[rows] < self.limits[rows])", "(self.lengths[rows] < self.limits.max())", "common/transformers_engine.py", ENGINE),
+    Mutation("a row beyond the token budget", "(end + 1 - start) * longest > max_tokens", "(end - start) * longest > max_tokens", "common/batch.py", LOG_PROBS),
+    Mutation("a rounded head", ' and "lm_head" not in name', "", "common/engines.py", PRECISION),
+    Mutation("a GGUF model keeps its initial weights", "    model.load_state_dict(quantized.state_dict())\n", "", "tools/gguf.py", GGUF),
+    Mutation("text is split as transformers does", "tokenizer.backend_tokenizer.pre_tokenizer = CUTS[cut]", "pass", "tools/gguf.py", GGUF),
+    Mutation("a GGUF model in half precision", "dtype=torch.float32, **where", "dtype=torch.bfloat16, **where", "tools/gguf.py", GGUF),
+    # The grader and the evidence
+    Mutation("hidden cases are those of the handout", "hidden = answers(exercise, seed, named=False)", "hidden = answers(exercise, 7, named=False)", "notebooks/exercises/grade.py", GRADER),
+    Mutation("every grading has the same cases", "secrets.randbits(32) if args.seed is None", "7 if args.seed is None", "notebooks/exercises/grade.py", GRADER),
+    Mutation("another arm than was run", '"fresh": "grpo --lr 1.5e-4', '"fresh": "dr_grpo --lr 1.5e-4', "claims/stale_rollouts_are_harmless.py", EVIDENCE),
+    Mutation("another regime than was run", "--staleness 8 --lr 1.5e-4", "--staleness 4 --lr 1.5e-4", "claims/runs.py", EVIDENCE),
+    Mutation("a threshold moved after the runs", "smallest=0.05", "smallest=0.04", "claims/stale_rollouts_are_harmless.py", EVIDENCE),
+    Mutation("pass@1 in place of pass@32", 't.last("eval/pass@32")', "t.last()", "claims/maxrl_keeps_pass_at_k_in_training.py", EVIDENCE),
+    Mutation("runs of older code are kept", "[*words(arm, seed), *code(script)]", "words(arm, seed)", "claims/runs.py", EVIDENCE),
+    Mutation("k1 with the other sign", "logp - ref_logp", "ref_logp - logp", "claims/variant.py", EVIDENCE),
+    Mutation("a stress test without staleness", "--staleness {k} ", "", "benchmarks/stress.py", EVIDENCE),
 ]  # fmt: skip

@@ -55,15 +55,31 @@ def behavior_function(dataset: str) -> Callable[[list[Any], list[str]], dict[str
     return importlib.import_module(f"worlds.{DATASETS[dataset][0]}.behavior").measure
 
 
+def length_limit(model: str, dataset: str | tuple[str, ...]) -> int | None:
+    """The default length limit in tokens of an embedded model, or of one that knows the data set; else None."""
+    world = DATASETS[dataset][0] if dataset in DATASETS else None
+    known = [MODELS[model]] if model in MODELS else [m for m in MODELS.values() if world in m.worlds]
+    return known[0].max_response_tokens if known else None
+
+
 def is_generated(dataset: str) -> bool:
     """Whether the problems are made here or by an adapter (ADAPTER:TASK), rather than read."""
     return dataset in DATASETS or re.fullmatch(r"[\w-]+:[^/.]*", dataset) is not None
 
 
-def adapter_problems(dataset: str) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]]:
-    """Training and held-out (question, answer) pairs of the data set ADAPTER:TASK."""
-    adapter, _, task = dataset.partition(":")
-    return importlib.import_module(f"worlds.{adapter.replace('-', '_')}.problems").problems(task)
+def generated_problems(dataset: str, part: str) -> list[tuple[str, Any]]:
+    """(question, answer) pairs, always the same. Of our own data sets "train" has 20,000 and "eval" 512 others."""
+    if dataset not in DATASETS:
+        adapter, _, task = dataset.partition(":")
+        train, held_out = importlib.import_module(f"worlds.{adapter.replace('-', '_')}.problems").problems(task)
+        return held_out if part == "eval" else train
+    rng, make_problem = random.Random(2026), problem_function(dataset)
+    problems: dict[str, Any] = {}
+    while len(problems) < 20_512:
+        question, answer = make_problem(rng)
+        problems[question] = answer
+    pairs = list(problems.items())
+    return pairs[:512] if part == "eval" else pairs[512:]
 
 
 def check_dataset(model: str, dataset: str) -> None:

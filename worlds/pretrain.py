@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
-from common.data import generated_problems
+from worlds import generated_problems
 
 import torch
 import torch.nn.functional as F

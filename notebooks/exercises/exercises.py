@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 HERE = Path(__file__).parent
+LENGTH = MODELS["sums"].max_response_tokens  # the length limit that the scripts take from their embedded model
 SCRIPTS = [name for name in parents() if script_path(name).parent == ROOT]
 LOSS = "All tensors (B, T). Returns the per-token loss (B, T) and a dict of metrics, which may be empty."
 
@@ -130,15 +131,14 @@ def owner(script: str, function: str) -> str:
 
 @cache
 def defaults(script: str) -> dict[str, Any]:
-    """The method's own settings and the embedded model's length limit, by name."""
+    """The method's own settings and the length limit, by name."""
     tree = ast.parse((ROOT / f"{script}.py").read_text())
     args = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Args")
-    found = {
+    return {
         node.target.id: eval(ast.unparse(node.value), {"float": float})
         for node in args.body
         if isinstance(node, ast.AnnAssign)
-    }
-    return found | {"max_response_tokens": MODELS["sums"].max_response_tokens}
+    } | {"max_response_tokens": LENGTH}
 
 
 def module(script: str, replaced: dict[str, str] | None = None) -> ModuleType:

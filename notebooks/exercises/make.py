@@ -17,16 +17,7 @@ from typing import Any
 
 from common.cli import fail
 from notebooks.exercises.answers import HANDOUT_SEED, answers
-from notebooks.exercises.exercises import (
-    EXERCISES,
-    HERE,
-    SCRIPTS,
-    SIGNAL_CALL,
-    SIGNAL_LINE,
-    defaults,
-    functions,
-    needed,
-)
+from notebooks.exercises.exercises import EXERCISES, HERE, LENGTH, SCRIPTS, SIGNAL_CALL, SIGNAL_LINE, functions, needed
 from notebooks.exercises.silent_bugs import blank_form
 from notebooks.exercises.train import PANELS
 from tools.scripts import ROOT
@@ -67,8 +58,9 @@ def blank(script: str) -> str:
     args = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Args")
     shared = next(i for i, line in enumerate(lines) if line.startswith("    # The same in every script"))
     length = next(i for i, line in enumerate(lines) if line.startswith("    max_response_tokens"))
-    limit = f"    max_response_tokens: int = {defaults(script)['max_response_tokens']}"
-    settings = "\n".join([limit, lines[length + 1], "", *lines[args.lineno : shared]]).rstrip()
+    settings = "\n".join(
+        [f"    max_response_tokens: int = {LENGTH}", lines[length + 1], "", *lines[args.lineno : shared]]
+    ).rstrip()
     parts = [
         f'"""{doc}"""\n',
         "import math\nfrom dataclasses import dataclass\nfrom typing import Literal\n",

@@ -10,7 +10,6 @@ from itertools import permutations
 import grpo
 from common.data import (
     final_answer,
-    generated_problems,
     load_problems,
     make_prompt,
     pairs_of,
@@ -22,7 +21,7 @@ from common.models import load_model
 from common.records import Problem, Rollouts
 from common.transformers_engine import TransformersEngine
 from common.verification.verifier import Verifier
-from worlds import DATASETS, MODELS
+from worlds import DATASETS, MODELS, generated_problems
 from worlds.countdown.problems import Countdown
 from worlds.sums import pretrain as pretrain_sums
 from worlds.sums.writers import solution
@@ -165,7 +164,7 @@ def test_a_run_on_countdown(chat_model, tmp_path, capsys):
 
 
 def test_chat_template_and_gsm8k(chat_model, gsm8k_file):
-    args = grpo.Args(model=str(chat_model), dataset=str(gsm8k_file), eval_problems=10)
+    args = grpo.Args(model=str(chat_model), max_response_tokens=96, dataset=str(gsm8k_file), eval_problems=10)
     model, tokenizer = load_model(args)
     train, held_out = load_problems(args, model, tokenizer)
     assert (len(train), len(held_out)) == (50, 10)
@@ -182,7 +181,9 @@ def test_few_empty_rows_are_left_out_and_named(chat_model, tmp_path, capsys):
     """As in MATH, where two of 7,500 answers are empty."""
     rows = [{"question": f"{i}+1=?", "answer": "" if i == 7 else str(i + 1)} for i in range(200)]
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    args = grpo.Args(model=str(chat_model), dataset=str(tmp_path / "data.jsonl"), eval_problems=20)
+    args = grpo.Args(
+        model=str(chat_model), max_response_tokens=96, dataset=str(tmp_path / "data.jsonl"), eval_problems=20
+    )
     model, tokenizer = load_model(args)
     train, held_out = load_problems(args, model, tokenizer)
     assert len(train) + len(held_out) == 199
@@ -192,13 +193,19 @@ def test_few_empty_rows_are_left_out_and_named(chat_model, tmp_path, capsys):
 
 
 def test_prompt_template(chat_model, gsm8k_file):
-    args = grpo.Args(model=str(chat_model), dataset=str(gsm8k_file), prompt="Q: {question} A:")
+    args = grpo.Args(model=str(chat_model), max_response_tokens=96, dataset=str(gsm8k_file), prompt="Q: {question} A:")
     model, tokenizer = load_model(args)
     assert load_problems(args, model, tokenizer)[0][0].prompt.startswith("<|im_start|>user\nQ: Tom has")
 
 
 def test_system_prompt(chat_model, gsm8k_file, capsys):
-    args = grpo.Args(model=str(chat_model), dataset=str(gsm8k_file), system_prompt="Be brief.", eval_problems=4)
+    args = grpo.Args(
+        model=str(chat_model),
+        max_response_tokens=96,
+        dataset=str(gsm8k_file),
+        system_prompt="Be brief.",
+        eval_problems=4,
+    )
     model, tokenizer = load_model(args)
     for problem in (problems := load_problems(args, model, tokenizer))[0] + problems[1]:
         assert problem.prompt.startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nTom has")
@@ -215,7 +222,7 @@ def test_system_prompt(chat_model, gsm8k_file, capsys):
 
 def test_prompts_that_are_too_long_are_left_out_and_counted(chat_model, gsm8k_file, capsys):
     """Those within the limit stay, in their order; the held-out ones are still the first that were held out."""
-    args = grpo.Args(model=str(chat_model), dataset=str(gsm8k_file), eval_problems=10)
+    args = grpo.Args(model=str(chat_model), max_response_tokens=96, dataset=str(gsm8k_file), eval_problems=10)
     model, tokenizer = load_model(args)
     whole = load_problems(args, model, tokenizer)
     limit = sorted(len(p.prompt_ids) for p in whole[0])[20]
@@ -244,6 +251,7 @@ def test_messages_nested_columns_and_eval_split(chat_model, tmp_path):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     args = grpo.Args(
         model=str(chat_model),
+        max_response_tokens=96,
         dataset=str(tmp_path),
         question_column="prompt",
         answer_column="reward_model.ground_truth",

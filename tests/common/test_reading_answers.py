@@ -107,7 +107,7 @@ def test_final_answer_keeps_what_commas_mean(text, answer):
 PIECES = (
     r"1 9, 1: 1/ 1+ 10^ \times10^ 0 e a a- a' a, A A. (A) AB and or million ( ) [ { } \{ \} \\ . - + , ; $ % ^ _ _{ ="
     r" x= f( ! & ~ | \text{ \text{a} \text{and} \frac \frac1 \frac{1} \boxed{ \left( \! ,\! \, \pm \cup \phantom{ \sin"
-    r" \begin{pmatrix} \end{pmatrix} \cdot ^\circ ° € − ²"
+    r" \begin{pmatrix} \end{pmatrix} \cdot ^\circ ° € − ² √ √( ½ ₂ １ \, 0.\overline 0.\overline{ 1,000. 1-1- tens half"
 )
 
 

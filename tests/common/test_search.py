@@ -4,7 +4,8 @@ import random
 from itertools import islice
 from statistics import mean
 
-from worlds import MODELS, behavior_function
+import grpo
+from worlds import behavior_function
 from worlds.search.behavior import measure, parse_attempt
 from worlds.search.problems import (
     Search,
@@ -183,4 +184,16 @@ def test_wrong_numbers_are_seen():
 def test_only_worlds_with_a_parser_have_behavior():
     assert behavior_function("search") is behavior_function("search-hard") is measure
     assert behavior_function("sums") is behavior_function("gsm8k") is None
-    assert MODELS["search"].max_response_tokens == 240
+
+
+@pytest.mark.parametrize(
+    ("model", "dataset", "limit"),
+    [("sums", "sums", 96), ("search", "search", 240), ("runs/grpo/best", "search-hard", 240), ("gpt2", "gsm8k", None)],
+)
+def test_length_limit(model, dataset, limit, capsys):
+    assert grpo.Args(model=model, dataset=dataset).max_response_tokens == limit
+    assert grpo.Args(model=model, dataset=dataset, max_response_tokens=7).max_response_tokens == 7
+    if limit is None:
+        with pytest.raises(SystemExit):
+            grpo.Args(model=model, dataset=dataset).checked()
+        assert "--max-response-tokens: give a length limit for --model gpt2" in capsys.readouterr().err

@@ -6,13 +6,14 @@ import shutil
 from dataclasses import replace
 
 import grpo
-from common.data import generated_problems, make_prompt
+from common.data import make_prompt
 from common.engines import make_engine
 from common.models import load_model
 from common.records import Problem
 from methods import vineppo
 from notebooks import leaderboard
 from tools.stats import interval
+from worlds import generated_problems
 
 import pytest
 from conftest import SMALL

@@ -5,7 +5,7 @@ import math
 import grpo
 from common.data import add_text, load_problems
 from common.models import load_model
-from methods import cosine_length, kimi_length, lcpo
+from methods import cosine_length, kimi_length, lcpo, lcpo_max
 from tools.scripts import call
 
 import pytest
@@ -26,14 +26,14 @@ def rewards(script, correct=CORRECT, lengths=LENGTHS, **settings):
 class TestLengthRewards:
     def test_without_weight_the_length_is_nothing(self):
         assert torch.equal(rewards(lcpo, alpha=0.0), CORRECT)
-        assert torch.equal(rewards(lcpo, length_reward="max", alpha=0.0, delta=1.0), CORRECT)
+        assert torch.equal(rewards(lcpo_max, alpha=0.0, delta=1.0), CORRECT)
         assert torch.equal(rewards(kimi_length, length_weight=0.0), CORRECT)
 
     @pytest.mark.parametrize(
         "script,settings",
         [
-            (lcpo, {"length_reward": "exact", "alpha": 0.01}),
-            (lcpo, {"length_reward": "max", "alpha": 0.01}),
+            (lcpo, {"alpha": 0.01}),
+            (lcpo_max, {"alpha": 0.01}),
             (kimi_length, {}),
             (cosine_length, {}),
         ],
@@ -51,10 +51,10 @@ class TestLengthRewards:
 
     def test_max_is_a_limit(self):
         """From 1 far below the budget over δ at it to 0 beyond, and nothing for incorrect answers."""
-        lengths, settings = BUDGETS + torch.tensor([-9, -2, 0, 2, 60]), {"length_reward": "max", "delta": 0.5}
-        shaped = rewards(lcpo, torch.ones(3, 5, dtype=torch.float64), lengths, alpha=0.1, **settings)
+        lengths = BUDGETS + torch.tensor([-9, -2, 0, 2, 60])
+        shaped = rewards(lcpo_max, torch.ones(3, 5, dtype=torch.float64), lengths, alpha=0.1, delta=0.5)
         close(shaped, torch.tensor([1.0, 0.7, 0.5, 0.3, 0.0], dtype=torch.float64).expand(3, 5))
-        assert (rewards(lcpo, length_reward="max")[CORRECT == 0] == 0).all()
+        assert (rewards(lcpo_max)[CORRECT == 0] == 0).all()
 
     def test_kimi_compares_within_the_group(self):
         """The shortest correct answer gains w/2, the longest loses it, and an incorrect one never gains."""
@@ -85,7 +85,7 @@ class TestLengthRewards:
 
     def test_prompts_tell_the_budget(self):
         """Training and held-out prompts alike; chat messages in the last one; without budgets nothing is added."""
-        args = lcpo.Args(length_reward="max", eval_problems=5)
+        args = lcpo.Args(eval_problems=5)
         for problems in load_problems(args, *load_model(args), lambda question: lcpo.budget_text(question, args)):
             for p in problems[:5]:
                 assert p.prompt == f"{p.question} Think for {lcpo.budget(p.question, args)} tokens.\n"

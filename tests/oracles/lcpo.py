@@ -8,26 +8,16 @@ from transformers import AutoTokenizer
 class Oracle(kimi_length.Oracle):
     CASES = [
         {"min_budget": 0.2, "alpha": 0.3, "budget_prompt": "({n})", "kl_beta": 0.3, "tis_cap": 1.1},
-        {
-            "length_reward": "max",
-            "min_budget": 0.5,
-            "alpha": 0.2,
-            "delta": 0.9,
-            "budget_prompt": " {n}",
-            "tis_cap": 0.0,
-        },
-        {"length_reward": "max", "min_budget": 0.5, "budget_prompt": " {n}", "clip_eps": 0.05, "ddof": 0}
-        | ENGINE_ANCHOR,
+        {"min_budget": 0.5, "alpha": 0.2, "budget_prompt": " {n}", "tis_cap": 0.0},
+        {"min_budget": 0.5, "budget_prompt": " {n}", "clip_eps": 0.05, "ddof": 0} | ENGINE_ANCHOR,
         {"budget_prompt": " {n}"} | ONE_UPDATE,
     ]
-    RANGES = {**grpo.Oracle.RANGES, "min_budget": fraction, "alpha": not_negative, "delta": fraction}
+    RANGES = {**grpo.Oracle.RANGES, "min_budget": fraction, "alpha": not_negative}
     DEFAULTS = {
         **grpo.Oracle.DEFAULTS,
-        "length_reward": "exact",
         "budget_prompt": " Think for {n} tokens.",
         "min_budget": 0.025,
         "alpha": 3e-4,
-        "delta": 0.5,
     }
 
     def budget(self, response: Response):
@@ -41,10 +31,7 @@ class Oracle(kimi_length.Oracle):
 
     def reward(self, response: Response, group: list[Response]):
         a, length = self.args, len(response.tokens)
-        if a.length_reward == "exact":
-            return float(response.correct) - a.alpha * abs(self.budget(response) - length)
-        limited = min(1.0, max(0.0, a.alpha * (self.budget(response) - length) + a.delta))
-        return limited if response.correct else 0.0
+        return float(response.correct) - a.alpha * abs(self.budget(response) - length)
 
     def step_numbers(self, rounds, groups, rows):
         off = [abs(len(response.tokens) - self.budget(response)) for group in groups for response in group]

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from tools import fingerprint
 from tools.scripts import ROOT, load, parents
+from tools.site import __main__ as build
+from tools.site.pages import Renderer
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -60,6 +62,7 @@ def visit(browser, request):
     """A window of a width, by default 1200 pixels, light."""
     width, scheme = getattr(request, "param", (1200, "light"))
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    context.set_default_timeout(600_000)  # a busy machine is no error
     yield Visit(context.new_page())
     context.close()
 
@@ -235,7 +238,7 @@ def test_sliders_multiply_what_the_scripts_compute(visit):
         assert shown == pytest.approx([*expected, expected[0] * expected[1] * expected[2]], rel=6e-3), name
     set_to("ratio", 41)
     assert page.locator("#product tr").all_inner_texts()[1].split("\t")[2] == "0", "beyond the clip the factor is 0"
-    assert page.locator("#ages svg").count() == 2
+    assert page.locator("#ages figure").count() == 2
 
 
 FOCUSABLE = """() => [...document.querySelectorAll("a[href], button, input, select, summary, [tabindex='0']")]
@@ -279,3 +282,21 @@ def test_screenshots(visit, request):
         name = SHOTS / f"{url.split('.')[0]}-{width}-{scheme}.png"
         page.screenshot(path=name, full_page=False)
         assert name.stat().st_size > 10_000
+
+
+def test_links_stay_on_the_site_or_lead_to_the_repository(tmp_path):
+    renderer = Renderer(tmp_path, "https://github.com/a/b")
+    assert renderer.link("runs.md#metricsjsonl", "docs/real-models.md") == "docs-runs.html#metricsjsonl"
+    assert renderer.link("../claims/std_favors_extremes.py", "reports/claims.md") == "claims.html#std_favors_extremes"
+    assert renderer.link("../common/run.py", "docs/runs.md") == "https://github.com/a/b/blob/main/common/run.py"
+    assert renderer.link("benchmarks", "README.md") == "https://github.com/a/b/tree/main/benchmarks"
+    assert renderer.source("grpo.py", 5).endswith("/blob/main/grpo.py#L5")
+    assert renderer.link("nowhere.md", "README.md") == "" == Renderer(tmp_path, "").link("common/run.py", "README.md")
+
+
+def test_a_folder_with_other_files_is_not_replaced(tmp_path, capsys):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(SystemExit) as end:
+        build.main(build.Args(out=tmp_path))
+    assert end.value.code == 2 and "holds no site" in capsys.readouterr().err
+    assert (tmp_path / "thesis.txt").exists()

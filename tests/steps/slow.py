@@ -74,7 +74,7 @@ def explained_variance(responses, values, returns):
     """The part of the returns' variance over all sampled tokens that the critic's values explain."""
     triples = zip(responses, values, returns, strict=True)
     pairs = [pair for r, *both in triples for pair in zip(*(of_sampled(r, x) for x in both), strict=True)]
-    return 1 - variance([wanted - v for v, wanted in pairs]) / variance([wanted for _, wanted in pairs])
+    return 1 - variance([wanted - v for v, wanted in pairs]) / max(1e-8, variance([wanted for _, wanted in pairs]))
 
 
 class AdamW:

@@ -1,11 +1,11 @@
 import random
 
 from common.batch import collate
-from common.data import generated_problems
 from common.engines import Engine, make_engine
 from common.models import load_model
 from common.records import Problem, Rollouts
 from methods import calculator
+from worlds import generated_problems
 from worlds.pretrain import make_tokenizer
 from worlds.products.calculator import calculate, check_call
 from worlds.products.problems import product_problem

@@ -6,13 +6,14 @@ import os
 import signal
 from dataclasses import replace
 
-from common.data import generated_problems, load_problems, make_prompt
+from common.data import load_problems, make_prompt
 from common.metrics import read_metrics
 from common.models import load_model
 from common.run import Run
 from common.verification import Verifier
 from recipes import r1
 from tools.scripts import ROOT
+from worlds import generated_problems
 
 import pytest
 import torch

@@ -28,6 +28,11 @@ def test_micro_batches_and_row_order_change_nothing(name, tmp_path, monkeypatch,
     same = {"lr": 1e-3, "eval_every": 0}
     if name == "scalerl":  # it ends responses before that
         same["max_response_tokens"] = 64
+    if name == "lcpo_max":  # only correct answers are paid: a reward that does not depend on reading the budget
+        (tmp_path / "even.py").write_text(
+            "def even(problem, text, tokens, truncated): return float(len(tokens) % 2 == 0)"
+        )
+        same["reward"] = (f"{tmp_path / 'even.py'}:even",)
     weights, rows = run(name, tmp_path / "whole", micro_batch_tokens=10**6, **same)
     micro_batches, generator = common.batch.micro_batches, torch.Generator().manual_seed(0)
 

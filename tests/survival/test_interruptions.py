@@ -78,6 +78,8 @@ def resumed_with_log(text, tiny_model, folder, capsys):
     """What a run of two steps prints that is extended to a third with this log."""
     grpo.main(grpo.Args(**on_tiny(tiny_model) | {"run_dir": folder, "eval_every": 1}))
     log = folder / "metrics.jsonl"
+    for name in ("step-000009.md", "step-abc.md"):
+        (folder / "samples" / name).touch()
     log.unlink() if text is None else log.write_text(text(log.read_text().splitlines(keepends=True)))
     capsys.readouterr()
     grpo.main(grpo.Args(resume=folder, steps=3))
@@ -109,6 +111,8 @@ def test_a_damaged_log_is_named_and_the_run_goes_on(how, tiny_model, tmp_path, c
 def test_a_whole_log_is_not_called_damaged(tiny_model, tmp_path, capsys):
     output = resumed_with_log("".join, tiny_model, tmp_path / "run", capsys)
     assert "damaged" not in output and "held-out accuracy" in output
+    samples = sorted(path.name for path in (tmp_path / "run" / "samples").iterdir())
+    assert samples == [*(f"step-00000{step}.md" for step in range(4)), "step-abc.md"], "samples of lost steps"
     rows = logged_rows(tmp_path / "run")
     assert [(row["step"], "eval/avg" in row) for row in rows] == [
         (0, True), (1, False), (1, True), (2, False), (2, True), (3, False), (3, True)

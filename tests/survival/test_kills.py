@@ -21,7 +21,7 @@ SETTINGS = {  # with which a script keeps more from step to step, or fits the ti
     "r1": {"stages": ("rl", "rejection", "distill"), "rejection_prompts": 4, "steps": 1, "sft_epochs": 1},
     "reinforce": {"baseline": "ema"},
     "rloo": {"sharded_checkpoints": True},
-    "scalerl": {"no_resampling_pass_rate": 0.5},
+    "scalerl": {"no_resampling_pass_rate": 0.5, "interrupt_from": 1.0},
 }
 
 
@@ -43,8 +43,8 @@ def contents(folder):
             content = without_times(map(json.loads, content.splitlines()))
         if path.name == "state.pt":
             content = plain(torch.load(path, weights_only=True))
-        if path.name == checkpoints.CHECKSUMS:
-            content = json.loads(content) | {"state.pt": ""}
+        if path.name in (checkpoints.CHECKSUMS, "config.json"):
+            content = json.loads(content) | {"state.pt": "", "commit": ""}
         found[name] = content
     return found
 

@@ -13,15 +13,16 @@ from pathlib import Path
 
 import grpo
 from common import folders
-from common.checkpoints import CHECKSUMS, PARTS, checksum
+from common.checkpoints import CHECKSUMS, PARTS
+from common.folders import write_config
 from recipes import r1
-from tools import checkpoints
+from tools import checkpoints, evaluate
 from tools.scripts import ROOT
 
 import pytest
 import torch
 from conftest import SMALL
-from runs import ended, on_tiny
+from runs import ended, on_tiny, seal
 from safetensors.torch import save_file
 
 
@@ -71,13 +72,6 @@ def test_code_in_a_checkpoint_is_not_run(tiny_model, tmp_path, capsys):
     grpo.main(grpo.Args(resume=tmp_path / "run"))
     assert f"skipping the broken checkpoint {newest}" in capsys.readouterr().out
     assert not (tmp_path / "HACKED").exists()
-
-
-def seal(checkpoint):
-    """Checksums of what the checkpoint holds now, as whoever changes it can write them."""
-    files = [file for file in checkpoint.rglob("*") if file.is_file() and file.name != CHECKSUMS]
-    sums = {str(file.relative_to(checkpoint)): checksum(file) for file in files}
-    (checkpoint / CHECKSUMS).write_text(json.dumps(sums))
 
 
 @pytest.fixture
@@ -156,6 +150,13 @@ def test_rewards_that_are_code(name, with_reward, tmp_path, capsys):
     renamed_reward(with_reward, name)
     assert f"run as code: {name}." in ended(capsys, lambda: grpo.main(grpo.Args(resume=with_reward)))
     assert not (tmp_path / "HACKED").exists()
+
+
+def test_an_evaluation_runs_no_reward_unasked(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(folders, "trusted", set())
+    write_config(tmp_path, "evaluate", evaluate.Args(model="sums", reward=("os:system",)))
+    error = ended(capsys, lambda: evaluate.main(evaluate.Args(resume=tmp_path)))
+    assert "run as code: os:system." in error
 
 
 def test_the_built_in_reward_needs_no_consent(with_reward, capsys):

@@ -4,11 +4,13 @@ import runpy
 import sys
 
 from benchmarks import ablation, methods, peers, stress
+from benchmarks.peers_loop import loop_gradient
 from tools import reports
 from tools.reports import REPORTS, read_report
 from tools.scripts import components, load, parents
 
 import pytest
+import torch
 import tyro
 
 
@@ -70,6 +72,35 @@ def test_tables_show_what_was_measured():
     assert written == stress.page(read_report("stress")), "reports/stress.md: python -m benchmarks.stress --redraw"
     written = (REPORTS / "peers.md").read_text()
     assert written == peers.table(read_report("peers")), "reports/peers.md: python -m benchmarks.peers --redraw"
+
+
+@pytest.mark.parametrize("cap", [0.0, 1.2, 2.0])
+def test_the_gradient_compared_with_peers_is_that_of_the_training_loop(cap):
+    """GRPO's, by hand: TIS, clipping and the KL in the loss."""
+    point = peers.make_point(0, on_policy=False)
+    gradient, advantages = loop_gradient("grpo", {"tis_cap": cap, "kl_beta": 0.3}, point, "policy")
+    rewards, mask = point["rewards"], point["mask"]
+    expected = (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-6)
+    expected = expected.view(-1, 1).expand(mask.shape)
+    torch.testing.assert_close(advantages, expected)
+    ratio = (point["logp"] - point["old_logp"]).exp()
+    tis = (point["old_logp"] - point["rollout_logp"]).exp()
+    assert (tis[mask.bool()] > 2).any(), "no weight is truncated"
+    free = torch.where(expected > 0, ratio <= 1.2, ratio >= 0.8)
+    slopes = -ratio * expected * free * (tis.clamp(max=cap) if cap else 1)
+    slopes = slopes + 0.3 * (1 - (point["ref"] - point["logp"]).exp())
+    torch.testing.assert_close(gradient, slopes * mask / mask.sum(1, keepdim=True) / len(mask))
+
+
+@pytest.mark.parametrize("method", sorted({row.method for row in peers.ROWS}))
+def test_every_method_that_is_compared_runs_its_own_loop(method):
+    rows = [row for row in peers.ROWS if row.method == method]
+    for row in rows[:1]:
+        point = peers.make_point(1, row.on_policy)
+        gradient, _ = loop_gradient(method, row.ours, point, row.what)
+        assert gradient.isfinite().all() and gradient.dtype == torch.double
+        assert (gradient[~point["mask"].bool()] == 0).all() and gradient.abs().max() > 0
+    assert torch.get_default_dtype() == torch.float
 
 
 def test_pictures_are_drawn_for_any_number_of_runs():

@@ -8,7 +8,7 @@ from tools import checkpoints
 
 import pytest
 import torch
-from runs import assert_same_weights, on_tiny, results
+from runs import assert_same_weights, ended, on_tiny, results, seal
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
@@ -25,6 +25,7 @@ def sharded(tmp_path):
         save_file(
             {f"{MODEL}embed.weight": rows, "0.exp_avg": rows.clone()}, folder / PARTS / f"{number:05d}.safetensors"
         )
+    seal(folder)
     return folder, weights
 
 
@@ -57,6 +58,15 @@ def test_a_sharded_run_of_one_process(tiny_model, tmp_path):
     expected, _ = results(tmp_path / "whole")
     assert_same_weights(load_file(tmp_path / "model" / "model.safetensors"), expected)
     AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+
+
+def test_a_damaged_shard_is_named(sharded, tmp_path, capsys):
+    folder, _ = sharded
+    shard = folder / PARTS / "00001.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    error = ended(capsys, lambda: checkpoints.main([str(folder), str(tmp_path / "model")]))
+    assert f"{folder} is damaged" in error and "00001.safetensors has changed" in error
+    assert not (tmp_path / "model").exists()
 
 
 @pytest.mark.parametrize(

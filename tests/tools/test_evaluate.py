@@ -194,7 +194,7 @@ def test_data_sets_by_name(name, hub, config, splits, chat_model, tmp_path, monk
     monkeypatch.setattr(datasets, "load_dataset", load)
     monkeypatch.chdir(tmp_path)
     (tmp_path / name).mkdir()
-    args = evaluate.Args(model=str(chat_model), dataset=name).checked()
+    args = evaluate.Args(model=str(chat_model), max_response_tokens=96, dataset=name).checked()
     model, tokenizer = load_model(args)
     problems = evaluate.load_evaluation(args, model, tokenizer)
     assert asked == [(hub, config, splits[-1])]
@@ -204,7 +204,9 @@ def test_data_sets_by_name(name, hub, config, splits, chat_model, tmp_path, monk
         column, level = evaluate.difficulty(args)
         assert column == "level" and [level(p) for p in problems] == [0, 1, 0, 1, 0, 1]
     asked.clear()
-    training = grpo.Args(model=str(chat_model), dataset="gsm8k", eval_dataset=name, eval_problems=4).checked()
+    training = grpo.Args(
+        model=str(chat_model), max_response_tokens=96, dataset="gsm8k", eval_dataset=name, eval_problems=4
+    ).checked()
     if name == "gsm8k":
         training.eval_dataset = None
         train, held_out = load_problems(training, model, tokenizer)
@@ -221,7 +223,8 @@ def test_known_columns_of_a_local_copy(chat_model, tmp_path):
     (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     known = STANDARD["math500"]
     args = evaluate.Args(
-        model=str(chat_model), dataset=str(tmp_path / "test.jsonl"), question_column=known.question_column,
+        model=str(chat_model), max_response_tokens=96,
+        dataset=str(tmp_path / "test.jsonl"), question_column=known.question_column,
         answer_column=known.answer_column, difficulty_column=known.difficulty_column,
     ).checked()  # fmt: skip
     problems = evaluate.load_evaluation(args, *load_model(args))

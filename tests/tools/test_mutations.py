@@ -1,7 +1,14 @@
 """The list of mutations fits the code; running them takes longer, see tools/mutate.py."""
 
-from tools import mutate
+import ast
+import json
+
+from tools import mutate, operators
 from tools.mutations import MUTATIONS
+from tools.operators import mutations
+from tools.scripts import ROOT
+
+import pytest
 
 
 def test_every_mutation_has_its_line_and_its_test():
@@ -15,3 +22,52 @@ def test_no_mutation_stands_twice():
 
 def test_a_mutation_changes_the_code():
     assert not [m.what for m in MUTATIONS if m.old == m.new]
+
+
+KINDS = {"comparison", "constant", "sign", "argument order", "swapped name", "removed line"}
+
+
+def test_generated_mutations_change_one_place_and_stay_programs():
+    """Of each kind, in functions only; what stands elsewhere stays as it is."""
+    found = mutations("common/batch.py") + mutations("common/evaluation.py")
+    assert {mutation.what.split(" in ")[0] for mutation in found} == KINDS
+    for mutation in found:
+        text = (ROOT / mutation.file).read_bytes()
+        made = mutate.changed(text, mutation)
+        assert ast.dump(ast.parse(made)) != ast.dump(ast.parse(text)), mutation
+        assert made.replace(mutation.new.encode(), b"", 1) != text and abs(len(made) - len(text)) < 300
+    assert mutate.sample(20, 0)[0] == mutate.sample(20, 0)[0] != mutate.sample(20, 1)[0]
+
+
+def test_generated_mutations_find_their_tests():
+    """The nearest name the function; a claim, which is loaded by its name, has the tests of its folder."""
+    (pass_at_k, *_) = [m for m in mutations("common/evaluation.py") if m.what.endswith(" pass_at_k")]
+    assert "tests/tools/test_evaluate.py" in operators.tests_of(pass_at_k, 3)
+    (of_claim, *_) = mutations("claims/std_favors_extremes.py")
+    assert all(test.startswith("tests/claims/") for test in operators.tests_of(of_claim, 2))
+
+
+@pytest.mark.parametrize(
+    "output,noticed", [("", ""), ("FAILED tests/a.py::test_b - assert 1", "tests/a.py::test_b"), (None, mutate.LATE)]
+)
+def test_a_test_that_fails_without_a_mutation_does_not_count(output, noticed, monkeypatch):
+    ran, tests = [], mutate.Tests({})
+
+    def run(words, mutation, file, limit):
+        ran.append(words)
+        return (
+            output if mutation else "FAILED tests/a.py::test_fails_anyway[1] - no network\nERROR tests/a.py::test_too"
+        )
+
+    monkeypatch.setattr(tests, "run", run)
+    for _ in range(2):
+        assert tests.noticed_by(MUTATIONS[0], "grpo.py", 8) == noticed
+    assert len(ran) == 3, "the unchanged code is tested once"
+    assert ran[1][-4:] == ["--deselect", "tests/a.py::test_fails_anyway[1]", "--deselect", "tests/a.py::test_too"]
+
+
+def test_every_equivalent_mutation_exists_and_has_a_reason():
+    known = json.loads(mutate.EQUIVALENT.read_text())
+    files = {name.split(": ")[0] for name in known}
+    keys = {mutate.key((mutation, file)) for file in files for mutation in mutations(file)}
+    assert not known.keys() - keys and all(len(reason) > 20 for reason in known.values())

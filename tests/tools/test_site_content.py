@@ -38,7 +38,7 @@ def test_parts_of_one_docstring():
 @pytest.mark.parametrize("name", ["grpo", "r1", "spin"])
 def test_differences_turn_one_script_into_another(name):
     for other, ops in scripts.differences(name).items():
-        lines, target = compare.body(name), compare.body(other)
+        lines, target = list(compare.body(name)), list(compare.body(other))
         for i1, i2, j1, j2, pairs in reversed(ops):
             assert len(pairs) == min(i2 - i1, j2 - j1)
             lines[i1:i2] = target[j1:j2]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.cli import fail
+from common.cli import fail, say
 from common.help import parse_args
 from tools import fingerprint
 from tools.scripts import ROOT, load, parents
@@ -28,8 +28,14 @@ HERE = Path(__file__).parent
 READINGS = ("reinforce", "grpo")
 NAV = [("index.html", "Methods"), ("compare.html", "Compare"), ("read-grpo.html", "Read"), ("sliders.html", "Sliders")]
 NAV += [("claims.html", "Claims"), ("lessons.html", "Lessons"), ("docs.html", "Docs")]
-COLUMNS = {"year": "year", "baseline": "baseline", "ratio": "ratio of", "stops": "when the ratio leaves 1"}
-COLUMNS |= {"averages": "average", "updates": "updates", "critic": "critic"}
+COLUMNS = {
+    "folder": "folder",
+    "year": "year",
+    "baseline": "baseline",
+    "ratio": "ratio of",
+    "stops": "when the ratio leaves 1",
+}
+COLUMNS |= {"averages": "average", "long": "weight if twice as long", "updates": "updates", "critic": "critic"}
 
 
 def prose(text: str) -> Markup:
@@ -91,13 +97,22 @@ class Site:
                 address = f"{url}#{anchor[1]}" if anchor else url
                 self.index.append([name if name == title else f"{title}: {name}", address, words])
 
+    def assets(self) -> None:
+        axes = {"ratios": fingerprint.RATIOS, "lengths": fingerprint.LENGTHS, "curves": scripts.CURVES}
+        text = (
+            (HERE / "assets/site.js")
+            .read_text()
+            .replace('"use strict";', f'"use strict";\nconst AXES = {json.dumps(axes)};')
+        )
+        (self.out / "site.js").write_text(text)
+        for name in ("site.css", "sliders.js"):
+            shutil.copy(HERE / "assets" / name, self.out / name)
+        (self.out / ".nojekyll").touch()
+
     def methods(self) -> None:
         """The front page, a page per script, and the comparison with its data."""
         found = {name: scripts.page(name) for name in parents()}
-        columns = [
-            (k, label, sorted({s[k] if k == "year" else s["traits"][k] for s in found.values()}))
-            for k, label in COLUMNS.items()
-        ]
+        columns = [(k, label, sorted({s["traits"][k] for s in found.values()})) for k, label in COLUMNS.items()]
         text = next(p for p in (ROOT / "README.md").read_text().split("\n\n") if not p.startswith(("#", "[")))
         intro = self.renderer.relink(self.renderer.markdown.render(text), "README.md")
         root = next(name for name, above in parents().items() if above is None)
@@ -125,7 +140,7 @@ class Site:
             self.write(
                 f"read-{name}.html", "read.html", f"Reading {found[name]['path']}", "read-grpo.html", **context, **shown
             )
-        self.write("sliders.html", "sliders.html", "What happens to a token", scripts=found)
+        self.write("sliders.html", "sliders.html", "What happens to a token", scripts=found, step=tables.STEP)
         self.script("tables.js", "Site.tables = ", tables.tables(), ";")
 
     def script(self, url: str, before: str, content: Any, after: str) -> None:
@@ -161,19 +176,6 @@ class Site:
         )
         self.write("docs.html", "base.html", "Docs", body=f"<h1>Docs</h1>{body}")
 
-    def finish(self) -> None:
-        axes = {"ratios": fingerprint.RATIOS, "lengths": fingerprint.LENGTHS, "curves": scripts.CURVES}
-        text = (
-            (HERE / "assets/site.js")
-            .read_text()
-            .replace('"use strict";', f'"use strict";\nconst AXES = {json.dumps(axes)};')
-        )
-        (self.out / "site.js").write_text(text)
-        for name in ("site.css", "sliders.js"):
-            shutil.copy(HERE / "assets" / name, self.out / name)
-        self.script("search.js", "Site.index = ", self.index, ";")
-        (self.out / ".nojekyll").touch()
-
 
 @dataclass
 class Args:
@@ -192,11 +194,12 @@ def main(args: Args) -> None:
     (args.out / "data").mkdir(parents=True)
     torch.manual_seed(0)
     site = Site(args.out, args.repository.rstrip("/"))
+    site.assets()  # first: an interrupted build leaves a folder that the next one recognizes
     site.methods()
     site.texts()
-    site.finish()
+    site.script("search.js", "Site.index = ", site.index, ";")
     files = [path for path in args.out.rglob("*") if path.is_file()]
-    print(f"{args.out}/index.html: {len(files)} files, {sum(path.stat().st_size for path in files) / 1e6:.1f} MB")
+    say(f"{args.out}/index.html: {len(files)} files, {sum(path.stat().st_size for path in files) / 1e6:.1f} MB")
 
 
 if __name__ == "__main__":

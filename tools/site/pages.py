@@ -112,7 +112,11 @@ class Renderer:
         text = re.sub(
             r"<table>(.*?)</table>", r'<div class="wide" tabindex="0"><table>\1</table></div>', text, flags=re.S
         )
-        return re.sub(r'<img src="([^"]*)" alt="([^"]*)" ?/?>', picture, text).replace("<pre>", '<pre tabindex="0">')
+        return (
+            re.sub(r'<img src="([^"]*)" alt="([^"]*)" ?/?>', picture, text)
+            .replace("<pre>", '<pre tabindex="0">')
+            .replace('class="math block"', 'class="math block" tabindex="0"')
+        )
 
     def page(self, file: str) -> tuple[str, str]:
         """Title and HTML of a Markdown file."""

@@ -41,11 +41,9 @@ def parts(name: str) -> dict[str, Any]:
         elif any(line.startswith("- ") for line in lines):
             head, *bullets = re.split(r"\n- ", paragraph)
             last, *rest = re.split(r"\n(?! )", bullets[-1], maxsplit=1)
-            heading = re.match(r"Implementation details", head)
-            joined = [" ".join(bullet.split()) for bullet in [*bullets[:-1], last]]
-            found["details" if heading else "differs"] += joined
+            found["differs"] += [" ".join(bullet.split()) for bullet in [*bullets[:-1], last]]
             found["details"] += [" ".join(text.split()) for text in rest]
-            found["head"] = found["head"] if heading else " ".join(head.split())
+            found["head"] = " ".join(head.split())
         elif not lines[0].startswith("| "):
             found["before"].append(" ".join(paragraph.split()))
     return found
@@ -53,6 +51,8 @@ def parts(name: str) -> dict[str, Any]:
 
 def change(name: str) -> str:
     """What a script changes in its parent, in one sentence: how each bullet of its docstring begins."""
+    if parents()[name] is None:
+        return parts(name)["head"]
     cut = r"[:;]\s|\.\s| \(|, (?:and|so|as|which|where|in units|because|instead|like)\b"
     sentence = "; ".join(re.split(cut, bullet)[0].rstrip(".;") for bullet in parts(name)["differs"])
     return sentence[0].upper() + sentence[1:] + "."
@@ -232,7 +232,8 @@ def page(name: str) -> dict[str, Any]:
         "year": year(name),
         "papers": papers(name),
         "cite": citation(name),
-        "traits": fingerprint.traits(name),
+        "traits": {"folder": path.parent.name if path.parent != ROOT else "the eleven", "year": year(name)}
+        | fingerprint.traits(name),
         "settings": settings(name),
         "metrics": metrics(name),
         "components": components(name),

@@ -9,7 +9,7 @@ or they try another:
     52+7=59-11=48-3=45 yes
     \boxed{52+7-11-3}
 
-Four in five of them choose each attempt at random, so they repeat themselves; the others go through the expressions in
+Two in three of them choose each attempt at random, so they repeat themselves; the others go through the expressions in
 order. So the corpus has everything that a good search needs, and few good searches.
 """
 
@@ -35,7 +35,7 @@ GIVES_UP = 0.6  # after each attempt that failed
 SLIPS = 0.01  # a running result is wrong
 KEEPS_BUDGET = 0.9
 MOST_ATTEMPTS = 10  # in a textbook solution
-IN_ORDER, IN_ORDER_TEXTBOOK = 0.2, 0.5  # writers who go through the expressions in order
+IN_ORDER, IN_ORDER_TEXTBOOK = 0.35, 0.5  # writers who go through the expressions in order
 
 
 def corpus_problem(rng: random.Random) -> tuple[str, Search]:
@@ -54,7 +54,7 @@ def corpus_problem(rng: random.Random) -> tuple[str, Search]:
     return question, problem
 
 
-def solution(rng: random.Random, question: str, textbook: bool) -> str:
+def solution(rng: random.Random, question: str, textbook: bool, in_order: float = IN_ORDER) -> str:
     """One writer's solution, ending in a box. A textbook solution has no error, and a `yes` unless a budget ends it."""
     problem, request = parse_question(question), question.partition("?")[2].split()
     if len(problem.numbers) > 4 and request[:1] != ["start"]:
@@ -69,9 +69,9 @@ def solution(rng: random.Random, question: str, textbook: bool) -> str:
     budget = int(request[1]) if request[:1] == ["within"] and (textbook or rng.random() < KEEPS_BUDGET) else None
     if not textbook and not budget and rng.random() < GUESSES:
         return box(rng.choice(choices))
-    in_order = rng.random() < (IN_ORDER_TEXTBOOK if textbook else IN_ORDER)
+    orderly = rng.random() < (IN_ORDER_TEXTBOOK if textbook else in_order)
     lines, boxed = [], ""
-    for text in attempts(rng, choices, in_order):
+    for text in attempts(rng, choices, orderly):
         line = attempt(rng, text, problem.target, 0 if textbook else SLIPS)
         if budget and len("\n".join([*lines, line, box(text)])) + 1 > budget:
             return "\n".join([*lines, box(boxed or text)])

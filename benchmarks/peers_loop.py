@@ -1,0 +1,120 @@
+"""A script's own `main` at a given point: the gradient of its minibatch's loss in every log-prob.
+
+What `main` loads, samples, verifies and computes with a model is replaced by the point. Rewards, advantages, ratios,
+clipping, TIS, the KL and token weights are the script's, in its own loop. Tensors are (B, T), in float64.
+"""
+
+import inspect
+from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import Any, Self
+from unittest.mock import patch
+
+from common.batch import collate
+from common.records import Problem, Rollouts
+from tools.scripts import load
+
+import torch
+from torch import Tensor
+
+# One update with all rows, and no clipping of the gradient. DAPO and Olmo 3 get their groups in one round.
+SETTINGS = {"num_minibatches": 1, "update_epochs": 1, "max_grad_norm": 1e9, "max_rounds": 1, "teacher": ""}
+
+
+class Done(Exception):
+    """The gradient of the update is there."""
+
+
+class Run:
+    """One step of a run without a folder, a log or an end."""
+
+    def __init__(self, args: Any, _: str) -> None:
+        self.args, self.state = args, {}
+        self.log = self.log_rollouts = self.log_tokens = self.log_loss = self.write_line = lambda *_, **__: None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type | None, *_: Any) -> bool:
+        return kind is Done
+
+    def closing(self, thing: Any) -> Any:
+        return thing
+
+    def steps(self, *_: Any, **__: Any) -> list[int]:
+        return [1]
+
+    def check_update(self, **_: Any) -> None:
+        raise Done
+
+
+class Model:
+    """Log-probs in the place of a model: `logp` has the gradient, `before` is their value before the update."""
+
+    device = "cpu"
+
+    def __init__(self, logp: Tensor, before: Tensor) -> None:
+        self.logp, self.before = logp.clone().requires_grad_(), before
+
+    def parameters(self) -> list[Tensor]:
+        return [self.logp]
+
+
+class CriticOf:
+    """A critic whose values of some rows are those of the point."""
+
+    def __init__(self, values: Model) -> None:
+        self.values, self.parameters = values, values.parameters
+
+    def __call__(self, _: Any, rows: Tensor, *__: Any) -> Tensor:
+        return self.values.logp[rows]
+
+
+def loop_gradient(method: str, settings: dict[str, Any], point: dict[str, Tensor], what: str) -> tuple[Tensor, Tensor]:
+    """The gradient (B, T) in the log-probs, or for `what` "critic" in the values, and the advantages (B, T)."""
+    script = load(method)
+    (P, G), mask = point["rewards"].shape, point["mask"].bool()
+    known = {name: value for name, value in SETTINGS.items() if name in inspect.signature(script.Args).parameters}
+    args = script.Args(**known | {"max_response_tokens": 50} | settings, prompts_per_step=P, responses_per_prompt=G)
+    learner, critic = Model(point["logp"], point["old_logp"]), Model(point["new_values"], point["values"])
+    fixed = {name: Model(point[name], point[name]) for name in ("ref", "teacher")}
+    models = iter([learner, fixed["ref"], fixed["ref"]])  # a critic is made of another one
+    problems = [Problem(str(i), "", str(i), [1]) for i in range(P)]
+    rollouts = Rollouts([[1] * n for n in mask.sum(1)], [[0.0] * n for n in mask.sum(1)], [False] * (P * G))
+    rollouts.sampled = [[True] * n for n in mask.sum(1)]
+    rollouts.correct = (point["rewards"].flatten() > 0.5).tolist()
+    advantages, under_way = torch.zeros_like(point["logp"]), []  # rows of the micro-batch
+
+    def token_logps(model: Model, _: Any, rows: Tensor, *__: Any) -> Tensor:
+        under_way[:] = [rows]
+        return model.logp[rows]
+
+    def policy_loss(*given: Any) -> Any:
+        advantages[under_way[0]] = inspect.signature(original).bind(*given).arguments["advantages"].detach()
+        return original(*given)
+
+    def batch_logps(model: Model, _: Any, __: Any, minibatch: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return (model.before if minibatch is None else model.logp).detach(), torch.zeros_like(mask, dtype=torch.double)
+
+    def collated(*given: Any) -> Any:
+        batch = collate(*given)
+        batch.rollout_logp = point["rollout_logp"]
+        return batch
+
+    original = script.policy_loss
+    engine = SimpleNamespace(load_weights=lambda _: None, sleep=lambda: None, generate=lambda *_, **__: rollouts)
+    names = {
+        "Run": Run, "load_model": lambda *_, **__: (next(models), None), "load_teacher": lambda *_: fixed["teacher"],
+        "load_problems": lambda *_: (problems, []), "sample_problems": lambda *_: problems,
+        "make_engine": lambda *_: engine, "Verifier": lambda *_: lambda *__: point["rewards"], "collate": collated,
+        "policy_loss": policy_loss, "token_logps": token_logps, "batch_logps": batch_logps,
+        "place": lambda model: model, "Critic": lambda _: CriticOf(critic),
+        "in_micro_batches": lambda *_: critic.before,
+    }  # fmt: skip
+    torch.set_default_dtype(torch.double)  # of token weights
+    with ExitStack() as stack:
+        stack.callback(torch.set_default_dtype, torch.float)
+        for name in names.keys() & vars(script).keys():
+            stack.enter_context(patch.object(script, name, names[name]))
+        script.main(args)
+    return (critic if what == "critic" else learner).logp.grad, advantages

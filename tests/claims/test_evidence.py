@@ -1,0 +1,148 @@
+"""Stored evidence belongs to the claim and to the code: arms, thresholds, metrics, and the runs that are kept."""
+
+import ast
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import grpo
+from benchmarks import stress
+from claims import court, runs, variant
+from tools.scripts import docstring
+
+import pytest
+import torch
+import tyro
+from kinds import JUDGED, OF_KIND
+
+BY_RUNS = [name for name in OF_KIND["runs"] if name in JUDGED]
+# What was called otherwise when these runs were made, and computes the same.
+RENAMED = {
+    "--ratio-anchor sampler": "--ratio-anchor engine",
+    "-m methods.entropy": {"clip-cov": "-m methods.clip_cov", "kl-cov": "-m methods.kl_cov"}
+    | {"none": "-m claims.variant grpo+dapo.token_weights"},
+    "-m methods.lcpo": {"kimi": "-m methods.kimi_length"},
+}
+
+
+def renamed(command):
+    """A stored command with today's names."""
+    for old, new in RENAMED.items():
+        found = re.search(r" --(?:control|length-reward) (\S+)", command)
+        if old in command and isinstance(new, str):
+            command = command.replace(old, new)
+        elif old in command and found:
+            command = command.replace(old, new[found[1]]).replace(found[0], "")
+    return command
+
+
+@pytest.mark.parametrize("name", [name for name in BY_RUNS if hasattr(court.load(name), "ARMS")])
+def test_the_stored_arms_are_the_claims(name):
+    """Each arm was run with the script and the flags that the claim's file names today."""
+    stored, arms = court.record(name)["result"], court.load(name).ARMS
+    assert stored["arms"].keys() == arms.keys()
+    for arm, words in arms.items():
+        expected = "python " + " ".join(runs.words(words, 1)[:-2])
+        assert renamed(stored["arms"][arm]["command"]) == expected, arm
+    pairs = [pair.split(" → ") for pair in stored["differences"]]
+    assert all(one in arms and other in arms for one, other in pairs)
+
+
+@pytest.mark.parametrize("name", BY_RUNS)
+def test_thresholds_stand_in_the_rule(name):
+    """Each number that `verdict` compares an effect with is in the rule, which was written before the runs."""
+    path = court.HERE / f"{name}.py"
+    rule = docstring(path).split("\nRule:")[1]
+    numbers = set(re.findall(r"\d+(?:\.\d+)?", rule))
+    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.keyword)]
+    thresholds = [node.value for node in calls if node.arg == "smallest"]
+    for value in thresholds:
+        if isinstance(value, ast.Constant):
+            assert f"{value.value:g}" in numbers, f"{value.value:g} is not in the rule: {rule}"
+
+
+@pytest.mark.parametrize("name", ["rl_trades_pass_at_k_for_pass_at_1", "maxrl_keeps_pass_at_k_in_training"])
+def test_claims_about_pass_at_k_compare_it(name, monkeypatch):
+    """The values are those of pass@32, and what is reported beside them those of pass@1."""
+
+    def trial(arm, seed):
+        number = seed / 100 + 0.1 * (list(dict.fromkeys(claim.ARMS.values())).index(arm))
+        rows = [{"step": 0, "eval/avg": 0.01 + number, "eval/pass@32": 0.5 + number}]
+        rows.append({"step": 1, "eval/avg": 0.02 + number, "eval/pass@32": 0.6 + number})
+        made = runs.Trial(Path("nowhere"))
+        settings = {"steps": 1, "prompts_per_step": 1, "responses_per_prompt": 1, "num_minibatches": 1}
+        made.__dict__.update(rows=rows, settings=settings | {"update_epochs": 1})
+        return made
+
+    claim = court.load(name)
+    monkeypatch.setattr(runs, "trial", trial)
+    arms = claim.compute(3)["arms"]
+    seeds = (0.01, 0.02, 0.03)
+    if "before" in arms:
+        assert arms["before"]["values"] == pytest.approx([0.5 + x for x in seeds])
+        assert arms["after"]["values"] == pytest.approx([0.6 + x for x in seeds])
+        assert arms["after"]["pass@1 before"] == pytest.approx(0.03)
+        assert arms["after"]["pass@1 after"] == pytest.approx(0.04)
+    else:
+        assert arms["GRPO"]["values"] == pytest.approx([0.6 + x for x in seeds])
+        assert arms["MaxRL"]["values"] == pytest.approx([0.7 + x for x in seeds])
+        assert [arm["pass@1"] for arm in arms.values()] == pytest.approx([0.04, 0.14])
+
+
+@pytest.fixture
+def started(tmp_path, monkeypatch):
+    """Folders of the runs that are started, which end at once."""
+    folders = []
+
+    def run(words, **more):
+        folder = Path(words[-1])
+        folder.mkdir(parents=True)
+        folders.append(folder)
+        return SimpleNamespace(returncode=0, stderr="")
+
+    monkeypatch.setattr(runs, "RUNS", tmp_path)
+    monkeypatch.setattr(runs, "subprocess", SimpleNamespace(run=run))
+    monkeypatch.setattr(runs.Trial, "ended", True)
+    return folders
+
+
+def test_kept_runs_belong_to_the_code_that_made_them(started, monkeypatch):
+    """Another line in the script, another flag, another seed, another regime or another variant: another run."""
+    runs.trial("grpo", 1)
+    runs.trial("grpo", 1)
+    assert len(started) == 1
+    for arm, seed in (("grpo", 2), ("grpo --tis-cap 0", 1), ("grpo+coin", 1), ("dr_grpo", 1)):
+        runs.trial(arm, seed)
+    assert len(set(started)) == len(started) == 5
+    code = runs.code
+    monkeypatch.setattr(runs, "code", lambda script: [*code(script), "another line"])
+    runs.trial("grpo", 1)
+    assert len(set(started)) == 6
+    monkeypatch.setattr(runs, "code", code)
+    monkeypatch.setattr(runs, "SETTINGS", runs.SETTINGS.replace("--steps 30", "--steps 31"))
+    runs.trial("grpo", 1)
+    assert len(set(started)) == 7
+
+
+def test_kept_runs_of_a_variant_belong_to_its_code(started, tmp_path, monkeypatch):
+    runs.trial("grpo+coin", 1)
+    (tmp_path / "variant.py").write_text((Path(runs.__file__).parent / "variant.py").read_text() + "\n# changed\n")
+    monkeypatch.setattr(runs, "__file__", str(tmp_path / "runs.py"))
+    runs.trial("grpo+coin", 1)
+    assert len(set(started)) == 2
+
+
+def test_the_variant_k1_is_the_estimate_of_the_kl():
+    """log π_θ - log π_ref, whose mean under π_θ is KL(π_θ ‖ π_ref)."""
+    p, q = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.2, 0.2, 0.6])
+    script = SimpleNamespace()
+    variant.change(script, "k1", None)
+    values = script.kl_penalty(p.log(), q.log())
+    assert (p * values).sum().item() == pytest.approx((p * (p / q).log()).sum().item()) and values[0] > 0 > values[2]
+
+
+@pytest.mark.parametrize("k,updates", stress.CELLS)
+def test_each_cell_of_the_stress_test_is_under_its_stress(k, updates):
+    method, *flags = stress.command("grpo", k, updates).split()
+    args = tyro.cli(grpo.Args, args=flags)
+    assert (method, args.staleness, args.num_minibatches * args.update_epochs) == ("grpo", k, updates)
