@@ -39,6 +39,7 @@ GGUF = "tests/tools/test_gguf.py"
 CHAT = "tests/tools/test_chat.py"
 PLOTS = "tests/tools/test_plots.py"
 EXERCISES = "tests/course/test_exercises.py"
+CHEATS = "tests/course/test_cheats.py"
 GRADER = "tests/course/test_grader.py"
 LEADERBOARD = "tests/course/test_leaderboard.py"
 CLAIMS_BY_RUNS = "tests/claims/test_claims_by_runs.py"
@@ -365,6 +366,8 @@ MUTATIONS = [
     Mutation("a submission may open files", '"brk": 12,', '"brk": 12, "openat": 257,', "notebooks/exercises/sandbox.py", GRADER),
     Mutation("a submission may use the network", '"brk": 12,', '"brk": 12, "socket": 41,', "notebooks/exercises/sandbox.py", GRADER),
     Mutation("hidden cases vary no setting", 'plain["args"] = known | setting', 'plain["args"] = dict(known)', "notebooks/exercises/cases.py", EXERCISES),
+    Mutation("an error without a message passes", 'or "it gives no result."', "or None", "notebooks/exercises/verdict.py", CHEATS),
+    Mutation("a byte-order mark is refused", "utf-8-sig", "utf-8", "notebooks/exercises/files.py", CHEATS),
     # Verdicts
     Mutation("differences between other seeds", "zip(values[a], values[b], strict=True)", "zip(values[a], values[b][::-1], strict=True)", "claims/runs.py", CLAIMS_BY_RUNS),
     Mutation("a run without an end keeps its accuracy", """ if self.ended else 0.0""", "", "claims/runs.py", CLAIMS_BY_RUNS),

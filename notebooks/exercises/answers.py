@@ -4,6 +4,7 @@ The handout gets the answers of one seed. The grader makes new ones for each sub
 """
 
 import ast
+import math
 from typing import Any
 
 from notebooks.exercises.cases import cases
@@ -47,14 +48,15 @@ def with_head_of(right: str, source: str) -> str:
     return ast.unparse(node)
 
 
-def answers(exercise: Exercise, seed: int, named: bool = True) -> dict[str, Any]:
+def answers(exercise: Exercise, seed: int) -> dict[str, Any]:
     """The runner's `cases`, the `right` results, the `mistakes` with their results, what each case varies, and the
-    result if its setting is `ignored`. `named=False` leaves out the mistakes and is faster."""
+    result if its setting is `ignored`."""
     made = list(cases(exercise, seed))
     given = [{k: v for k, v in case.items() if k not in NOT_FOR_THE_RUNNER} for case in made]
     solution = module(exercise.script)
     right = run(solution, exercise.function, given)
-    assert all("outputs" in result for result in right), f"{exercise.name}: {right}"
+    values = [x for result in right for output in result["outputs"] for x in output["values"]]
+    assert all(map(math.isfinite, values)), f"{exercise.name}: the correct results are not finite"
     ignored = []
     for case, plain in zip(made, given, strict=True):
         as_default = plain | {"args": defaults(exercise.script)}
@@ -67,7 +69,7 @@ def answers(exercise: Exercise, seed: int, named: bool = True) -> dict[str, Any]
         "what": what,
         "cases": given,
         "right": right,
-        "mistakes": mistakes(exercise, given, right) if named else [],
+        "mistakes": mistakes(exercise, given, right),
         "ignored": ignored,
         "settings": [case["setting"] for case in made],
         "varied": [case["varied"] for case in made],

@@ -2,9 +2,10 @@
 
 import random
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
-from notebooks.exercises.exercises import Exercise, defaults, functions, parameters
+from notebooks.exercises.exercises import Exercise, defaults, functions, module, parameters
 
 import torch
 from torch import Tensor
@@ -23,7 +24,10 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "gspo.policy_loss": [{"clip_eps_low": 6e-4}, {"clip_eps_high": 1e-4}],
     "gmpo.policy_loss": [{"clip_log_eps": 0.15}, {"clip_log_eps": 0.8}],
     "gmpo.tis_weight": [{"tis_cap": 1.2}, {"tis_cap": 0.0}],
-    "dppo.policy_loss": [{"delta": 0.05}, {"ratio_cap": 1.5}, {"divergence": "binary-kl"}, {"divergence": "topk-tv"}],
+    "dppo.policy_loss": [
+        {"delta": 0.05}, {"ratio_cap": 1.5}, {"divergence": "binary-kl"}, {"divergence": "topk-tv"},
+        {"divergence": "topk-kl"},
+    ],
 }  # fmt: skip
 # Log ratios on both sides of every clip; some distinguish a clip on the ratio from one on its log.
 MOVES = [-0.7, -0.45, -0.3, -0.21, -0.05, 0.1, 0.19, 0.26, 0.37, 0.6, 2.0]
@@ -133,6 +137,29 @@ def top(draw: Draw, case: dict[str, Any], K: int = 3) -> list[Tensor]:
     return [*both, is_top]
 
 
+def straddle(exercise: Exercise, draw: Draw, case: dict[str, Any], args: SimpleNamespace) -> None:
+    """Give each response of a DPPO case a first token for which KL(μ, π) and KL(π, μ) lie on different sides of δ, in
+    turn, and an advantage in the direction in which it moved, so that a swapped divergence changes the mask."""
+    logp, old, advantages = case["inputs"]
+    tries = 40
+    spare = inputs(exercise, draw, tries * len(logp), logp.shape[1])
+    if "top" in case:
+        spare["top"] = top(draw, spare)
+    script, given = module(exercise.script), [spare["inputs"][0], spare["inputs"][1]]
+    policy_top, rollout_top, is_top = spare.get("top", (None, None, None))
+    pi = script.coarse_distribution(given[0], policy_top, is_top)
+    mu = script.coarse_distribution(given[1], rollout_top, is_top)
+    outside = script.divergence(mu, pi, args.divergence) > args.delta
+    swapped = script.divergence(pi, mu, args.divergence) > args.delta
+    for kind in (0, 1):
+        chosen = (outside != swapped) & (outside == bool(kind))
+        rows = slice(kind, None, 2)
+        count = len(logp[rows])
+        for mine, theirs in zip((logp, old, *case.get("top", ())), (*given, *spare.get("top", ())), strict=True):
+            mine[rows, 0] = theirs[chosen][:count]
+    advantages[:, 0] = (logp - old)[:, 0].sign() * advantages[:, 0].abs()
+
+
 def packed(value: Any, dtype: torch.dtype = torch.double) -> Any:
     """Tensors as plain data."""
     if not isinstance(value, Tensor):
@@ -154,6 +181,8 @@ def cases(exercise: Exercise, seed: int) -> Iterator[dict[str, Any]]:
         if setting.get("divergence", "").startswith("topk"):
             case["top"] = top(draw, case)
         known = defaults(exercise.script)
+        if setting.get("divergence", "").endswith("kl"):
+            straddle(exercise, draw, case, SimpleNamespace(**known | setting))
         plain = {
             name: [packed(x, dtype) for x in value] if isinstance(value, list) else packed(value, dtype)
             for name, value in case.items()

@@ -12,9 +12,7 @@ each for name, mechanism and test.
 """
 
 import json
-import platform
 import secrets
-import stat
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,14 +24,14 @@ from common.help import parse_args
 from common.settings import Count
 from notebooks.exercises import silent_bugs
 from notebooks.exercises.answers import answers
-from notebooks.exercises.exercises import EXERCISES, Exercise
+from notebooks.exercises.exercises import EXERCISES, SCRIPTS, Exercise
+from notebooks.exercises.files import Unusable, read, sources
 from notebooks.exercises.key import KEY, SHOWN
-from notebooks.exercises.sandbox import ALLOWED, Sandbox
-from notebooks.exercises.verdict import verdict
+from notebooks.exercises.sandbox import CONFINES, Sandbox
+from notebooks.exercises.verdict import passed, verdict
 
 import tyro
 
-LARGEST = 1 << 20  # bytes of a file that is handed in
 FORM = "silent_bugs_answers.json"
 NOT_RIGHT = "incorrect: which curve would look different if it were true?"
 
@@ -68,40 +66,17 @@ class Mark:
         self.reason = printable(self.reason)  # it may hold text of the student's
 
 
-class Unusable(Exception):
-    """A file that cannot be graded; the message says why."""
-
-
-def read(path: Path) -> str:
-    """The text of a file that was handed in."""
-    try:
-        kind = path.lstat()
-        if not stat.S_ISREG(kind.st_mode):
-            raise Unusable("it is not a plain file.")
-        if kind.st_size > LARGEST:
-            raise Unusable("the file is larger than 1 MiB.")
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise Unusable("the file is missing.") from None
-    except UnicodeDecodeError:
-        raise Unusable("the file is not text in UTF-8.") from None
-    except OSError as error:
-        raise Unusable(f"the file cannot be read: {error.strerror}.") from None
-
-
 def grade_function(exercise: Exercise, folder: Path, sandbox: Sandbox, seed: int) -> Mark:
-    reason: str | None
+    file = f"{exercise.script}.py"
     try:
-        source = read(folder / f"{exercise.script}.py")
+        files = sources(folder, SCRIPTS, exercise.script)
     except Unusable as problem:
-        reason = str(problem)
-    else:
-        hidden = answers(exercise, seed, named=False)
-        results = sandbox.run(exercise.script, source, exercise.function, hidden["cases"])
-        if reason := verdict(results, hidden):
-            reason = verdict(results, answers(exercise, seed))
-    points = 0 if reason else exercise.level
-    return Mark(f"{exercise.script}.py", exercise.function, points, exercise.level, reason or "")
+        return Mark(file, exercise.function, 0, exercise.level, str(problem))
+    hidden = answers(exercise, seed)
+    results = sandbox.run(files, exercise.script, exercise.function, hidden["cases"])
+    if passed(results, hidden):
+        return Mark(file, exercise.function, exercise.level, exercise.level)
+    return Mark(file, exercise.function, 0, exercise.level, verdict(results, hidden) or "it is not correct.")
 
 
 def grade_bugs(folder: Path) -> list[Mark]:
@@ -175,7 +150,7 @@ def main(args: Args) -> None:
     for path in (args.json, args.junit):
         if path and not path.absolute().parent.is_dir():
             fail(f"{path.parent} is not a folder: create it, or write {path.name} elsewhere.")
-    if platform.system() != "Linux" or platform.machine() not in ALLOWED:
+    if not CONFINES:
         fail("the grader's sandbox needs Linux on x86-64 or ARM64: run it there or in a container.")
     seed, start = secrets.randbits(32) if args.seed is None else args.seed, time.monotonic()
     try:

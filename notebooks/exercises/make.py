@@ -27,7 +27,9 @@ RUNS = ROOT / "reports" / "methods.json"  # three seeds of each method, for comp
 STEPS = 20
 HELPERS = {"divergence", "coarse_distribution"}  # DPPO's, given to students
 COPIED = {
+    "files.py": "files.py",
     "runner.py": "runner.py",
+    "sandbox.py": "sandbox.py",
     "verdict.py": "verdict.py",
     "check.py": "test_exercises.py",
     "train.py": "train.py",

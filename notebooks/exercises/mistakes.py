@@ -145,7 +145,7 @@ MISTAKES = [
     # DAPO
     ("dapo.token_weights", ALL_TOKENS, "return mask / mask.numel()", PADDED),
     ("dapo.policy_loss", "1 + args.clip_eps_high)  # (m, T)", "1 + args.clip_eps_low)  # (m, T)",
-     "both sides of the clip use ε_low. DAPO uses ε_high above, so that unlikely tokens can rise more."),
+     "both sides of the clip use ε_low. DAPO uses ε_high above, so that unlikely tokens keep their gradient longer."),
     ("dapo.policy_loss", "ratio.clamp(1 - args.clip_eps_low, 1 + args.clip_eps_high)",
      "ratio.clamp(1 - args.clip_eps_high, 1 + args.clip_eps_low)", "ε_low and ε_high are swapped."),
     *clipped("dapo", "clip_eps_low", "clip_eps_high"),
@@ -220,6 +220,12 @@ MISTAKES = [
      "the weight is not detached: the gradient has to flow through log π only."),
     ("dppo.policy_loss", "outside = divergence(mu, pi, args.divergence) > args.delta", "outside = (mu - pi).abs()[..., 0] > 2",
      "no token is ever masked: there is no trust region."),
+    ("dppo.policy_loss", "divergence(mu, pi, args.divergence)", "divergence(pi, mu, args.divergence)",
+     "μ and π are swapped in the divergence: it is D(μ, π), and the KL is not symmetric."),
+    ("dppo.policy_loss", "= top or (None, None, None)", "= (None, None, None)",
+     "`top` is ignored: with a top-K divergence the distributions hold the K likeliest tokens too."),
+    ("dppo.policy_loss", "policy_top, rollout_top, is_top = top", "rollout_top, policy_top, is_top = top",
+     "the two parts of `top` are swapped: the policy's log-probs come first, then the engine's."),
     # PPO
     ("ppo.compute_advantages", "* next_value - values[:, t]", "* next_value",
      "δ lacks the value of the state itself: δ = r + γ V(next) - V."),

@@ -1,5 +1,12 @@
-"""Run one function on cases and return its results as plain numbers. Its process holds no answers."""
+"""Run one function on cases and return its results as plain numbers. Its process holds no answers.
 
+What it returns is no judgment. A result without numbers has a reason under "problem", in words, and never passes.
+"""
+
+import importlib
+import sys
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -9,6 +16,12 @@ from torch import Tensor
 # For these, the gradient with respect to the first input is compared instead of the value: two forms of a loss with
 # the same gradient train the same model. For the KL both are compared.
 GRADIENT = {"policy_loss", "value_loss", "kl_penalty"}
+# What a student's file may import, besides the other files of the handout that students write.
+IMPORTABLE = (
+    "__future__", "abc", "collections", "collections.abc", "contextlib", "copy", "dataclasses", "enum", "fractions",
+    "functools", "itertools", "math", "numbers", "numpy", "operator", "random", "re", "statistics", "string", "torch",
+    "torch.nn.functional", "types", "typing", "typing_extensions", "warnings",
+)  # fmt: skip
 PARTS = {  # functions that return more than one thing
     "policy_loss": (dict, "it must return the per-token loss and a dict of metrics: `return loss, {}`."),
     "compute_advantages": (Tensor, "it must return advantages and returns, both (B, T)."),
@@ -80,8 +93,50 @@ def run_case(module: ModuleType, function: str, case: dict[str, Any]) -> dict[st
     return {"outputs": [*value, plain(slope) | {"dtype": str(loss.dtype).removeprefix("torch.")}]}
 
 
+class OwnFiles(MetaPathFinder, Loader):
+    """Imports a student's files from memory, so that one file can use another."""
+
+    def __init__(self, sources: dict[str, str]) -> None:
+        self.sources = sources
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        return ModuleSpec(name, self) if name in self.sources else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        source = self.sources[module.__name__]
+        exec(compile(source, f"{module.__name__}.py", "exec"), module.__dict__)
+
+
+def run_files(sources: dict[str, str], script: str, function: str, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """`run` for a function in a student's files, given as text by script."""
+    sys.meta_path.insert(0, OwnFiles(sources))
+    try:
+        return run(importlib.import_module(script), function, cases)
+    except NotImplementedError:
+        return [{"problem": "it is not written yet."}]
+    except (Exception, SystemExit) as error:
+        return [{"problem": ending("the file", error)}]
+    finally:
+        sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, OwnFiles)]
+        for name in sources:
+            sys.modules.pop(name, None)
+
+
+def ending(subject: str, error: BaseException) -> str:
+    """A sentence that says with which error a file or a function ends."""
+    if isinstance(error, ModuleNotFoundError):
+        top = sorted({name.split(".")[0] for name in IMPORTABLE} - {"__future__", "typing_extensions"})
+        return f"{subject} imports {error.name}: only your own files and {', '.join(top)} can be imported."
+    if isinstance(error, AttributeError) and isinstance(error.obj, SimpleNamespace):
+        return f"args has no setting `{error.name}`: use the settings of Args in the same file."
+    lines = str(error).strip().splitlines()
+    if lines and "numpy()" in lines[0]:
+        return "it computes with NumPy, which has no gradient. Compute with torch."
+    return f"{subject} ends with {type(error).__name__}: {lines[0] if lines else 'no reason given'}"[:300]
+
+
 def run(module: ModuleType, function: str, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For each case {"outputs": ...} or {"problem": what is wrong}."""
+    """For each case {"outputs": ...}, or {"problem": why there are none}."""
     results = []
     for case in cases:
         try:
@@ -91,11 +146,5 @@ def run(module: ModuleType, function: str, cases: list[dict[str, Any]]) -> list[
         except NotImplementedError:
             results.append({"problem": "it is not written yet."})
         except (Exception, SystemExit) as error:
-            lines = str(error).strip().splitlines()
-            problem = f"it ends with {type(error).__name__}: {lines[0] if lines else 'no reason given'}"
-            if isinstance(error, AttributeError) and isinstance(error.obj, SimpleNamespace):
-                problem = f"args has no setting `{error.name}`: use the settings of Args in the same file."
-            if "numpy()" in problem:
-                problem = "it computes with NumPy, which has no gradient. Compute with torch."
-            results.append({"problem": problem})
+            results.append({"problem": ending("it", error)})
     return results

@@ -1,4 +1,7 @@
-"""What is wrong with a function, from its results and those of correct and incorrect functions."""
+"""Whether a function is correct, and what is wrong with it, from its results and those of other functions.
+
+Only `passed` decides. It believes nothing but numbers that are equal to the correct ones.
+"""
 
 import math
 from typing import Any
@@ -15,8 +18,8 @@ def numbers(output: dict[str, Any]) -> Tensor:
 
 
 def equal(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    """Whether two results of a case have the same shapes and numbers; `b` sets the scale."""
-    if "problem" in a or "problem" in b or len(a["outputs"]) != len(b["outputs"]):
+    """Whether two results of a case have the same shapes and numbers; `b` sets the scale. NaN equals NaN."""
+    if "outputs" not in a or "outputs" not in b or len(a["outputs"]) != len(b["outputs"]):
         return False
     for x, y in zip(a["outputs"], b["outputs"], strict=True):
         scale = max(map(abs, y["values"]), default=0.0)
@@ -39,14 +42,35 @@ def wrong_type(case: dict[str, Any], got: str, right: str) -> str | None:
     return None if got == right else f"it returns {got} for {right} inputs: return the type of the inputs."
 
 
+def passed(results: list[dict[str, Any]], answers: dict[str, Any]) -> bool:
+    """Whether every case has a result, with the number of outputs, the shapes, types and numbers of the correct one."""
+    right, cases = answers["right"], answers["cases"]
+    if not right or len(results) != len(right):
+        return False
+    types = [
+        wrong_type(case, x["dtype"], y["dtype"])
+        for result, wanted, case in zip(results, right, cases, strict=True)
+        for x, y in zip(result.get("outputs", []), wanted["outputs"], strict=False)
+    ]
+    return all(map(equal, results, right)) and types == [None] * len(types)
+
+
 def verdict(results: list[dict[str, Any]], answers: dict[str, Any]) -> str | None:
     """What is wrong with a function, or None. `results` are those of `runner.run` for `answers["cases"]`."""
+    return None if passed(results, answers) else reason(results, answers) or "it gives no result."
+
+
+def reason(results: list[dict[str, Any]], answers: dict[str, Any]) -> str:
+    """What is wrong with a function that has not passed."""
     right, settings, varied = answers["right"], answers["settings"], answers["varied"]
+    if len(results) != len(right):
+        return str(results[0].get("problem", "")) if results else ""
     first_shape = tuple(right[0]["outputs"][0]["shape"])
     hard_coded = f"it is correct for the shape {first_shape} but not for others: a shape is hard-coded"
     for i, result in enumerate(results):
-        if "problem" in result:
-            return f"{hard_coded}; with another shape {result['problem']}" if i and varied[i] else result["problem"]
+        if "outputs" not in result:
+            problem = result.get("problem", "")
+            return f"{hard_coded}; with another shape {problem}" if i and varied[i] else problem
     for result, wanted, case in zip(results, right, answers["cases"], strict=True):
         if len(result["outputs"]) != len(wanted["outputs"]):
             return f"it returns {len(result['outputs'])} tensors, not {len(wanted['outputs'])}."
@@ -56,8 +80,6 @@ def verdict(results: list[dict[str, Any]], answers: dict[str, Any]) -> str | Non
             if message := wrong_type(case, x["dtype"], y["dtype"]):
                 return message
     wrong = [i for i, result in enumerate(results) if not equal(result, right[i])]
-    if not wrong:
-        return None
     plain = [i for i in range(len(results)) if not settings[i]]
     for where in (range(len(results)), plain, [i for i in plain if not varied[i]]):
         if set(where) & set(wrong):

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from contextlib import suppress
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 from notebooks.exercises import grade, key, make, silent_bugs
@@ -17,15 +17,7 @@ from notebooks.exercises.sandbox import Sandbox
 from tools.scripts import ROOT
 
 import pytest
-from solutions import answers, judged, solve, written
-
-
-def as_module(text):
-    made = ModuleType("student")
-    sys.modules["student"] = made  # dataclasses look up their module
-    exec(text, made.__dict__)
-    return made
-
+from solutions import answers, solve, written
 
 GSPO_TOKEN = """s = torch.exp(((logp - old_logp) * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)).detach()
 ratio = s * torch.exp(logp - logp.detach())
@@ -68,10 +60,10 @@ return advantages, advantages + values"""
 )  # fmt: skip
 def test_right_answers_in_other_forms_pass(name, body, sandbox, tmp_path):
     text = written(name, body)
-    assert judged(name, as_module(text)) is None
     (tmp_path / f"{BY_NAME[name].script}.py").write_text(text)
-    mark = grade_function(BY_NAME[name], tmp_path, sandbox, seed=5)
-    assert (mark.points, mark.reason) == (BY_NAME[name].level, "")
+    for seed in (HANDOUT_SEED, 5):
+        mark = grade_function(BY_NAME[name], tmp_path, sandbox, seed)
+        assert (mark.points, mark.reason) == (BY_NAME[name].level, "")
 
 
 @pytest.fixture(scope="module")
@@ -97,9 +89,9 @@ def test_the_solution_gets_all_points(sandbox, tmp_path):
     seen = []
 
     class Watched:
-        def run(self, script, source, function, cases):
+        def run(self, files, script, function, cases):
             seen.extend(cases)
-            return sandbox.run(script, source, function, cases)
+            return sandbox.run(files, script, function, cases)
 
     marks = [grade_function(exercise, tmp_path, Watched(), 1000 + i) for i, exercise in enumerate(EXERCISES)]
     assert [(mark.name, mark.points, mark.reason) for mark in marks] == [(e.function, e.level, "") for e in EXERCISES]
@@ -108,7 +100,7 @@ def test_the_solution_gets_all_points(sandbox, tmp_path):
 
 def test_hidden_cases_differ_from_seed_to_seed():
     for exercise in EXERCISES:
-        one, other = (make_answers(exercise, seed, named=False) for seed in (1, 2))
+        one, other = (make_answers(exercise, seed) for seed in (1, 2))
         assert one["cases"] != other["cases"] and one["right"] != other["right"]
 
 
@@ -131,8 +123,8 @@ ATTACKS = {
     # seven that once passed or hung
     "constants": (constants, "should be"),
     "exit": ("import os\nos._exit(0)", "ended without a result"),
-    "solution by name": ("import dr_grpo\nreturn dr_grpo.compute_advantages(rewards)", "ends with"),
-    "solution by path": (f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nimport grpo", "No module named 'grpo'"),
+    "solution by name": ("import dr_grpo\nreturn dr_grpo.compute_advantages(rewards)", "RecursionError"),
+    "solution by path": (f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nimport grpo", "imports grpo"),
     "solution by file": (OPEN, "PermissionError"),
     "endless loop": ("while True:\n    pass", "does not end"),
     "endless loop that catches": ("while True:\n    try:\n        while True: pass\n    except BaseException: pass", "does not end"),
@@ -233,11 +225,12 @@ def memorized(name):
     )
 
 
-def test_memorized_results_pass_the_handout_and_get_nothing(tmp_path, monkeypatch, capsys):
+def test_memorized_results_pass_the_handout_and_get_nothing(sandbox, tmp_path, monkeypatch, capsys):
     """Through the command, which makes the cases anew each time."""
     text = written(NAME, memorized(NAME)).replace("(rewards: Tensor)", "(rewards: Tensor, *more)")
-    assert judged(NAME, as_module(text)) is None, "it does not know the handout's cases"
     (tmp_path / "dr_grpo.py").write_text(text)
+    known = grade_function(BY_NAME[NAME], tmp_path, sandbox, HANDOUT_SEED)
+    assert known.points == 1, "it does not know the handout's cases"
     seeds, whole = [], grade.grade
 
     def one_function(folder, sandbox, seed):
@@ -257,10 +250,10 @@ def test_the_cases_of_a_grading_are_those_of_its_seed(tmp_path):
     """Not the handout's, and other ones for each function."""
     solve(tmp_path, SCRIPTS)
     given = []
-    watched = SimpleNamespace(run=lambda script, source, function, cases: given.append(cases) or [{"problem": "none"}])
+    watched = SimpleNamespace(run=lambda files, script, function, cases: given.append(cases) or [{"problem": "none"}])
     with suppress(IndexError):  # one problem for all cases
         grade.grade(tmp_path, watched, 40, EXERCISES[:3])
-    expected = [make_answers(exercise, 40 + i, named=False)["cases"] for i, exercise in enumerate(EXERCISES[:3])]
+    expected = [make_answers(exercise, 40 + i)["cases"] for i, exercise in enumerate(EXERCISES[:3])]
     assert given == expected
     for exercise, cases in zip(EXERCISES, given, strict=False):
         assert not [case for case in cases if case["inputs"] in [c["inputs"] for c in answers(exercise.name)["cases"]]]

@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -34,7 +35,7 @@ def test_the_handout_holds_no_solution(handout):
     kept = json.loads((handout / "answers.json").read_text())
     assert list(kept) == NAMES
     for exercise in EXERCISES:
-        graded, given = make_answers(exercise, 123, named=False), kept[exercise.name]
+        graded, given = make_answers(exercise, 123), kept[exercise.name]
         assert not [c for c in graded["cases"] if c["inputs"] in [k["inputs"] for k in given["cases"]]]
     everything = "".join(path.read_text(errors="replace") for path in handout.rglob("*") if path.is_file())
     assert "make_bugs" not in everything and "KEY" not in texts[handout / "silent_bugs.py"]
@@ -72,7 +73,18 @@ def test_the_handout_stands_alone(handout, tmp_path):
     assert status == 1 and "6 passed" in text and "1 failed" in text and "dr_grpo.py, token_weights: " in text
     status, text = outcome("train.py", "dr_grpo", *quick)
     assert status == 1 and "dr_grpo.py, token_weights: " in text and "nothing was trained" in text
+    status, text = outcome("train.py", "dr_grpo", "--wrong", *quick)
+    assert status == 0 and "dr_grpo.py, token_weights: " in text and "the reference's at step 20" in text, text
+    (handout / "rloo.py").write_text(
+        "from runner import WrongResult\ndef compute_advantages(*a):\n    raise WrongResult('')\n"
+    )
+    status, text = outcome("-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "rloo")
+    assert status == 1 and "1 failed" in text and "rloo.py, compute_advantages: it gives no result." in text
+    (handout / "dr_grpo.py").write_text(make.blank("dr_grpo"))
+    status, text = outcome("train.py", "dr_grpo", "--wrong", *quick)
+    assert status == 1 and "dr_grpo.compute_advantages, dr_grpo.token_weights cannot be trained before" in text, text
     (handout / "dr_grpo.py").write_text(right)
+    shutil.rmtree(handout / "runs")
     status, text = outcome("train.py", "dr_grpo", *quick)
     assert status == 0 and "the reference's at step 20" in text, text
     assert (handout / "runs/dr_grpo/beside_the_reference.png").stat().st_size > 10_000

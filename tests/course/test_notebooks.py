@@ -1,7 +1,10 @@
 """Every lesson runs from top to bottom, stores the output of one run, and has all parts of a lesson."""
 
+import ast
 import re
 from pathlib import Path
+
+from notebooks import blank
 
 import nbformat
 import pytest
@@ -64,6 +67,29 @@ def test_lesson(path):
     assert pictures(ran) == pictures(code)
     tables = [[pattern(o) for cell in cells for o in cell.outputs if "data" in o] for cells in (code, ran)]
     assert tables[0] == tables[1], "stored captions and tables differ from what the cells give"
+
+
+def test_copies_for_students_hold_no_outputs(tmp_path):
+    """The copies differ from the lessons only in their outputs and in the line that finds the lessons' helpers."""
+    blank.main(tmp_path / "copies")
+    for path in NOTEBOOKS:
+        copy = nbformat.read(tmp_path / "copies" / path.name, as_version=4)
+        nbformat.validate(copy)
+        code = [cell for cell in copy.cells if cell.cell_type == "code"]
+        assert not any(cell.outputs or cell.execution_count for cell in code)
+        head, _, first = code[0].source.partition("\n\n" + "sys.path.insert(0, ")
+        found, _, code[0].source = first.partition(")\n\n")
+        assert head == "import sys" and (tmp_path / "copies" / ast.literal_eval(found) / "lesson.py").exists()
+        original = nbformat.read(path, as_version=4)
+        assert [cell.source for cell in copy.cells] == [cell.source for cell in original.cells]
+
+
+@pytest.mark.slow
+def test_a_copy_runs(tmp_path):
+    blank.main(tmp_path / "copies")
+    copy = nbformat.read(tmp_path / "copies" / f"{QUICK}.ipynb", as_version=4)
+    NotebookClient(copy, timeout=900, resources={"metadata": {"path": str(tmp_path / "copies")}}).execute()
+    assert pictures([cell for cell in copy.cells if cell.cell_type == "code"])
 
 
 @pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)

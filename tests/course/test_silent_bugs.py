@@ -27,6 +27,12 @@ def test_the_runs_hide_what_they_are():
         assert len({pair[i] for pair in key.KEY.values()} & set(texts)) == 9
 
 
+def test_no_two_runs_share_a_seed():
+    """Equal first steps would say which letters have the same script and settings."""
+    drawn = [seed for letter in make_bugs.RUNS for half in make_bugs.seeds(letter) for seed in half]
+    assert len(drawn) == len(set(drawn)) == 2 * make_bugs.SEEDS * len(make_bugs.RUNS)
+
+
 @pytest.mark.parametrize("letter", make_bugs.RUNS)
 def test_every_bug_can_be_made(letter):
     """The line that a bug changes occurs once in its file, and the changed file is valid Python."""

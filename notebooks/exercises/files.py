@@ -1,0 +1,39 @@
+"""Read the files that a student wrote. The check and the grader read them alike."""
+
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+LARGEST = 1 << 20  # bytes of a file
+
+
+class Unusable(Exception):
+    """A file that cannot be graded; the message says why."""
+
+
+def read(path: Path) -> str:
+    """The text of a file, without a byte-order mark."""
+    try:
+        kind = path.lstat()
+        if not stat.S_ISREG(kind.st_mode):
+            raise Unusable("it is not a plain file.")
+        if kind.st_size > LARGEST:
+            raise Unusable("the file is larger than 1 MiB.")
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise Unusable("the file is missing.") from None
+    except UnicodeDecodeError:
+        raise Unusable("the file is not text in UTF-8.") from None
+    except OSError as error:
+        raise Unusable(f"the file cannot be read: {error.strerror}.") from None
+
+
+def sources(folder: Path, scripts: Iterable[str], asked: str) -> dict[str, str]:
+    """By script: the text of every readable file. `asked` must be readable, or `Unusable` says why it is not."""
+    found = {asked: read(folder / f"{asked}.py")}
+    for script in scripts:
+        try:
+            found[script] = read(folder / f"{script}.py")
+        except Unusable:  # nothing if no function needs it; otherwise its import fails
+            continue
+    return found

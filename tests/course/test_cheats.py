@@ -1,0 +1,198 @@
+"""A pass needs numbers: whatever else a submission's process says or writes is worth 0 points. Honest files pass."""
+
+import json
+import math
+
+from notebooks.exercises.exercises import BY_NAME, EXERCISES, SCRIPTS, functions
+from notebooks.exercises.files import Unusable, read, sources
+from notebooks.exercises.grade import grade_function
+from notebooks.exercises.runner import IMPORTABLE, run_files
+from notebooks.exercises.sandbox import Sandbox, readable
+from notebooks.exercises.verdict import passed, verdict
+
+import pytest
+from solutions import answers, solve
+
+NAME = "dr_grpo.compute_advantages"
+ANY = "def cheat(*a, **k):\n    {}\nglobals().update(dict.fromkeys({names!r}, cheat))\n"
+NAMES = sorted({exercise.function for exercise in EXERCISES})
+COUNT = len(answers(NAME)["cases"])
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    with Sandbox(seconds=10) as made:
+        yield made
+
+
+def raw(data):
+    """Code that writes to every open file and ends."""
+    text = data if isinstance(data, str) else json.dumps(data)
+    return (
+        f"import os\n    for fd in range(3, 64):\n        try: os.write(fd, {text.encode()!r})\n"
+        "        except OSError: pass\n    os._exit(0)"
+    )
+
+
+def one(values, shape, dtype="float64"):
+    return {"outputs": [{"values": values, "shape": shape, "dtype": dtype}]}
+
+
+PATCH = "import sys\n    sys.modules['runner'].{}\n    return a[0]"
+# Bodies of a function under every asked name.
+CHEATS = {
+    "an empty problem": "from runner import WrongResult\n    raise WrongResult('')",
+    "a problem of spaces": "from runner import WrongResult\n    raise WrongResult(' ')",
+    "an empty error": "raise type('', (Exception,), {'__str__': lambda self: ''})()",
+    "an empty exit": "raise SystemExit('')",
+    "an interrupt": "raise KeyboardInterrupt",
+    "no body": "pass",
+    "a generator": "yield a[0]",
+    "the input": "return a[0], {}",
+    "not a number": "return a[0] * float('nan'), {}",
+    "infinite": "return a[0] / 0, {}",
+    "zeros": "return a[0] * 0, {}",
+    "an empty tensor": "import torch\n    return torch.zeros(0), {}",
+    "complex numbers": "return a[0] * 1j, {}",
+    "a sparse tensor": "return (a[0] * 1.0).to_sparse(), {}",
+    "an object that equals everything": "return type('E', (), {'__eq__': lambda *a: True})()",
+    "the cases emptied": "import sys\n    f = sys._getframe(1)\n    f.f_locals['case'].clear()\n    return a[0]",
+    "the weights zero": "import sys\n    c = sys._getframe(1).f_locals['case']\n"
+    "    if 'weights' in c: c['weights'] = {'float64': [[0.0]]}\n    return a[0] * 0, {}",
+    "the list of cases emptied": "import sys\n    sys._getframe(2).f_locals['cases'].clear()\n    return a[0]",
+    "the results emptied": "import sys\n    sys._getframe(2).f_locals['results'].clear()\n    return a[0]",
+    "run_case patched": PATCH.format("run_case = lambda *a: {'outputs': []}"),
+    "run patched": PATCH.format("run = lambda *a: []"),
+    "plain patched": PATCH.format("plain = lambda x: {'dtype': 'float64', 'shape': [], 'values': [float('nan')]}"),
+    "JSON patched": "import json\n    json.dumps = lambda x: '[{\"problem\": \"\"}]'\n    return a[0]",
+    "JSON of nothing": "import json\n    json.dumps = lambda x: ''\n    return a[0]",
+    "gradients patched": "import torch\n    torch.autograd.grad = lambda *a, **k: (a[0],)\n    return a[0]",
+    **{
+        f"written: {str(data)[:40]}": raw(data)
+        for data in (
+            [], {}, None, True, 0, "", "[]", [{}], [None], [[]], ["problem"], "[NaN]", "+[]",
+            [{"problem": ""}], [{"problem": None}], [{"problem": False}], [{"problem": []}], [{"problem": ""}] * COUNT,
+            [{"outputs": []}] * COUNT, [{"outputs": {}}] * COUNT, [{"outputs": None}] * COUNT,
+            [{"passed": True}] * COUNT,
+            [one([math.nan] * 60, [6, 10])] * COUNT, [one([], [0])] * COUNT, [one([], [10**30, 0])] * COUNT,
+            [one("", [0])] * COUNT, [one([1], [-1, -1])] * COUNT, [one([1], [True])] * COUNT, "[" + "1" * 5000 + "]",
+        )
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cheat", CHEATS)
+def test_cheats_get_nothing(cheat, sandbox):
+    files = {"dr_grpo": ANY.format(CHEATS[cheat], names=NAMES)}
+
+    results = sandbox.run(files, "dr_grpo", "compute_advantages", answers(NAME)["cases"])
+    assert not passed(results, answers(NAME)) and verdict(results, answers(NAME))
+
+
+@pytest.mark.parametrize("cheat", ["an empty problem", "no body", "the input", "the weights zero"])
+def test_a_folder_of_cheats_gets_nothing(cheat, sandbox, tmp_path):
+    """Every function, through the grader, which gives a reason for each."""
+    for script in SCRIPTS:
+        (tmp_path / f"{script}.py").write_text(ANY.format(CHEATS[cheat], names=NAMES))
+    marks = [grade_function(exercise, tmp_path, sandbox, 3) for exercise in EXERCISES]
+    assert not any(mark.points for mark in marks) and all(mark.reason.strip() for mark in marks)
+
+
+def test_a_pass_needs_all_numbers():
+    """No results, some results, other shapes, types or numbers: not passed, with a reason."""
+    known = answers(NAME)
+    right = known["right"]
+    assert passed(right, known) and verdict(right, known) is None
+    (first,) = right[0]["outputs"]
+    for wrong in (
+        [], right[:-1], [*right, right[0]], [{}] * len(right), [{"outputs": []}] * len(right),
+        [{"outputs": [first, first]}, *right[1:]],
+        *([{"outputs": [first | part]}, *right[1:]]
+          for part in ({"dtype": "float16"}, {"shape": [10, 6]}, {"values": [math.nan, *first["values"][1:]]},
+                       {"values": [first["values"][0] + 0.01, *first["values"][1:]]})),
+        [*right[:-1], {"problem": ""}],
+    ):  # fmt: skip
+        assert not passed(wrong, known) and verdict(wrong, known)
+    assert not passed([], known | {"right": [], "cases": []})
+
+
+def test_what_the_process_writes_is_parsed_or_refused():
+    """Numbers in their types, a problem as text, and nothing else; extra keys are dropped."""
+    result = one(["1", 2.5], [2.0], 7) | {"passed": True}
+    assert readable(json.dumps([result]), 1) == [one([1.0, 2.5], [2], "7")]
+    assert readable('[{"problem": null, "outputs": []}]', 4) == [{"problem": "None"}]
+    for text in ("", "null", "[]", "[1]", '{"a": 1}', '[{"outputs": [1]}]', "[" * 99_999, '[{"outputs": 1e999}]'):
+        assert readable(text, 1) == [{"problem": "its process wrote something that is not a result."}]
+    assert "not a result" in readable(json.dumps([result]), 2)[0]["problem"], "a case without a result"
+
+
+HEAD = "import torch\nfrom torch import Tensor\n"
+HONEST = {
+    "another file's function": "from grpo import compute_advantages as z\n",
+    "another file as a module": "import grpo\nz = grpo.compute_advantages\n",
+    "a byte-order mark": "\ufeffz = None\n",
+    "statistics": "import statistics\nz = statistics.fmean\n",
+    "the standard library": "".join(f"import {name}\n" for name in IMPORTABLE) + "z = None\n",
+    "NumPy": "import numpy as np\nz = np.mean\n",
+    "torch's parts": "from torch.nn import functional\nfrom torch.func import grad, vmap\nz = functional.softmax\n",
+    "a dataclass and printing": "import dataclasses\n@dataclasses.dataclass\nclass A:\n    x: int = 1\n"
+    "print(A(), flush=True)\nz = None\n",
+    "a warning": "import warnings\nwarnings.warn('careful')\nz = None\n",
+    "Windows line ends": "z = None\r\n",
+}
+RIGHT = "def compute_advantages(rewards: Tensor) -> Tensor:\n    return rewards - rewards.mean(1, keepdim=True)\n"
+
+
+@pytest.mark.parametrize("form", HONEST)
+def test_honest_files_pass(form, sandbox, tmp_path):
+    text = HONEST[form]
+    text = "\ufeff" + HEAD + text[1:] if text.startswith("\ufeff") else HEAD + text
+    (tmp_path / "dr_grpo.py").write_bytes((text + RIGHT).encode())
+    solve(tmp_path, ["grpo"])
+    mark = grade_function(BY_NAME[NAME], tmp_path, sandbox, 3)
+    assert (mark.points, mark.reason) == (1, "")
+
+
+def test_a_file_may_use_another_files_function(sandbox, tmp_path):
+    """What another file holds is used as it is, and without that file the import is explained."""
+    solve(tmp_path, ["grpo", "dr_grpo"])
+    (tmp_path / "maxrl.py").write_text("from dr_grpo import compute_advantages\n")
+    assert "this is Dr. GRPO's" in grade_function(BY_NAME["maxrl.compute_advantages"], tmp_path, sandbox, 3).reason
+    (tmp_path / "dapo.py").write_text(HEAD + "import grpo\n" + functions("dapo")["token_weights"])
+    assert grade_function(BY_NAME["dapo.token_weights"], tmp_path, sandbox, 3).points == 1
+    (tmp_path / "grpo.py").unlink()
+    mark = grade_function(BY_NAME["dapo.token_weights"], tmp_path, sandbox, 3)
+    assert mark.points == 0 and mark.reason.startswith(
+        "the file imports grpo: only your own files and abc, collections,"
+    )
+
+
+@pytest.mark.parametrize("name", ["scipy", "common.batch", "notebooks.exercises.answers", "transformers"])
+def test_what_cannot_be_imported_is_named(name, sandbox):
+    (result,) = sandbox.run({"rloo": f"import {name}\n"}, "rloo", "compute_advantages", [])
+    assert result["problem"].startswith(f"the file imports {name.split('.')[0]}: only your own files and")
+
+
+def test_files_from_memory_leave_nothing_behind():
+    """Without confinement, as on other systems: the same results, and the next submission starts anew."""
+    files = {
+        "rloo": "from grpo import x\ndef compute_advantages(rewards):\n    return rewards * x\n",
+        "grpo": "x = 2.0\n",
+    }
+    case = {"inputs": [{"float64": [[1.0]]}]}
+    for x in (2.0, 3.0):
+        (result,) = run_files(files | {"two": f"x = {x}\n"}, "one", "compute_advantages", [case])
+        assert result["outputs"][0]["values"] == [x]
+    (result,) = run_files(files, "one", "compute_advantages", [case])
+    assert "imports two" in result["problem"]
+
+
+def test_only_readable_files_are_sent(tmp_path):
+    (tmp_path / "grpo.py").write_text("\ufeffx = 1\n", encoding="utf-8")
+    (tmp_path / "ppo.py").write_bytes(b"\xff")
+    (tmp_path / "utils.py").write_text("x = 2\n")
+    assert sources(tmp_path, SCRIPTS, "grpo") == {"grpo": "x = 1\n"}
+    with pytest.raises(Unusable, match="UTF-8"):
+        sources(tmp_path, SCRIPTS, "ppo")
+    with pytest.raises(Unusable, match="missing"):
+        read(tmp_path / "rloo.py")
