@@ -404,7 +404,7 @@ MUTATIONS = [
     Mutation("text is split as transformers does", "tokenizer.backend_tokenizer.pre_tokenizer = CUTS[cut]", "pass", "tools/gguf.py", GGUF),
     Mutation("a GGUF model in half precision", "dtype=torch.float32, **where", "dtype=torch.bfloat16, **where", "tools/gguf.py", GGUF),
     # The grader and the evidence
-    Mutation("hidden cases are those of the handout", "hidden = answers(exercise, seed, named=False)", "hidden = answers(exercise, 7, named=False)", "notebooks/exercises/grade.py", GRADER),
+    Mutation("hidden cases are those of the handout", "hidden = answers(exercise, seed)", "hidden = answers(exercise, 7)", "notebooks/exercises/grade.py", GRADER),
     Mutation("every grading has the same cases", "secrets.randbits(32) if args.seed is None", "7 if args.seed is None", "notebooks/exercises/grade.py", GRADER),
     Mutation("another arm than was run", '"fresh": "grpo --lr 1.5e-4', '"fresh": "dr_grpo --lr 1.5e-4', "claims/stale_rollouts_are_harmless.py", EVIDENCE),
     Mutation("another regime than was run", "--staleness 8 --lr 1.5e-4", "--staleness 4 --lr 1.5e-4", "claims/runs.py", EVIDENCE),
