@@ -80,6 +80,7 @@ def child(request: dict[str, Any], results: int) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(null, standard)
+    sys.stdout = sys.__stdout__  # on descriptor 1
     os.closerange(3, results)
     os.closerange(results + 1, 1024)
     try:
@@ -100,12 +101,12 @@ def run_request(request: dict[str, Any]) -> str:
     return json.dumps(run_files(*(request[name] for name in ("sources", "script", "function", "cases"))))
 
 
-def serve(answers: TextIO) -> None:
+def serve(replies: TextIO) -> None:
     """Answer requests, one line of JSON each, until the input ends."""
     for line in sys.stdin:
         request = json.loads(line)
         if not CONFINES:
-            print(json.dumps({"data": run_request(request)}), file=answers, flush=True)
+            print(json.dumps({"data": run_request(request)}), file=replies, flush=True)
             continue
         reading, writing = os.pipe()
         pid = os.fork()
@@ -116,7 +117,7 @@ def serve(answers: TextIO) -> None:
                 os._exit(0)
         os.close(writing)
         reply = collect(pid, reading, WALL * request["seconds"])
-        print(json.dumps(reply), file=answers, flush=True)
+        print(json.dumps(reply), file=replies, flush=True)
 
 
 def collect(pid: int, reading: int, seconds: float) -> dict[str, str]:

@@ -176,8 +176,7 @@ def test_what_cannot_be_imported_is_named(name, sandbox):
 def test_files_from_memory_leave_nothing_behind():
     """Without confinement, as on other systems: the same results, and the next submission starts anew."""
     files = {
-        "rloo": "from grpo import x\ndef compute_advantages(rewards):\n    return rewards * x\n",
-        "grpo": "x = 2.0\n",
+        "one": "from two import x\ndef compute_advantages(rewards):\n    return rewards * x\n",
     }
     case = {"inputs": [{"float64": [[1.0]]}]}
     for x in (2.0, 3.0):
