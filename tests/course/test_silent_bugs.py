@@ -69,4 +69,4 @@ def test_points_for_silent_bugs(tmp_path):
 def test_a_picture_of_a_run(tmp_path):
     figure = silent_bugs.show_bug("C")
     shown = [axes for axes in figure.axes if axes.get_visible()]
-    assert all(len(axes.lines) == 6 for axes in shown) and len(shown) >= 9
+    assert all(len(axes.lines) == 6 for axes in shown) and len(shown) >= 8

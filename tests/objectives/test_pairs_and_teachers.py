@@ -121,7 +121,7 @@ class TestDPO:
         own.write_text("def half(problem, text, tokens, truncated): return 0.5")
         same, _ = run("spin", tmp_path / "half", **settings, reward=(f"{own}:half",))
         assert_same_weights(weights, same)  # rewards do not count
-        args = spin.Args(**settings)
+        args = spin.Args(**settings, max_response_tokens=96)
         model, tokenizer = load_model(args)
         train, _ = load_problems(args, model, tokenizer)
         texts = tokenizer.batch_decode([*spin.reference_solutions(train[:3], model, tokenizer, args).values()])
