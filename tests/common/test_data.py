@@ -149,6 +149,7 @@ def test_countdown_is_exact():
     assert not Countdown((3, 3, 8, 8), 23)("8/(3-8/3)")
 
 
+@pytest.mark.slow
 def test_a_run_on_countdown(chat_model, tmp_path, capsys):
     """With a pretrained model; embedded ones are refused, and so is the last number as the answer."""
     grpo.main(grpo.Args(model=str(chat_model), dataset="countdown", run_dir=tmp_path / "run", **SMALL))

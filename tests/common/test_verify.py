@@ -181,6 +181,7 @@ def test_hostile_answers_end_and_are_counted():
         verifier.close()
 
 
+@pytest.mark.slow
 def test_a_busy_machine_changes_no_verdict(verifier):
     """The limit is of processor time: a worker that gets little of it reaches the same verdict."""
     worker, core = Worker(verifier.equality._replace(processor_limit=0.5)), {min(os.sched_getaffinity(0))}
