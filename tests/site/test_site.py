@@ -46,8 +46,12 @@ class Visit:
         self.page, self.problems = page, []
         page.on("console", lambda m: self.problems.append(f"console: {m.text}") if m.type == "error" else None)
         page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
-        page.on("requestfailed", lambda request: self.problems.append(f"failed: {request.url}"))
+        page.on("requestfailed", self.failed)
         page.on("request", lambda r: None if r.url.startswith(("file:", "data:")) else self.problems.append(r.url))
+
+    def failed(self, request):
+        if "ERR_ABORTED" not in str(request.failure):  # the test left the page while it loaded
+            self.problems.append(f"failed: {request.url}: {request.failure}")
 
     def open(self, url):
         """Open a page from its file, wait for its scripts, and return it."""
