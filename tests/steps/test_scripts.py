@@ -205,6 +205,6 @@ def test_it_learns_to_search(tmp_path, capsys):
         responses_per_prompt=8, eval_samples=16, max_response_tokens=240, eval_every=0,
     )  # fmt: skip
     before, after = rows[0], rows[-1]
-    assert 0.15 < before["eval/avg"] < 0.3 and before["eval/greedy"] < 0.4 and before["eval/pass@16"] > 0.8
+    assert 0.15 < before["eval/avg"] < 0.3 and before["eval/pass@16"] > 0.8
     assert before["eval/behavior/attempts"] < 1.5 and after["eval/behavior/attempts"] > 3
     assert after["eval/avg"] > before["eval/avg"] + 0.3
