@@ -88,7 +88,7 @@ def token_weights(mask: Tensor) -> Tensor:
 def policy_loss(logp: Tensor, old_logp: Tensor, advantages: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """Per-token loss and metrics of m rows; everything is (m, T), and only `logp` carries a gradient.
 
-    Its gradient is that of DPO's loss; its value is not, and the log has that as dpo_loss.
+    Its gradient is that of DPO's loss, but its value is not. The loss itself is logged as dpo_loss.
     """
     loss = -advantages * logp  # (m, T)
     return loss, {"ratio": torch.exp(logp - old_logp)}  # only logged
