@@ -31,17 +31,10 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
 }  # fmt: skip
 # Log ratios on both sides of every clip; some distinguish a clip on the ratio from one on its log.
 MOVES = [-0.7, -0.45, -0.3, -0.21, -0.05, 0.1, 0.19, 0.26, 0.37, 0.6, 2.0]
-
-MEANS = [
-    -8e-4,
-    -4.5e-4,
-    -3.5e-4,
-    -1.5e-4,
-    5e-5,
-    2e-4,
-    3.5e-4,
-    9e-4,
-]  # for GSPO, whose clip is about a thousand times narrower
+# For GSPO, whose clip is about a thousand times narrower.
+MEANS = [-8e-4, -4.5e-4, -3.5e-4, -1.5e-4, 5e-5, 2e-4, 3.5e-4, 9e-4]
+# For PPO's critic: how far value and return lie from the old value. Moves are inside, between and outside the clips.
+VALUES = [(way * size, way * side) for side in (1.5, -1.5, 0.4) for size in (0.1, 0.35, 0.9) for way in (1, -1)]
 
 
 class Draw:
@@ -97,8 +90,12 @@ def inputs(exercise: Exercise, draw: Draw, A: int, Z: int) -> dict[str, Any]:
         return {"inputs": [mask]}
     weights = draw.uniform(0.5, 1.5, A, 1 if script in ("gspo", "gmpo") else Z) * mask  # per row as in the loop
     if function == "value_loss":
-        old = draw.normal(A, Z)
-        return {"inputs": [old + 0.5 * draw.normal(A, Z), old, draw.normal(A, Z)], "weights": weights}
+        old, moves, away = draw.normal(A, Z), 0.5 * draw.normal(A, Z), draw.normal(A, Z)
+        count = int(mask.sum())
+        shuffled = torch.randperm(count, generator=draw.generator)
+        cells = torch.tensor(VALUES, dtype=torch.double).repeat(count // len(VALUES) + 1, 1)[:count][shuffled]
+        moves[mask], away[mask] = (cells * draw.uniform(0.95, 1.05, count, 2)).unbind(1)
+        return {"inputs": [old + moves, old, old + away], "weights": weights}
     old = draw.uniform(-3.0, -0.05, A, Z)
     moves, advantages = draw.moves(mask)
     logp = (old + moves).clamp(max=-0.01)
