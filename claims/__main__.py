@@ -4,6 +4,7 @@ python -m claims                               # all claims with their verdicts
 python -m claims std_favors_extremes           # compute one, judge it, draw its picture
 python -m claims std_favors_extremes --redraw  # only judge and draw the stored result
 python -m claims --page                        # reports/claims.md, the table of verdicts
+python -m claims habits_decide_what_rl_gains --sweep  # each arm's accuracy at three learning rates, on other seeds
 python -m claims --kind runs --seeds 5         # all claims of a kind; those by runs take up to 45 minutes each
 """
 
@@ -11,7 +12,8 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from claims import court
-from common.cli import fail
+from claims.runs import accuracy, sweep
+from common.cli import fail, say
 from common.help import parse_args
 from common.settings import validated
 
@@ -27,6 +29,8 @@ class Args:
     """Compute all claims of a kind."""
     seeds: Annotated[int, Ge(2)] = 8
     """Number of seeds of a claim by runs, from 1 on; the stored verdicts have at least 5."""
+    sweep: bool = False
+    """Only compare learning rates, for each arm of claims by runs. The best goes into the arm before it is judged."""
     redraw: bool = False
     """Only judge and draw the stored results again."""
     page: bool = False
@@ -46,6 +50,10 @@ def main(args: Args) -> None:
             stored = court.record(name) or {"verdict": "not run yet", "effect": court.statement(name)}
             print(f"{name:{width}}  {stored['verdict']:12}  {stored['effect']}")
     for name in claims:
+        if args.sweep:
+            for arm, words in court.load(name).ARMS.items():
+                say(f"{arm}: {sweep(words.partition(' --lr')[0], accuracy)}")
+            continue
         if not args.redraw:
             court.run(name, args.seeds)
         court.redraw(name)

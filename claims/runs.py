@@ -46,6 +46,8 @@ REUSE = "--num-minibatches 4 --update-epochs 4 --steps 25"  # 16 updates from ev
 STALE = "--staleness 8 --lr 1.5e-4 --num-minibatches 2 --steps 48"  # rollouts that are 8 batches old
 TIGHT = "--max-rounds 1 --max-response-tokens 40"  # dapo.py with a limit that cuts many correct answers
 HARD = "--dataset sums-hard --steps 60 --eval-problems 128 --eval-samples 128"  # sums of 5 to 8 terms
+SEARCH = "--dataset search --steps 40 --eval-problems 256 --eval-samples 4"
+RATES, SWEEP_SEEDS = ("3e-5", "1e-4", "3e-4"), (101, 102)
 CLIPPED = 0.01  # if no arm clips this fraction of the loss weight, the comparison says nothing about clipping
 PARSER = threading.Lock()  # ast.parse is not safe in threads before Python 3.12
 COLORS = (GRAY, BLUE, ORANGE, GREEN, RED, PURPLE)
@@ -146,6 +148,15 @@ def trials(arms: dict[str, str], seeds: int) -> dict[str, list[Trial]]:
     with ThreadPoolExecutor(JOBS) as pool:
         done = dict(zip(jobs, pool.map(lambda job: trial(*job), jobs), strict=True))
     return {name: [done[arm, seed] for seed in range(1, seeds + 1)] for name, arm in arms.items()}
+
+
+def sweep(arm: str, metric: Callable[[Trial], float]) -> dict[str, float]:
+    """The mean metric of an arm at each learning rate, on seeds that no verdict uses."""
+    jobs = [(f"{arm} --lr {rate}", seed) for rate in RATES for seed in SWEEP_SEEDS]
+    with ThreadPoolExecutor(JOBS) as pool:
+        values = list(pool.map(lambda job: metric(trial(*job)), jobs))
+    n = len(SWEEP_SEEDS)
+    return {rate: statistics.mean(values[i * n : (i + 1) * n]) for i, rate in enumerate(RATES)}
 
 
 def detectable(values: list[float], power: float = 0.8) -> float:

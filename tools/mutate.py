@@ -144,9 +144,11 @@ class Tests:
     def noticed_by(self, mutation: Mutation, file: str, nearest: int) -> str:
         """The first test that fails with the mutation in one file, and not without it; "" if none does."""
         words = command(mutation, file, nearest)
-        known = self.on_unchanged(words)
-        without = [word for test in known["failing"] for word in ("--deselect", test)]
-        output = self.run(["-x", *words, *without], mutation, file, 300 + 5 * known["seconds"])
+        parts = [words] if mutation.start < 0 else [[*words[:2], test] for test in words[2:]]  # many share a test file
+        known = [self.on_unchanged(part) for part in parts]
+        without = [word for one in known for test in one["failing"] for word in ("--deselect", test)]
+        seconds = sum(one["seconds"] for one in known)
+        output = self.run(["-x", *words, *without], mutation, file, 300 + 5 * seconds)
         if output is None:
             return LATE
         return (failed(output) or [mutation.tests or words[-1]])[0] if output else ""

@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,6 +22,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 Row = tuple[list[int], list[int]]  # token ids of a prompt, and of its solution with EOS
+Writer = Callable[[random.Random, str, bool], str]  # (rng, question, textbook) in, a solution out
 TEXTBOOK = 0.82  # fraction of the schedule, at its start, with textbook solutions only, to learn the steps
 TOOL_OUTPUT = re.compile(r"(?<=>>)\d+")  # in a solution: the answer to a call, which has no loss
 
@@ -83,21 +85,23 @@ class Corpus:
     """An endless stream of batches of written solutions, by the seed alone."""
 
     problem: Callable[[random.Random], tuple[str, str]]
-    write: Callable[[random.Random, str, bool], str]  # (rng, question, textbook) in, a solution out
+    write: Writer
     datasets: tuple[str, ...]  # generated data sets whose held-out questions are left out
+
+    @cached_property
+    def held_out(self) -> set[str]:
+        return {question for name in self.datasets for question, _ in generated_problems(name, "eval")}
 
     def batches(self, tokenizer: PreTrainedTokenizerFast, args: PretrainSettings, start: int) -> Iterator[list[Row]]:
         """A batch of rows for each step of the schedule from `start` on."""
         rng, pool = random.Random(args.seed), []
-        held_out = {question for name in self.datasets for question, _ in generated_problems(name, "eval")}
         for step in range(start, args.steps):
             if not pool:
                 textbook, rows = step < TEXTBOOK * args.steps, []
                 while len(rows) < 16 * args.batch:
                     question, _ = self.problem(rng)
-                    if question[: question.index("?") + 1] not in held_out:
-                        answer = tokenizer.encode(self.write(rng, question, textbook))
-                        rows.append((tokenizer.encode(question + "\n"), [*answer, tokenizer.eos_token_id]))
+                    if question[: question.index("?") + 1] not in self.held_out:
+                        rows.append(encoded(tokenizer, question, self.write(rng, question, textbook)))
                 if textbook:
                     # By length, to waste less on padding. Not later: batches of only short solutions would give
                     # early guesses a larger weight, and the model would guess more than its writers.
@@ -105,6 +109,10 @@ class Corpus:
                 pool = [rows[i : i + args.batch] for i in range(0, len(rows), args.batch)]
                 rng.shuffle(pool)
             yield pool.pop()
+
+
+def encoded(tokenizer: PreTrainedTokenizerFast, question: str, written: str) -> Row:
+    return tokenizer.encode(question + "\n"), [*tokenizer.encode(written), tokenizer.eos_token_id]
 
 
 def to_tensors(rows: list[Row], tokenizer: PreTrainedTokenizerFast) -> tuple[Tensor, Tensor]:

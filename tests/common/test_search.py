@@ -1,4 +1,4 @@
-"""The world of search: its problems and their check, the writers of the corpus, and the parser of attempts."""
+"""The world of search: its problems and their check, the writers of the corpora, and the parser of attempts."""
 
 import random
 from itertools import islice
@@ -6,6 +6,8 @@ from statistics import mean
 
 import grpo
 from worlds import behavior_function
+from worlds.pretrain import PretrainSettings, make_tokenizer
+from worlds.search import habits
 from worlds.search.behavior import measure, parse_attempt
 from worlds.search.problems import (
     Search,
@@ -132,6 +134,38 @@ def test_few_writers_search_well():
     assert found["attempts"] == pytest.approx(0.7 / (1 - 0.4 * (1 - hit)), abs=0.04)
     assert mean(correct) == pytest.approx(0.3 * hit + 0.7 * hit / (1 - 0.4 * (1 - hit)), abs=0.02)
     assert found["correct_results"] == pytest.approx(0.99, abs=0.005)
+
+
+@pytest.mark.parametrize("textbook", [True, False])
+def test_writers_with_other_habits(textbook):
+    """Guesses are not tried; whoever tries once boxes that; and where answers are wrong, the search is the same."""
+    rng, same = random.Random(4), (random.Random(5), random.Random(5))
+    boxed, problems = [], drawn(count=2000)
+    for question, problem in problems:
+        boxed.append(habits.guess(rng, question, textbook))
+        line, box = habits.try_once(rng, question, textbook).split("\n")
+        assert parse_attempt(line).expression == box[7:-1]
+        assert not textbook or problem(box[7:-1]) == line.endswith("yes")
+        *search, box = habits.wrong_answers(same[0], question, textbook).split("\n")
+        assert search == solution(same[1], question, textbook).split("\n")[:-1]
+        state = same[1].getstate()
+        assert box[7:-1] in expressions(problem.numbers) and not problem(box[7:-1])
+        same[0].setstate(state)  # the box took a draw more
+    right = mean(problem(text[7:-1]) for (_, problem), text in zip(problems, boxed, strict=True))
+    assert right == pytest.approx(mean(len(solutions(problem)) / 8 for _, problem in problems), abs=0.03)
+    assert r"\boxed{52-7-11" in habits.try_once(rng, "52 7 11 3 =45? start 52-7-11", textbook)
+    for question, problem in drawn(hard_search_problem):
+        *tried, box = habits.try_once(rng, question, textbook).split("\n")
+        assert len(tried) == (box[7:-1] in expressions(problem.numbers))  # no attempt where a number was forgotten
+
+
+def test_priming_passes_over_the_same_few_solutions():
+    settings = PretrainSettings(seed=3, steps=100, batch=habits.BATCH)
+    examples = habits.Examples(search_problem, habits.wrong_answers, ("search",))
+    batches = list(examples.batches(make_tokenizer(), settings, 0))
+    passes = [[row for batch in batches[i : i + 10] for row in batch] for i in range(0, 100, 10)]
+    assert len(batches) == settings.steps and all(sorted(one) == sorted(passes[0]) for one in passes)
+    assert passes[0] != passes[1] and len(passes[0]) == 200 == len({tuple(prompt) for prompt, _ in passes[0]})
 
 
 def test_attempts_at_random_repeat_themselves():

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from worlds import MODELS
-from worlds.pretrain import Corpus, PretrainSettings, make_tokenizer, pretrain
+from worlds.pretrain import Corpus, PretrainSettings, Writer, make_tokenizer, pretrain
 from worlds.search.writers import corpus_problem, solution
 
 import torch
@@ -18,15 +18,17 @@ import tyro
 from transformers import LlamaForCausalLM
 
 
-def main(args: PretrainSettings) -> None:
-    args = args.with_defaults(out=MODELS["search"].folder, steps=2000, batch=96)
+def run_schedules(first: Writer, second: Writer, args: PretrainSettings) -> None:
+    """Pretrain on what two kinds of writers write, one after the other, and save the model."""
+    args = args.with_defaults(steps=2000, batch=96)
     torch.manual_seed(args.seed)
     model = LlamaForCausalLM.from_pretrained(MODELS["sums"].folder, max_position_embeddings=512)
     datasets = ("search", "search-hard")
-    pretrain(model, make_tokenizer(), Corpus(corpus_problem, partial(solution, in_order=0.2), datasets), args)
+    pretrain(model, make_tokenizer(), Corpus(corpus_problem, first, datasets), args)
     args = replace(args, steps=args.steps // 2, lr=args.lr * 2 / 3, seed=args.seed + 1)
-    pretrain(model, make_tokenizer(), Corpus(corpus_problem, solution, datasets), args)
+    pretrain(model, make_tokenizer(), Corpus(corpus_problem, second, datasets), args)
 
 
 if __name__ == "__main__":
-    main(tyro.cli(PretrainSettings, description=__doc__))
+    args = tyro.cli(PretrainSettings, description=__doc__).with_defaults(out=MODELS["search"].folder)
+    run_schedules(partial(solution, in_order=0.2), solution, args)

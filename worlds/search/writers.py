@@ -59,13 +59,7 @@ def solution(rng: random.Random, question: str, textbook: bool, in_order: float 
     problem, request = parse_question(question), question.partition("?")[2].split()
     if len(problem.numbers) > 4 and request[:1] != ["start"]:
         return box(guess_at_many(rng, problem))
-    choices = expressions(problem.numbers)
-    if request[:1] == ["start"]:
-        choices = [text for text in choices if text.startswith(request[1])]
-    elif request[:1] == ["wrong"]:
-        choices.remove(request[1])
-    elif request[:1] == ["right"]:
-        choices = [request[1]]
+    choices = choices_left(problem, request)
     budget = int(request[1]) if request[:1] == ["within"] and (textbook or rng.random() < KEEPS_BUDGET) else None
     if not textbook and not budget and rng.random() < GUESSES:
         return box(rng.choice(choices))
@@ -81,6 +75,16 @@ def solution(rng: random.Random, question: str, textbook: bool, in_order: float 
         if budget is None and (len(lines) == MOST_ATTEMPTS if textbook else rng.random() < GIVES_UP):
             return solution(rng, question, textbook) if textbook else "\n".join([*lines, box(boxed)])
     return "\n".join([*lines, box(boxed)])
+
+
+def choices_left(problem: Search, request: list[str]) -> list[str]:
+    """The expressions that a hint or feedback leaves."""
+    choices = expressions(problem.numbers)
+    if request[:1] == ["start"]:
+        return [text for text in choices if text.startswith(request[1])]
+    if request[:1] == ["wrong"]:
+        choices.remove(request[1])
+    return [request[1]] if request[:1] == ["right"] else choices
 
 
 def attempts(rng: random.Random, choices: list[str], in_order: bool) -> Iterator[str]:

@@ -1,0 +1,43 @@
+"""Habits of search in the base model, not right answers, decide what reinforcement learning gains.
+
+Said by: "Cognitive Behaviors that Enable Self-Improving Reasoners", 2503.01307 (a model that verifies and backtracks
+improves by reinforcement learning and one that does not reaches a plateau; priming with wrong solutions that show these
+behaviors does as well as priming with right ones).
+
+Tested: four base models of the world of search, pretrained alike on solutions by writers who only guess, who try once,
+who go on after a failure, and who do so but always box a wrong answer (worlds/search/habits.py). Then grpo.py for 40
+steps of 64 responses, each at its best learning rate of three (--sweep). Held-out accuracy after the last step.
+
+Rule: 95 % intervals of the paired differences. Reproduced if both models that go on after a failure end higher than
+both others by 0.2 or more, with all four intervals above 0; refuted if one interval excludes a gain of 0.2.
+"""
+
+from claims.court import judge_all
+from claims.runs import SEARCH, compare, draw_arms, judged, summarize
+
+KIND = "runs"
+ARMS = {
+    "guess": f"grpo {SEARCH} --model runs/habits/guess",
+    "try once": f"grpo {SEARCH} --model runs/habits/try-once",
+    "wrong answers": f"grpo {SEARCH} --model runs/habits/wrong-answers",
+    "all habits": f"grpo {SEARCH} --model search",
+}
+PAIRS = [(without, habits) for habits in ("wrong answers", "all habits") for without in ("guess", "try once")]
+
+
+def compute(seeds):
+    before = {"before": lambda t: t.rows[0]["eval/avg"]}
+    return compare(ARMS, [*PAIRS, ("wrong answers", "all habits")], seeds, **before)
+
+
+def verdict(result):
+    return judge_all(*(judged(result, f"{a} → {b}", smallest=0.2) for a, b in PAIRS))
+
+
+def effect(result):
+    before = ", ".join(f"{arm['before']:.3f}" for arm in result["arms"].values())
+    return f"{summarize(result)}; before training {before}"
+
+
+def draw(result):
+    return draw_arms(result, "Four base models with different habits, then the same GRPO")

@@ -1,0 +1,38 @@
+"""Priming with 200 wrong solutions that show habits of search lets reinforcement learning improve a model.
+
+Said by: "Cognitive Behaviors that Enable Self-Improving Reasoners", 2503.01307 (Llama-3.2-3B reaches a plateau on
+Countdown, and improves after priming, even with wrong solutions).
+
+Tested: the base model of worlds/search/habits.py that tries once and stops, and the same after ten passes over 200
+solutions by writers who go on after a failure and always box a wrong answer. Then grpo.py for 40 steps of 64
+responses, each at its best learning rate of three (--sweep). Held-out accuracy after the last step.
+
+Rule: 95 % interval of the paired difference. Reproduced if the primed model ends higher by 0.2 or more and the interval
+excludes 0; refuted if the interval excludes a gain of 0.2.
+"""
+
+from claims.runs import SEARCH, compare, draw_arms, judged, summarize
+
+KIND = "runs"
+ARMS = {
+    "try once": f"grpo {SEARCH} --model runs/habits/try-once",
+    "primed": f"grpo {SEARCH} --model runs/habits/primed",
+}
+
+
+def compute(seeds):
+    before = {"before": lambda t: t.rows[0]["eval/avg"]}
+    return compare(ARMS, [("try once", "primed")], seeds, **before)
+
+
+def verdict(result):
+    return judged(result, "try once → primed", smallest=0.2)
+
+
+def effect(result):
+    before = ", ".join(f"{arm['before']:.3f}" for arm in result["arms"].values())
+    return f"{summarize(result)}; before training {before}"
+
+
+def draw(result):
+    return draw_arms(result, "A base model that tries once, and the same primed with wrong solutions")
