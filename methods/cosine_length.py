@@ -5,6 +5,7 @@
 Differs from its parent grpo.py:
 - correct answers should be short, incorrect ones long (thinking longer is then worth trying), and none
   truncated; the reward falls and rises smoothly with the length.
+The paper trains with PPO, and adds a penalty for repeated n-grams that has a discount of its own; neither is here.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python methods/cosine_length.py

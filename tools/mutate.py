@@ -18,11 +18,13 @@ import json
 import os
 import random
 import re
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -109,29 +111,42 @@ class Tests:
 
     def __init__(self, baseline: dict[str, Any]) -> None:
         self.baseline = baseline  # by command: the tests that fail, and seconds
+        self.own = threading.local()  # the process of tools/preloaded.py of each thread
+
+    def pytest(self, folder: Path, words: list[str], limit: float) -> tuple[int, str] | None:
+        """pytest's exit code and output in a folder; None if it took longer than `limit` seconds."""
+        if getattr(self.own, "process", None) is None:
+            self.own.process = subprocess.Popen(
+                [sys.executable, str(ROOT / "tools" / "preloaded.py")], env=os.environ | {"OMP_NUM_THREADS": "1"},
+                text=True, start_new_session=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            )  # fmt: skip
+        process, output = self.own.process, folder.parent / "output"
+        process.stdin.write(json.dumps([str(folder), str(output), words]) + "\n")
+        process.stdin.flush()
+        if not select.select([process.stdout], [], [], limit)[0]:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            self.own.process = None
+            return None
+        return int(process.stdout.readline()), output.read_text(errors="replace")
 
     def run(self, words: list[str], mutation: Mutation | None, file: str, limit: float) -> str | None:
-        """pytest's output on a copy with a mutation; None if it took longer than `limit` seconds."""
+        """pytest's output on a copy with a mutation, "" if all passed; None if it took longer than `limit` seconds."""
         with tempfile.TemporaryDirectory() as work:
             copy = Path(work) / "copy"
             shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", "runs", ".venv*", "__pycache__", "*.mp4"))
             if mutation:
                 (copy / file).write_bytes(changed((copy / file).read_bytes(), mutation))
-            tests = subprocess.Popen(
-                [sys.executable, "-m", "pytest", "-q", "-rfE", "-p", "no:cacheprovider", *words],
-                cwd=copy, env=os.environ | {"OMP_NUM_THREADS": "1"}, text=True, start_new_session=True,
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            )  # fmt: skip
-            try:
-                output, _ = tests.communicate(timeout=limit)
-            except subprocess.TimeoutExpired:
-                os.killpg(tests.pid, signal.SIGKILL)
-                tests.communicate()
-                return None
+            ended = self.pytest(copy, ["-q", "-rfE", "-p", "no:cacheprovider", *words], limit)
+        if ended is None:
+            return None
+        code, output = ended
+        if code == 5 and "-k" in words:
+            return ""  # no test has that name
         # pytest returns 2 to 5 if tests did not run. A mutation that kills the process is noticed.
-        if tests.returncode in (3, 4, 5) or (tests.returncode == 2 and not mutation):
+        if code in (3, 4, 5) or (code == 2 and not mutation):
             raise RuntimeError(f"{' '.join(words)}: {output[-2000:]}")
-        return output if tests.returncode else ""
+        return output if code else ""
 
     def on_unchanged(self, words: list[str]) -> dict[str, Any]:
         """The tests that fail without a mutation, and how long all take."""
@@ -147,8 +162,12 @@ class Tests:
         parts = [words] if mutation.start < 0 else [[*words[:2], test] for test in words[2:]]  # many share a test file
         known = [self.on_unchanged(part) for part in parts]
         without = [word for one in known for test in one["failing"] for word in ("--deselect", test)]
-        seconds = sum(one["seconds"] for one in known)
-        output = self.run(["-x", *words, *without], mutation, file, 300 + 5 * seconds)
+        limit = 300 + 5 * sum(one["seconds"] for one in known)
+        output: str | None = ""
+        if mutation.start >= 0:  # tests that have the name of the file go first
+            output = self.run(["-x", *words, *without, "-k", Path(file).stem], mutation, file, limit)
+        if output == "":
+            output = self.run(["-x", *words, *without], mutation, file, limit)
         if output is None:
             return LATE
         return (failed(output) or [mutation.tests or words[-1]])[0] if output else ""

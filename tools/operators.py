@@ -139,10 +139,10 @@ def distances(test: Path) -> dict[Path, int]:
 def tests_of(mutation: Mutation, most: int) -> list[str]:
     """The test files nearest to a mutation: those that name its function, then those with the fewest imports between.
 
-    A file that is only loaded by its name has the tests of the files beside it.
+    A file that is only loaded by its name has the tests of the files beside it. Those of tests/site need a built site.
     """
     file, function = ROOT / str(mutation.file), mutation.what.rsplit(" ", 1)[-1]
-    tests = sorted((ROOT / "tests").glob("*/test_*.py"))
+    tests = [test for test in sorted((ROOT / "tests").glob("*/test_*.py")) if test.parent.name != "site"]
     near = {test: distances(test)[file] for test in tests if file in distances(test)}
     if not near:
         beside = set(file.parent.glob("*.py"))
