@@ -31,6 +31,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from claims import court
 from common.cli import fail, say
 from tools.mutations import MUTATIONS, OBJECTIVES, STEPS, Mutation
 from tools.operators import mutations, tests_of
@@ -98,10 +99,13 @@ def changed(text: bytes, mutation: Mutation) -> bytes:
 
 def command(mutation: Mutation, file: str, nearest: int) -> list[str]:
     """What follows `pytest`, for the tests that should notice a mutation."""
+    name = Path(file).stem
+    if mutation.start >= 0 and name in court.names():
+        return ["-m", "", "tests/claims", "-k", name]
     if mutation.start >= 0:
         return ["-m", "not slow", *tests_of(mutation, nearest)]
     words = ["-m", "", mutation.tests]
-    if (name := Path(file).stem) in parents() and mutation.tests in (STEPS, OBJECTIVES):  # by script
+    if name in parents() and mutation.tests in (STEPS, OBJECTIVES):  # by script
         words += ["-k", f"[{name}-" if mutation.tests == STEPS else name]
     return words
 
@@ -159,12 +163,13 @@ class Tests:
     def noticed_by(self, mutation: Mutation, file: str, nearest: int) -> str:
         """The first test that fails with the mutation in one file, and not without it; "" if none does."""
         words = command(mutation, file, nearest)
-        parts = [words] if mutation.start < 0 else [[*words[:2], test] for test in words[2:]]  # many share a test file
+        by_file = words[1] == "not slow"
+        parts = [[*words[:2], test] for test in words[2:]] if by_file else [words]  # many share a test file
         known = [self.on_unchanged(part) for part in parts]
         without = [word for one in known for test in one["failing"] for word in ("--deselect", test)]
         limit = 300 + 5 * sum(one["seconds"] for one in known)
         output: str | None = ""
-        if mutation.start >= 0:  # tests that have the name of the file go first
+        if by_file:  # tests that have the name of the file go first
             output = self.run(["-x", *words, *without, "-k", Path(file).stem], mutation, file, limit)
         if output == "":
             output = self.run(["-x", *words, *without], mutation, file, limit)

@@ -147,6 +147,7 @@ def tests_of(mutation: Mutation, most: int) -> list[str]:
     if not near:
         beside = set(file.parent.glob("*.py"))
         near = {test: min(d) for test in tests if (d := [n for f, n in distances(test).items() if f in beside])}
-    word = re.compile(rf"\b({re.escape(function)}|{re.escape(file.stem)})\b")
-    order = sorted(near, key=lambda test: (not word.search(test.read_text()), near[test], test.stat().st_size))
+    words = [re.compile(rf"\b{re.escape(word)}\b") for word in (function, file.stem)]
+    text = {test: test.read_text() for test in near}
+    order = sorted(near, key=lambda t: (*(not w.search(text[t]) for w in words), near[t], t.stat().st_size))
     return [str(test.relative_to(ROOT)) for test in order[:most]]

@@ -1,5 +1,6 @@
 """Problems, prompts and held-out splits."""
 
+import hashlib
 import json
 import random
 import re
@@ -21,7 +22,7 @@ from common.models import load_model
 from common.records import Problem, Rollouts
 from common.transformers_engine import TransformersEngine
 from common.verification.verifier import Verifier
-from worlds import DATASETS, MODELS, generated_problems
+from worlds import DATASETS, MODELS, generated_problems, problem_function
 from worlds.countdown.problems import Countdown
 from worlds.sums import pretrain as pretrain_sums
 from worlds.sums.writers import solution
@@ -42,6 +43,24 @@ from transformers import AutoTokenizer
 )
 def test_final_answer(text, answer):
     assert final_answer(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("name", "digest"),
+    [
+        ("sums", "b84ace12b9ee"),
+        ("sums-hard", "b9ab187d8baa"),
+        ("products", "bc4af8b74f16"),
+        ("search", "5ff865eb9316"),
+        ("search-hard", "ed25eea65a89"),
+        ("countdown", "7e2d6925551e"),
+    ],
+)
+def test_generated_problems_never_change(name, digest):
+    """Else the results in reports/ would be of other problems."""
+    rng = random.Random(2026)
+    questions = [problem_function(name)(rng)[0] for _ in range(200)]
+    assert hashlib.sha256(repr(questions).encode()).hexdigest().startswith(digest)
 
 
 @pytest.mark.parametrize("name,lengths", [("sums", range(2, 7)), ("sums-hard", range(5, 9))])
