@@ -1,4 +1,5 @@
 import random
+import re
 
 from common.batch import collate
 from common.engines import Engine, make_engine
@@ -149,11 +150,13 @@ def test_a_call_needs_one_group(call, capsys):
 
 
 def test_products_and_their_writers():
-    rng = random.Random(0)
+    rng, factors = random.Random(0), set()
     for _ in range(500):
         question, answer = product_problem(rng)
+        factors |= {int(a) for a in re.findall(r"(\d+)\*", question)}
         sums = [eval(question[: i + 1]) for i in range(len(question) - 2) if question[i + 1] in "+-="]
         assert "*" in question and all(0 <= total <= 99 for total in sums) and sums[-1] == int(answer)
+    assert factors == set(range(2, 10))
     solutions = [solution(rng, "6*7-5=?") for _ in range(2000)]
     called = [text for text in solutions if "<<6*7>>" in text]
     assert all(text.startswith("6*7=<<6*7>>42\n") and "\\boxed{37}" in text for text in called)
