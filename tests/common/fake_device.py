@@ -1,12 +1,10 @@
 """A second device on a machine that has none: tensors there compute on the CPU, but not together with the CPU's.
 
-    python -m tests.common.fake_device grpo --steps 1 ...     # all flags of the script
-
-Runs a script as on a GPU. Where a tensor of the device meets one of the CPU (other than a number, as on a GPU), the run
-ends with an error. It needs a process of its own.
+`run` runs a script as on a GPU. Where a tensor of the device meets one of the CPU (other than a number, as on a GPU),
+the run ends with an error. It needs a process of its own.
 """
 
-import sys
+import os
 from typing import Any
 
 import torch
@@ -80,8 +78,11 @@ def copy(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
     return target
 
 
-def run(name: str, flags: list[str]) -> None:
-    """Run the script `name` with all that it places on a device on DEVICE."""
+def run(name: str, flags: list[str], log: str) -> None:
+    """Run the script `name` with all that it places on a device on DEVICE; what it prints goes to the file `log`."""
+    with open(log, "w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
     backend_registration._setup_privateuseone_for_python_backend("fake", backend_module=Module())
     kernels = torch.library.Library("aten", "IMPL")
     for operator, kernel in [("empty.memory_format", empty), ("empty_strided", empty_strided), ("_copy_from", copy)]:
@@ -100,7 +101,3 @@ def run(name: str, flags: list[str]) -> None:
     assert distributed.device().type == "fake"
     script = load(name)
     script.main(tyro.cli(script.Args, args=flags))
-
-
-if __name__ == "__main__":
-    run(sys.argv[1], sys.argv[2:])
