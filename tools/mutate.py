@@ -5,19 +5,18 @@
     python -m tools.mutate --only run.py     # those of some files
     python -m tools.mutate --generated 300   # so many of those that tools/operators.py makes, a seeded sample
     python -m tools.mutate --minutes 20      # a random sample: starts none after 20 minutes
-    python -m tools.mutate --kept FILE       # keeps outcomes in FILE, to continue an interrupted run
 
-Tests run on the unchanged code first: those that fail there do not count. Not part of the test suite: run it when the
-loops, the oracles or `tests/steps` change. Without --only, what was run, in this call or as kept in FILE, goes to
-reports/mutations.md, or with --generated to reports/generated_mutations.md. Generated mutations that change nothing
-stand with the reason in tools/equivalent.json.
+Outcomes are kept in a file (--kept), so that a run can be interrupted: remove it when code or tests have changed. Tests
+run on the unchanged code first: those that fail there do not count. For --generated, they run once under coverage.py,
+which says which tests execute a line. Not part of the test suite: run it when the loops, the oracles or `tests/steps`
+change. Without --only, what was run goes to reports/mutations.md, or with --generated to
+reports/generated_mutations.md. Generated mutations that change nothing stand with the reason in tools/equivalent.json.
 """
 
 import argparse
 import json
 import os
 import random
-import re
 import select
 import shutil
 import signal
@@ -31,12 +30,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from claims import court
 from common.cli import fail, say
 from tools.mutations import MUTATIONS, OBJECTIVES, STEPS, Mutation
-from tools.operators import mutations, tests_of
+from tools.operators import mutations
 from tools.reports import REPORTS, heading, today
 from tools.scripts import ROOT, parents, script_path
+from tools.tested import Tested, failed
 
 FOLDERS = ("common", "claims", "notebooks/exercises", "worlds")  # where mutations are generated
 EQUIVALENT = ROOT / "tools" / "equivalent.json"  # by key, why a generated mutation changes nothing
@@ -52,9 +51,8 @@ the table names the first one that failed. {where}
 GENERATED = """
 Each mutation changes one place in `{folders}`: a comparison, a constant, a sign or operator, the order of two
 arguments, a name, or a line that is left out. They are a random sample (seed {seed}) of the {all} that the syntax trees
-give.
-The {nearest} test files nearest to the place, by imports, ran on the changed copy, without slow tests. Tests that fail
-on the unchanged code were left out: {failing}.
+give. Tests that execute the place, at most a minute of them, ran on the changed copy: those of the quick layer, and
+the slow ones of the claims. Tests that fail on the unchanged code were left out: {failing}.
 
 {run} of the {count} in the sample were run. {noticed} were noticed, {equivalent} change nothing that could be noticed,
 and {survived} survived.
@@ -97,15 +95,10 @@ def changed(text: bytes, mutation: Mutation) -> bytes:
     return text.replace(old, new) if start < 0 else text[:start] + new + text[start + len(old) :]
 
 
-def command(mutation: Mutation, file: str, nearest: int) -> list[str]:
-    """What follows `pytest`, for the tests that should notice a mutation."""
-    name = Path(file).stem
-    if mutation.start >= 0 and name in court.names():
-        return ["-m", "", "tests/claims", "-k", name]
-    if mutation.start >= 0:
-        return ["-m", "not slow", *tests_of(mutation, nearest)]
+def command(mutation: Mutation, file: str) -> list[str]:
+    """What follows `pytest`, for the tests that should notice a mutation of the list."""
     words = ["-m", "", mutation.tests]
-    if name in parents() and mutation.tests in (STEPS, OBJECTIVES):  # by script
+    if (name := Path(file).stem) in parents() and mutation.tests in (STEPS, OBJECTIVES):  # by script
         words += ["-k", f"[{name}-" if mutation.tests == STEPS else name]
     return words
 
@@ -113,11 +106,12 @@ def command(mutation: Mutation, file: str, nearest: int) -> list[str]:
 class Tests:
     """Tests on copies of the repository, and what they do on the unchanged one."""
 
-    def __init__(self, baseline: dict[str, Any]) -> None:
+    def __init__(self, baseline: dict[str, Any], tested: Tested | None = None) -> None:
         self.baseline = baseline  # by command: the tests that fail, and seconds
+        self.tested = tested  # for generated mutations
         self.own = threading.local()  # the process of tools/preloaded.py of each thread
 
-    def pytest(self, folder: Path, words: list[str], limit: float) -> tuple[int, str] | None:
+    def pytest(self, folder: Path, words: list[str], ids: list[str] | None, limit: float) -> tuple[int, str] | None:
         """pytest's exit code and output in a folder; None if it took longer than `limit` seconds."""
         if getattr(self.own, "process", None) is None:
             self.own.process = subprocess.Popen(
@@ -125,7 +119,7 @@ class Tests:
                 text=True, start_new_session=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             )  # fmt: skip
         process, output = self.own.process, folder.parent / "output"
-        process.stdin.write(json.dumps([str(folder), str(output), words]) + "\n")
+        process.stdin.write(json.dumps([str(folder), str(output), words, ids]) + "\n")
         process.stdin.flush()
         if not select.select([process.stdout], [], [], limit)[0]:
             os.killpg(process.pid, signal.SIGKILL)
@@ -134,19 +128,19 @@ class Tests:
             return None
         return int(process.stdout.readline()), output.read_text(errors="replace")
 
-    def run(self, words: list[str], mutation: Mutation | None, file: str, limit: float) -> str | None:
+    def run(
+        self, words: list[str], mutation: Mutation | None, file: str, limit: float, ids: list[str] | None = None
+    ) -> str | None:
         """pytest's output on a copy with a mutation, "" if all passed; None if it took longer than `limit` seconds."""
         with tempfile.TemporaryDirectory() as work:
             copy = Path(work) / "copy"
             shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", "runs", ".venv*", "__pycache__", "*.mp4"))
             if mutation:
                 (copy / file).write_bytes(changed((copy / file).read_bytes(), mutation))
-            ended = self.pytest(copy, ["-q", "-rfE", "-p", "no:cacheprovider", *words], limit)
+            ended = self.pytest(copy, ["-q", "-rfE", "-p", "no:cacheprovider", *words], ids, limit)
         if ended is None:
             return None
         code, output = ended
-        if code == 5 and "-k" in words:
-            return ""  # no test has that name
         # pytest returns 2 to 5 if tests did not run. A mutation that kills the process is noticed.
         if code in (3, 4, 5) or (code == 2 and not mutation):
             raise RuntimeError(f"{' '.join(words)}: {output[-2000:]}")
@@ -160,27 +154,24 @@ class Tests:
             self.baseline[key] = {"failing": failed(output or ""), "seconds": time.monotonic() - start}
         return self.baseline[key]
 
-    def noticed_by(self, mutation: Mutation, file: str, nearest: int) -> str:
+    def noticed_by(self, mutation: Mutation, file: str) -> str:
         """The first test that fails with the mutation in one file, and not without it; "" if none does."""
-        words = command(mutation, file, nearest)
-        by_file = words[1] == "not slow"
-        parts = [[*words[:2], test] for test in words[2:]] if by_file else [words]  # many share a test file
-        known = [self.on_unchanged(part) for part in parts]
-        without = [word for one in known for test in one["failing"] for word in ("--deselect", test)]
-        limit = 300 + 5 * sum(one["seconds"] for one in known)
-        output: str | None = ""
-        if by_file:  # tests that have the name of the file go first
-            output = self.run(["-x", *words, *without, "-k", Path(file).stem], mutation, file, limit)
-        if output == "":
-            output = self.run(["-x", *words, *without], mutation, file, limit)
+        if mutation.start >= 0:
+            text = (ROOT / file).read_bytes()
+            first = text[: mutation.start].count(b"\n") + 1
+            function = mutation.what.rpartition(" ")[2]
+            ids = self.tested.of(file, first, first + mutation.old.count("\n"), function)
+            words = ["-m", "", *dict.fromkeys(test.split("::")[0] for test in ids)]
+            limit = 300 + 10 * sum(self.tested.seconds[test] for test in ids)
+            output = self.run(["-x", *words], mutation, file, limit, ids) if ids else ""
+        else:
+            words = command(mutation, file)
+            known = self.on_unchanged(words)
+            without = [word for test in known["failing"] for word in ("--deselect", test)]
+            output = self.run(["-x", *words, *without], mutation, file, 300 + 5 * known["seconds"])
         if output is None:
             return LATE
         return (failed(output) or [mutation.tests or words[-1]])[0] if output else ""
-
-
-def failed(output: str) -> list[str]:
-    """The tests that pytest reports as failed."""
-    return re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, re.M)
 
 
 def table(outcomes: list[tuple[Mutation, str, str]]) -> str:
@@ -217,16 +208,16 @@ def generated_page(
     known = json.loads(EQUIVALENT.read_text())
     lost = [outcome for outcome in outcomes if not outcome[2]]
     survivors = [outcome for outcome in lost if key(outcome[:2]) not in known]
-    failing = sorted({test for one in tests.baseline.values() for test in one["failing"]})
+    failing = sorted(tests.tested.failing)
     introduction = GENERATED.format(
-        folders="`, `".join(FOLDERS), seed=args.seed, all=total, nearest=args.nearest, run=len(outcomes),
+        folders="`, `".join(FOLDERS), seed=args.seed, all=total, run=len(outcomes),
         failing=", ".join(f"`{test}`" for test in failing) or "none", count=args.generated,
         noticed=len(outcomes) - len(lost), equivalent=len(lost) - len(survivors), survived=len(survivors),
     )  # fmt: skip
     parts = [introduction, "## Survivors\n\n", table(survivors)]
     reasons = [f"- {key(outcome[:2])}: {known[key(outcome[:2])]}\n" for outcome in lost if key(outcome[:2]) in known]
     parts += ["\n## Without effect\n\n", *reasons, "\n## Noticed\n\n", table([o for o in outcomes if o[2]])]
-    flags = f" --generated {args.generated} --seed {args.seed} --nearest {args.nearest} --minutes M --kept FILE"
+    flags = f" --generated {args.generated} --seed {args.seed}"
     return heading("Generated mutations", f"python -m tools.mutate{flags}", [today()]) + "".join(parts)
 
 
@@ -236,16 +227,20 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--generated", type=int, default=0, help="so many generated mutations, in place of the list")
     parser.add_argument("--seed", type=int, default=0, help="of the sample of generated mutations")
-    parser.add_argument("--nearest", type=int, default=8, help="test files for each generated mutation")
     parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--jobs", type=int, default=2, help="mutations at a time")
-    parser.add_argument("--kept", type=Path, help="file of outcomes; mutations in it are not tried again")
+    parser.add_argument(
+        "--kept", type=Path, default=ROOT / "runs" / "mutations.json",
+        help="file of outcomes; mutations in it are not tried again",
+    )  # fmt: skip
     args = parser.parse_args()
     if lines := stale():
         fail("these mutations no longer apply, so correct or remove them: " + "; ".join(lines))
-    kept = json.loads(args.kept.read_text()) if args.kept and args.kept.exists() else {}
+    args.kept.parent.mkdir(parents=True, exist_ok=True)
+    kept = json.loads(args.kept.read_text()) if args.kept.exists() else {}
     tests, total = Tests(kept.setdefault("on unchanged code", {})), 0
     if args.generated:
+        tests.tested = Tested(args.kept.with_suffix(".coverage").resolve(), FOLDERS, args.jobs)
         some, total = sample(args.generated, args.seed)
         jobs = [(mutation, str(mutation.file)) for mutation in some]
         jobs = [job for job in jobs if not args.only or Path(job[1]).name in args.only]
@@ -256,10 +251,9 @@ def main() -> None:
     def run(job: Job) -> None:
         if key(job) in kept or time.monotonic() > end:
             return
-        kept[key(job)] = test = tests.noticed_by(*job, args.nearest)
+        kept[key(job)] = test = tests.noticed_by(*job)
         say(f"{test or 'NOT NOTICED'}: {job[0].what}, {job[1]}", file=sys.stderr)
-        if args.kept:
-            args.kept.write_text(json.dumps(kept, indent=1))
+        args.kept.write_text(json.dumps(kept, indent=1))
 
     with ThreadPoolExecutor(args.jobs) as pool:
         list(pool.map(run, random.Random(0).sample(jobs, len(jobs))))
@@ -267,7 +261,7 @@ def main() -> None:
     if args.generated and not args.only:
         (REPORTS / "generated_mutations.md").write_text(generated_page(outcomes, args, total, tests))
     elif not args.only:
-        flags = " --quick" * args.quick + " --minutes M --kept FILE" * (len(outcomes) < len(jobs))
+        flags = " --quick" * args.quick + " --minutes M" * (len(outcomes) < len(jobs))
         (REPORTS / "mutations.md").write_text(page(jobs, outcomes, args.quick, flags))
     say(table(outcomes) + f"\n{sum(bool(test) for *_, test in outcomes)} of {len(outcomes)} noticed", keep="\n")
     raise SystemExit(not all(test for *_, test in outcomes))

@@ -1,15 +1,11 @@
-"""Mutations made from the syntax tree of a file, and the test files that should notice them.
+"""Mutations made from the syntax tree of a file.
 
 Each one changes a single place: a comparison, a number or truth value, a sign or operator, the order of two arguments,
 a name, or a statement that is left out. Annotations, decorators, defaults of settings and messages stay as they are.
 """
 
 import ast
-import importlib.util
-import re
 from collections.abc import Iterator
-from functools import cache
-from pathlib import Path
 
 from tools.mutations import Mutation
 from tools.scripts import ROOT
@@ -40,12 +36,18 @@ def swapped(node: ast.AST, names: list[str]) -> Iterator[tuple[str, ast.AST]]:
         yield "sign", node.operand
     elif isinstance(node, ast.BoolOp):
         yield "sign", ast.BoolOp(ast.Or() if isinstance(node.op, ast.And) else ast.And(), node.values)
-    elif isinstance(node, ast.Call) and len(node.args) > 1 and not any(isinstance(a, ast.Starred) for a in node.args):
+    elif isinstance(node, ast.Call) and can_swap(node.args):
         yield "argument order", ast.Call(node.func, [node.args[1], node.args[0], *node.args[2:]], node.keywords)
     elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in names and len(names) > 1:
         yield "swapped name", ast.Name(names[(names.index(node.id) + 1) % len(names)])
     elif removable(node):
         yield "removed line", ast.Pass()
+
+
+def can_swap(args: list[ast.expr]) -> bool:
+    """Whether the first two arguments of a call can change places, and are not the same."""
+    starred = any(isinstance(a, ast.Starred) for a in args)
+    return len(args) > 1 and not starred and ast.dump(args[0]) != ast.dump(args[1])
 
 
 def is_text(node: ast.BinOp) -> bool:
@@ -101,59 +103,3 @@ def mutations(file: str) -> list[Mutation]:
             code = code if isinstance(new, ast.Pass) else f"({code})"
             found.append(Mutation(f"{kind} in {function}", text[start:end].decode(), code, file, "", start))
     return found
-
-
-# The tests of a file
-
-
-@cache
-def imports(file: Path) -> frozenset[Path]:
-    """The files of the repository that a file imports, anywhere in it."""
-    found = set()
-    for node in ast.walk(ast.parse(file.read_text())):
-        names: list[str] = []
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        for name in names:
-            parts = name.split(".")
-            folders = (ROOT, ROOT / "tests", file.parent)
-            paths = [folder.joinpath(*parts).with_suffix(".py") for folder in folders]
-            paths += [folder.joinpath(*parts, "__init__.py") for folder in folders]
-            found |= {path for path in paths if path.exists()}
-    return frozenset(found)
-
-
-@cache
-def distances(test: Path) -> dict[Path, int]:
-    """How many imports lie between a test file and each file that it reaches."""
-    found, border = {test: 0}, [test]
-    while border:
-        further = dict.fromkeys(other for file in border for other in imports(file) if other not in found)
-        distance = found[border[0]] + 1
-        found |= dict.fromkeys(further, distance)
-        border = list(further)
-    return found
-
-
-def can_run(test: Path) -> bool:
-    """Whether what a test file needs is here: some need vLLM, others a built site."""
-    return test.parent.name != "site" and (test.stem != "test_vllm" or importlib.util.find_spec("vllm") is not None)
-
-
-def tests_of(mutation: Mutation, most: int) -> list[str]:
-    """The test files nearest to a mutation: those that name its function, then those with the fewest imports between.
-
-    A file that is only loaded by its name has the tests of the files beside it.
-    """
-    file, function = ROOT / str(mutation.file), mutation.what.rsplit(" ", 1)[-1]
-    tests = [test for test in sorted((ROOT / "tests").glob("*/test_*.py")) if can_run(test)]
-    near = {test: distances(test)[file] for test in tests if file in distances(test)}
-    if not near:
-        beside = set(file.parent.glob("*.py"))
-        near = {test: min(d) for test in tests if (d := [n for f, n in distances(test).items() if f in beside])}
-    words = [re.compile(rf"\b{re.escape(word)}\b") for word in (function, file.stem)]
-    text = {test: test.read_text() for test in near}
-    order = sorted(near, key=lambda t: (*(not w.search(text[t]) for w in words), near[t], t.stat().st_size))
-    return [str(test.relative_to(ROOT)) for test in order[:most]]

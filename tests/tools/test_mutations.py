@@ -3,12 +3,13 @@
 import ast
 import json
 
-from tools import mutate, operators
+from tools import mutate, tested
 from tools.mutations import MUTATIONS
 from tools.operators import mutations
 from tools.scripts import ROOT
 
 import pytest
+from coverage import CoverageData
 
 
 def test_every_mutation_has_its_line_and_its_test():
@@ -39,12 +40,25 @@ def test_generated_mutations_change_one_place_and_stay_programs():
     assert mutate.sample(20, 0)[0] == mutate.sample(20, 0)[0] != mutate.sample(20, 1)[0]
 
 
-def test_generated_mutations_find_their_tests():
-    """The nearest name the function; a claim, which is loaded by its name, has the tests of its folder."""
-    (pass_at_k, *_) = [m for m in mutations("common/evaluation.py") if m.what.endswith(" pass_at_k")]
-    assert "tests/tools/test_evaluate.py" in operators.tests_of(pass_at_k, 3)
-    (of_claim, *_) = mutations("claims/std_favors_extremes.py")
-    assert all(test.startswith("tests/claims/") for test in operators.tests_of(of_claim, 2))
+def test_generated_mutations_are_run_by_the_tests_that_execute_them(tmp_path):
+    """Those in files that name the function first, then the quickest, none that fails, and no more than a minute."""
+    draws, plots = "tests/steps/test_draws.py", "tests/tools/test_plots.py"
+    contexts = {f"{draws}::b": 1.0, f"{draws}::a": 2.0, f"{plots}::a": 0.5}
+    recorded = tmp_path / "recorded.coverage"
+    data = CoverageData(str(recorded))
+    for test in [*contexts, f"{draws}::fails", f"{draws}::long"]:
+        data.set_context(f"{test}|run")
+        data.add_lines({str(ROOT / "common/batch.py"): [10, 11]})
+    data.set_context(f"{plots}::elsewhere|run")
+    data.add_lines({str(ROOT / "common/batch.py"): [12]})
+    data.write()
+    seconds = contexts | {f"{draws}::long": 1e3, f"{draws}::fails": 1.0}
+    lines = [f"{value:.2f}s call     {test}" for test, value in seconds.items()]
+    recorded.with_suffix(".log").write_text("\n".join([*lines, f"FAILED {draws}::fails - assert"]))
+    found = tested.Tested(recorded, ("common",), 1)
+    assert found.of("common/batch.py", 11, 11, "sample_problems") == [*contexts]
+    assert found.of("common/batch.py", 12, 13, "sample_problems") == [f"{plots}::elsewhere"]
+    assert found.failing == [f"{draws}::fails"] and found.seconds[f"{draws}::a"] == 2
 
 
 @pytest.mark.parametrize(
@@ -61,7 +75,7 @@ def test_a_test_that_fails_without_a_mutation_does_not_count(output, noticed, mo
 
     monkeypatch.setattr(tests, "run", run)
     for _ in range(2):
-        assert tests.noticed_by(MUTATIONS[0], "grpo.py", 8) == noticed
+        assert tests.noticed_by(MUTATIONS[0], "grpo.py") == noticed
     assert len(ran) == 3, "the unchanged code is tested once"
     assert ran[1][-4:] == ["--deselect", "tests/a.py::test_fails_anyway[1]", "--deselect", "tests/a.py::test_too"]
 
