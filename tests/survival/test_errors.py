@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +11,6 @@ import dppo
 import grpo
 import ppo
 import rloo
-from common import ending
 from recipes import pipeline_rl
 from tools.scripts import ROOT
 
@@ -54,17 +52,6 @@ from runs import refused
 )
 def test_settings(settings, words, capsys, tmp_path):
     assert words in refused(capsys, tmp_path, **settings)
-
-
-@pytest.mark.parametrize(
-    ("error", "processes", "told"), [("Broken pipe", 2, True), ("Broken pipe", 1, False), ("x", 2, False)]
-)
-def test_a_process_that_another_one_left(error, processes, told, capsys, monkeypatch):
-    """One sentence where another process has ended; any other error keeps its traceback."""
-    monkeypatch.setattr(ending, "world_size", lambda: processes)
-    with pytest.raises(SystemExit) if told else nullcontext():
-        ending.report_crash(SimpleNamespace(), RuntimeError(f"[gloo] {error} [127.0.0.1]"))
-    assert ("another process ended without a message" in capsys.readouterr().err) == told
 
 
 def test_group_of_one_in_rloo(capsys, tmp_path):

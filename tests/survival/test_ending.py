@@ -1,0 +1,113 @@
+"""How a run ends: what signals do, what is told of a crash, and the summary."""
+
+import re
+import signal
+import time
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+from common import ending
+from common.terminal import Terminal
+from tools import plots
+from tools.scripts import ROOT
+
+import pytest
+
+
+def ended(folder, accuracies, **more):
+    """What `summarize` prints of a run that took 125 seconds, with these held-out accuracies by step."""
+    lines = []
+    evaluation = {"eval/standard_error": 0.01, "eval/greedy": 0.25, "eval/n": 8}
+    run = SimpleNamespace(
+        args=SimpleNamespace(model="sums", dataset="sums", seed=1, reward=()), dir=folder, script=ROOT / "grpo.py",
+        started=time.perf_counter() - 125, interrupted=False, terminal=SimpleNamespace(write_line=lines.append),
+        evaluations={step: evaluation | {"eval/avg": accuracy} for step, accuracy in accuracies.items()},
+    )  # fmt: skip
+    run.__dict__.update(more)
+    ending.summarize(run)
+    return lines[0]
+
+
+@pytest.fixture(autouse=True)
+def no_curves(monkeypatch):
+    monkeypatch.setattr(plots, "draw_curves", lambda *_: None)
+
+
+def test_summary(tmp_path):
+    (tmp_path / "checkpoint-000010").mkdir()
+    (tmp_path / "checkpoint-000010" / "config.json").write_text("{}")
+    text = ended(tmp_path, {0: 0.25, 10: 0.75})
+    assert "held-out accuracy         0.250 → 0.750 ± 0.010 (avg@8 → avg@8)" in text
+    assert "2 min 5 s" in text and f"run folder                {tmp_path}" in text
+    assert "warning" not in text and "to resume" not in text
+    assert "to resume                 python grpo.py --resume" in ended(tmp_path, {0: 0.25, 10: 0.75}, interrupted=True)
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "where"),
+    [
+        ({0: 0.25, 5: 0.8, 10: 0.39}, "0.800 at step 5: those weights are in"),
+        ({0: 0.8, 5: 0.3, 10: 0.39}, "0.800 at step 0, before training"),
+        ({0: 0.25, 5: 0.8, 10: 0.41}, None),  # more than half of the best
+    ],
+)
+def test_a_collapse_is_told(accuracies, where, tmp_path):
+    warning = re.search(r"warning: accuracy has collapsed; it was (.*)", ended(tmp_path, accuracies))
+    assert (warning and where in warning[1]) if where else warning is None
+
+
+@pytest.mark.parametrize(
+    ("error", "processes", "told"), [("Broken pipe", 2, True), ("Broken pipe", 1, False), ("another", 2, False)]
+)
+def test_a_process_that_another_one_left(error, processes, told, capsys, monkeypatch):
+    """One sentence where another process has ended; any other error keeps its traceback."""
+    monkeypatch.setattr(ending, "world_size", lambda: processes)
+    with pytest.raises(SystemExit) if told else nullcontext():
+        ending.report_crash(SimpleNamespace(), RuntimeError(f"[gloo] {error} [127.0.0.1]"))
+    assert ("another process ended without a message" in capsys.readouterr().err) == told
+
+
+@pytest.mark.parametrize(("rank", "processes"), [(0, 1), (0, 2), (1, 2)])
+def test_signals(rank, processes, monkeypatch, capfd):
+    """The first ends the run after its step, and the first process says so. A second one stops at once, unless it is
+    torchrun's repetition of the first."""
+    monkeypatch.setattr(ending, "rank", lambda: rank)
+    monkeypatch.setattr(ending, "world_size", lambda: processes)
+    run = SimpleNamespace(stop_requested=0.0)
+    run.stop_soon = lambda: setattr(run, "stop_requested", time.monotonic())
+    interrupt = ending.interrupt_handler(run)
+    interrupt(signal.SIGINT, None)
+    assert run.stop_requested and ("finishing this step" in capfd.readouterr().err) == (rank == 0)
+    with nullcontext() if processes > 1 else pytest.raises(KeyboardInterrupt):
+        interrupt(signal.SIGINT, None)
+    run.stop_requested -= 1.5
+    with pytest.raises(KeyboardInterrupt):
+        interrupt(signal.SIGINT, None)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_signal_after_another_process_failed(rank, tmp_path, monkeypatch):
+    """torchrun ends the rest: the first process takes an empty run folder with it."""
+    monkeypatch.setattr(ending, "rank", lambda: rank)
+    monkeypatch.setattr(ending.distributed, "another_failed", lambda: True)
+    monkeypatch.setattr(ending.os, "_exit", lambda code: (_ for _ in ()).throw(SystemExit(code)))
+    run = SimpleNamespace(dir=tmp_path / "run", stop_requested=0.0)
+    run.dir.mkdir()
+    with pytest.raises(SystemExit) as end:
+        ending.interrupt_handler(run)(signal.SIGTERM, None)
+    assert end.value.code == 1 and run.dir.exists() == (rank == 1)
+
+
+def test_the_line_of_a_step_and_the_bar(monkeypatch, capsys):
+    """The bar begins where a resumed run does."""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    terminal = Terminal(lambda: None)
+    metrics = {"accuracy": 0.5, "length": 41.25, "entropy": 0.25, "clip_pos": 0.125, "clip_neg": 0.25, "grad_norm": 1.5}
+    terminal.print_step(31, 100, metrics, 2.0)
+    assert (terminal.bar.n, terminal.bar.total) == (31, 100)
+    terminal.print_step(32, 100, {"loss": 0.75, "length": 7.0, "entropy": 0.0, "grad_norm": 0.0}, 0.5)
+    assert terminal.bar.n == 32
+    terminal.close()
+    first, second = [line for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert first == "step   31  accuracy 0.500  length  41.2  entropy 0.250  clipped 0.375  gradient 1.50  2.00 s"
+    assert second == "step   32  loss 0.750  length   7.0  entropy 0.000  clipped 0.000  gradient 0.00  0.50 s"
