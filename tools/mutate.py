@@ -52,7 +52,7 @@ GENERATED = """
 Each mutation changes one place in `{folders}`: a comparison, a constant, a sign or operator, the order of two
 arguments, a name, or a line that is left out. They are a random sample (seed {seed}) of the {all} that the syntax trees
 give. Tests that execute the place, at most a minute of them, ran on the changed copy: those of the quick layer, and
-the slow ones of the claims. Tests that fail on the unchanged code were left out: {failing}.
+the slow ones of the claims and the handout. Tests that fail on the unchanged code were left out: {failing}.
 
 {run} of the {count} in the sample were run. {noticed} were noticed, {equivalent} change nothing that could be noticed,
 and {survived} survived.

@@ -13,7 +13,7 @@ from tools.scripts import ROOT
 
 import coverage
 
-LAYERS = (["-m", "not slow"], ["-m", "slow", "tests/claims"])
+LAYERS = (["-m", "not slow"], ["-m", "slow", "tests/claims", "tests/course/test_handout.py"])
 BUDGET = 60.0  # seconds of tests for one place
 
 

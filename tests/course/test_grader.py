@@ -289,6 +289,42 @@ def test_the_sandbox_allows_nothing_but_computing(sandbox, tmp_path):
     assert (tmp_path / "victim").read_text() == "here"
 
 
+@pytest.mark.parametrize(
+    ("wrong", "points", "words"),
+    [
+        ((), 3, ""),
+        (("mechanism",), 2, "mechanism: incorrect"),
+        (("mechanism", "test"), 1, "test: incorrect"),
+        (("bug",), 0, "bug: incorrect"),
+        (("unknown",), 0, "bug: none of the choices"),
+    ],
+)
+def test_points_for_a_silent_bug(wrong, points, words, tmp_path):
+    """One each for name, mechanism and test; none without the name."""
+    form = {}
+    for letter in silent_bugs.runs():
+        right = dict(zip(("bug", "mechanism", "test"), (key.SHOWN[letter], *key.KEY[key.SHOWN[letter]]), strict=True))
+        choices = {"bug": silent_bugs.BUGS, "mechanism": silent_bugs.MECHANISMS, "test": silent_bugs.TESTS}
+        form[letter] = right | {
+            part: next(choice for choice in choices[part] if choice != right[part]) for part in wrong if part in choices
+        }
+        if "unknown" in wrong:
+            form[letter]["bug"] = "gremlins"
+    (tmp_path / grade.FORM).write_text(json.dumps(form))
+    marks = grade.grade_bugs(tmp_path)
+    assert {(mark.points, mark.most) for mark in marks} == {(points, 3)} and len(marks) == len(form)
+    assert all(words in mark.reason for mark in marks) and all(bool(mark.reason) == bool(words) for mark in marks)
+
+
+@pytest.mark.parametrize(("text", "reason"), [("[]", "not an object"), ("{", "not JSON"), (None, "missing")])
+def test_a_form_of_silent_bugs_that_cannot_be_read(text, reason, tmp_path):
+    if text is not None:
+        (tmp_path / grade.FORM).write_text(text)
+    marks = grade.grade_bugs(tmp_path)
+    assert [mark.name for mark in marks] == [f"run {letter}" for letter in silent_bugs.runs()]
+    assert all((mark.points, mark.most) == (0, 3) and reason in mark.reason for mark in marks)
+
+
 def test_the_command(tmp_path):
     """Points, Gradescope's JSON and JUnit's XML; mistakes are named, silent bugs counted, bad input refused."""
     submission = tmp_path / "submission"
