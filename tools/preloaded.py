@@ -43,4 +43,5 @@ def run(folder: str, output: str, words: list[str], ids: list[str] | None) -> in
 
 
 for line in sys.stdin:
-    print(run(*json.loads(line)), flush=True)
+    sys.stdout.write(f"{run(*json.loads(line))}\n")
+    sys.stdout.flush()
