@@ -64,7 +64,8 @@ class Tested:
 
     def of(self, file: str, first: int, last: int, function: str) -> list[str]:
         """Tests that pass and execute one of the lines, at most BUDGET seconds of them. Those in files that name the
-        function come first, then the quickest. What runs in other processes only has the tests that name its file."""
+        function or its folder come first, then the quickest. A line that runs in other processes has the tests that
+        name its file."""
         lines = self.lines(file)
         found = set().union(*(lines.get(line, set()) for line in range(first, last + 1)))
         if not found:
@@ -73,10 +74,14 @@ class Tested:
                 test for test in everything if re.search(rf"\b{Path(file).stem}\b", self.text(test.split("::")[0]))
             }
         found -= set(self.failing)
-        word = re.compile(rf"\b{re.escape(function)}\b")
-        ordered = sorted(found, key=lambda t: (not word.search(self.text(t.split("::")[0])), self.seconds[t], t))
+        words = [re.compile(rf"\b{re.escape(word)}\b") for word in (function, Path(file).parent.name)]
+
+        def order(test: str) -> tuple:
+            text = self.text(test.split("::")[0])
+            return (*(not word.search(text) for word in words), self.seconds[test], test)
+
         chosen, left = [], BUDGET
-        for test in ordered:
+        for test in sorted(found, key=order):
             if (seconds := self.seconds[test] + 0.01) < left or not chosen:
                 chosen.append(test)
                 left -= seconds

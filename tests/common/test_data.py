@@ -315,6 +315,15 @@ def test_the_model_with_filler_text():
     assert sum(same) / len(same) > 0.8, "filler lines repeat the result"
 
 
+def test_writers_of_sums():
+    """Those of textbooks write every step. Of the others 3 in 5 guess at once, and 3 in 20 at each later step."""
+    assert {solution(random.Random(seed), "31+7-12=?", textbook=True) for seed in range(200)} == {
+        "31+7=38\n38-12=26\n\\boxed{26}"
+    }
+    steps = Counter(solution(random.Random(seed), "31+7-12=?", textbook=False).count("=") for seed in range(4000))
+    assert [steps[n] / 4000 for n in (0, 1)] == pytest.approx([0.6, 0.4 * 0.15], abs=0.025)
+
+
 def test_writers_add_filler_lines_by_chance():
     """Equally often and equally many with a correct and an incorrect answer, and never without `filler`."""
     lines = {True: [], False: []}

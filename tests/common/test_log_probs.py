@@ -2,7 +2,7 @@
 
 import grpo
 from common.batch import collate, minibatches, split_rows
-from common.logprobs import batch_logps, token_logps, top_logps
+from common.logprobs import batch_logps, logps_and_entropies, token_logps, top_logps
 from common.models import load_model
 from common.records import Problem, Rollouts
 
@@ -57,6 +57,15 @@ def test_chunked_head_has_the_same_gradient(embedded, problems, monkeypatch):
     for a, b in zip(whole, gradient(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
     model.zero_grad()
+
+
+def test_entropies_have_a_gradient_only_if_asked(embedded, problems):
+    batch = collate(problems, sample(make(embedded), problems), "cpu")
+    for asked in (False, True):
+        logp, entropy = logps_and_entropies(
+            embedded[0], batch, torch.arange(2), grpo.Args(), **({"entropy_gradient": True} if asked else {})
+        )
+        assert logp.requires_grad and entropy.requires_grad == asked
 
 
 def test_top_k(embedded, problems):

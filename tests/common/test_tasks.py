@@ -245,7 +245,8 @@ def test_tasks_of_reasoning_gym_are_disjoint_and_always_the_same(stand_in, capsy
     assert [question for question, _ in again[1] + again[0]] == questions
     with pytest.raises(SystemExit):
         problems("miror")
-    assert "there is no task 'miror', but mirror." in capsys.readouterr().err
+    sentence = "error: --dataset reasoning-gym:miror cannot be generated: there is no task 'miror', but mirror."
+    assert capsys.readouterr().err.strip() == sentence
 
 
 def test_the_scorer_of_a_task_gives_the_reward(stand_in, tmp_path, monkeypatch):

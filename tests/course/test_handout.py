@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 
-from notebooks.exercises import make, train
+from notebooks.exercises import make, silent_bugs, train
 from notebooks.exercises.answers import answers as make_answers
 from notebooks.exercises.exercises import EXERCISES, SCRIPTS, functions, needed
 from tools.scripts import ROOT
@@ -37,6 +37,8 @@ def test_the_handout_holds_no_solution(handout):
     for exercise in EXERCISES:
         graded, given = make_answers(exercise, 123), kept[exercise.name]
         assert not [c for c in graded["cases"] if c["inputs"] in [k["inputs"] for k in given["cases"]]]
+    form = json.loads((handout / "silent_bugs_answers.json").read_text())
+    assert set(form) == set(silent_bugs.runs()) and not any(any(one.values()) for one in form.values())
     everything = "".join(path.read_text(errors="replace") for path in handout.rglob("*") if path.is_file())
     assert "make_bugs" not in everything and "KEY" not in texts[handout / "silent_bugs.py"]
 
