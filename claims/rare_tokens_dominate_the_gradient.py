@@ -21,6 +21,7 @@ import torch
 KIND = "model"
 EDGES, TOKENS = (0.0, 0.05, 0.2, 0.5, 0.9, 0.99, 1.0), 200
 BINS = tuple(f"{low:g} to {high:g}" for low, high in itertools.pairwise(EDGES))
+UNSURE = BINS[:4]  # p < 0.9
 
 
 def compute():
@@ -41,13 +42,13 @@ def compute():
 
 
 def verdict(result):
-    ratios = [result[name]["norm / (1 - p)"] for name in BINS[:4]]
+    ratios = [result[name]["norm / (1 - p)"] for name in UNSURE]
     return decide(result[BINS[0]]["norm"] >= 10 * result[BINS[-1]]["norm"] and max(ratios) <= 2 * min(ratios))
 
 
 def effect(result):
     ends = f"mean norm {result[BINS[0]]['norm']:.0f} (p < 0.05), {result[BINS[-1]]['norm']:.2g} (p > 0.99)"
-    ratios = [result[name]["norm / (1 - p)"] for name in BINS[:4]]
+    ratios = [result[name]["norm / (1 - p)"] for name in UNSURE]
     apart = f"norm / (1 - p) from {min(ratios):.0f} to {max(ratios):.0f} for p < 0.9"
     return f"{ends}; {apart}, {max(ratios) / min(ratios):.1f} times (in proportion: at most 2)"
 
