@@ -149,6 +149,23 @@ def test_a_call_needs_one_group(call, capsys):
     assert f"--call {call} must be a regular expression with one group" in capsys.readouterr().err
 
 
+def test_a_result_has_no_special_tokens():
+    """A tokenizer may begin every text with one."""
+
+    class Tokenizer:
+        def decode(self, tokens):
+            return "".join(map(chr, tokens))
+
+        def __call__(self, text, add_special_tokens=True):
+            return {"input_ids": [1] * add_special_tokens + list(map(ord, text))}
+
+    tokens = list(map(ord, "1+2 <<6*7>>8*9=<<8*9>>"))
+    pattern = r"<<([^<>]+)>>"
+    assert find_call(tokens, 0, Tokenizer(), pattern) == (11, [ord("4"), ord("2")])
+    assert find_call(tokens, 11, Tokenizer(), pattern) == (22, [ord("7"), ord("2")])
+    assert find_call(tokens, 12, Tokenizer(), r"<<(\d+)>>") is None
+
+
 def test_products_and_their_writers():
     rng, factors = random.Random(0), set()
     for _ in range(500):
