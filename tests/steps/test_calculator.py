@@ -8,7 +8,7 @@ from common.records import Problem, Rollouts
 from methods import calculator
 from worlds import generated_problems
 from worlds.pretrain import make_tokenizer
-from worlds.products.calculator import calculate, check_call
+from worlds.products.calculator import calculate, check_call, find_call
 from worlds.products.problems import product_problem
 from worlds.products.writers import solution
 
