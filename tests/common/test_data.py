@@ -25,7 +25,7 @@ from common.verification.verifier import Verifier
 from worlds import DATASETS, MODELS, generated_problems, problem_function
 from worlds.countdown.problems import Countdown
 from worlds.sums import pretrain as pretrain_sums
-from worlds.sums.writers import solution
+from worlds.sums.writers import guess, solution
 
 import pytest
 from conftest import SMALL
@@ -322,6 +322,17 @@ def test_writers_of_sums():
     }
     steps = Counter(solution(random.Random(seed), "31+7-12=?", textbook=False).count("=") for seed in range(4000))
     assert [steps[n] / 4000 for n in (0, 1)] == pytest.approx([0.6, 0.4 * 0.15], abs=0.025)
+
+
+@pytest.mark.parametrize(("operations", "correct"), [(1, 1 / 2), (2, 1 / 8), (3, 1 / 32)])
+def test_guesses_of_sums(operations, correct):
+    """Wrong ones lie around the answer, the farther the more operations are left."""
+    rng = random.Random(0)
+    found = Counter(guess(rng, 50, operations) - 50 for _ in range(8000))
+    assert found[0] / 8000 == pytest.approx(correct, abs=0.02)
+    wrong = {distance for distance in found if distance}
+    assert wrong == set(range(-6 * operations, 6 * operations + 1)) - {0}
+    assert max(guess(rng, 0, 3) for _ in range(200)) > 0 == min(guess(rng, 0, 3) for _ in range(200))
 
 
 def test_writers_add_filler_lines_by_chance():
