@@ -4,15 +4,20 @@ import json
 import math
 import re
 from collections import Counter
+from contextlib import closing
 from itertools import combinations
 from statistics import fmean, stdev
 
 import grpo
+from common import evaluation
+from common.data import load_problems
 from common.engines import Engine
 from common.metrics import read_metrics
 from common.models import load_model
+from common.transformers_engine import TransformersEngine
 from common.verification import Verifier
 from tools import evaluate
+from worlds.search.behavior import measure
 
 import pytest
 from conftest import SMALL
@@ -233,3 +238,19 @@ def check_table(output, found):
         assert numbers == pytest.approx([*shown, *lengths], abs=0.06) and numbers[:10] == pytest.approx(
             [*shown, lengths[0]], abs=6e-4
         )
+
+
+@pytest.mark.parametrize("dataset", ["search", "sums"])
+def test_what_responses_do_is_in_an_evaluation(dataset, sampled):
+    """Where the world of the data set measures it: the same figures as of the texts, none elsewhere."""
+    args = grpo.Args(model=dataset, dataset=dataset, max_response_tokens=40).checked()
+    model, tokenizer = load_model(args)
+    problems = load_problems(args, model, tokenizer)[1][:4]
+    engine = TransformersEngine(args, model, tokenizer)
+    with closing(Verifier(args, tokenizer, problems)) as verifier:
+        found, _ = evaluation.evaluate(engine, verifier, problems, 2, args)
+    texts = tokenizer.batch_decode(sampled[0][-1].tokens, skip_special_tokens=True)
+    expected = measure([problem.answer for problem in problems for _ in range(2)], texts) if dataset == "search" else {}
+    assert {name: value for name, value in found.items() if "behavior" in name} == {
+        f"eval/behavior/{name}": value for name, value in expected.items()
+    }
