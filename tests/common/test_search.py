@@ -1,7 +1,7 @@
 """The world of search: its problems and their check, the writers of the corpora, and the parser of attempts."""
 
 import random
-from itertools import islice
+from itertools import islice, product
 from statistics import mean
 
 import grpo
@@ -20,7 +20,7 @@ from worlds.search.problems import (
     with_feedback,
     with_hint,
 )
-from worlds.search.writers import attempts, corpus_problem, running_results, solution
+from worlds.search.writers import attempt, attempts, corpus_problem, running_results, solution
 
 import pytest
 
@@ -134,6 +134,17 @@ def test_few_writers_search_well():
     assert found["attempts"] == pytest.approx(0.7 / (1 - 0.4 * (1 - hit)), abs=0.04)
     assert mean(correct) == pytest.approx(0.3 * hit + 0.7 * hit / (1 - 0.4 * (1 - hit)), abs=0.02)
     assert found["correct_results"] == pytest.approx(0.99, abs=0.005)
+
+
+def test_slips():
+    """A running result is off by 1 or 10, never below 0; what follows counts on, and the verdict is about the end."""
+    rng, off = random.Random(5), set()
+    for _ in range(400):
+        found = parse_attempt(attempt(rng, "52+7-11", 48, slips=1.0))
+        off.add((found.results[0] - 59, found.results[1] - (found.results[0] - 11)))
+        assert found.verdict == (found.results[1] == 48)
+    assert off == set(product((-10, -1, 1, 10), repeat=2))
+    assert {parse_attempt(attempt(rng, "3-2", 1, slips=1.0)).results[0] for _ in range(100)} == {0, 2, 11}
 
 
 @pytest.mark.parametrize("textbook", [True, False])
