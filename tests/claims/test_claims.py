@@ -48,11 +48,14 @@ def test_an_exact_claim_computed_anew(name):
     assert numbers(result) == pytest.approx(numbers(stored["result"]), rel=1e-4, abs=1e-7)
 
 
-MINUTES = ("gspo_tolerates_the_engines_precision", "sampled_values_beat_a_critic")  # claims on the model that take one
+LONG = (  # claims on the model that take half a minute or more
+    "clip_is_rarely_active", "clip_keeps_ratios_within_its_bounds", "gspo_tolerates_the_engines_precision",
+    "sampled_values_beat_a_critic",
+)  # fmt: skip
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in OF_KIND["model"] if name not in MINUTES])
+@pytest.mark.parametrize("name", [name for name in OF_KIND["model"] if name not in LONG])
 def test_a_claim_on_the_model_computed_anew(name):
     """Other kernels round otherwise, so a few sampled tokens may differ."""
     stored, claim = court.record(name), court.load(name)
