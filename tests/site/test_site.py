@@ -168,13 +168,13 @@ def test_lines_lead_to_the_repository_at_the_commit(visit, tmp_path, monkeypatch
     (site / "site.js").write_text(text)
     visit.page.goto(f"file://{site}/dapo.html")
     visit.page.wait_for_selector("html[data-ready]", state="attached")
-    for place, line in (("#diff .changed .right", "#diff .changed .right .at"), ("[data-source] span", ".no")):
+    for place, line in ((".diff .changed .right", ".diff .changed .right .at"), ("[data-source] span", ".no")):
         links = visit.page.locator(line).evaluate_all("links => links.map((a) => a.href)")
         assert links, f"{place} has no links"
         assert all(re.fullmatch(r"https://github.com/a/b/blob/abc123/dapo\.py#L\d+", link) for link in links)
     number = int(links[-1].rsplit("L", 1)[1])
     assert number == len((ROOT / "dapo.py").read_text().splitlines())
-    first = visit.page.locator("#diff .changed .right:has(.at)").first
+    first = visit.page.locator(".diff .changed .right:has(.at)").first
     at = int(first.locator(".at").get_attribute("data-line"))
     assert first.inner_text().strip() == (ROOT / "dapo.py").read_text().splitlines()[at - 1].strip()
 

@@ -21,6 +21,7 @@ from pygments.formatters import HtmlFormatter
 
 CURVES = {"eval/avg": "held-out accuracy", "length": "tokens per response", "entropy": "entropy, nats per token"}
 FORMATTER = HtmlFormatter(nowrap=True)
+docs_of = cache(field_docs)
 ALWAYS = ("num_minibatches", "update_epochs", "responses_per_prompt")  # shared settings that every page lists
 FILTERS = {"stops": r"nothing|no gradient|capped|fades", "updates": r"\w+-policy"}  # the part of a trait to filter by
 
@@ -116,13 +117,14 @@ def paper_value(text: str) -> str:
     return kind + found[2].rstrip(".;:")
 
 
+@cache
 def settings(name: str) -> list[tuple[str, list[dict[str, str]]]]:
     """Groups of settings, the method's own first: name, flag, range, default, the paper's value, help."""
     kind = load(name).Args
     owners = [c for c in reversed(kind.__mro__) if dataclasses.is_dataclass(c)]
     help_of, hints, groups = {}, get_type_hints(kind, include_extras=True), {}
     for owner in owners:
-        help_of |= field_docs(owner)
+        help_of |= docs_of(owner)
     for field in dataclasses.fields(kind):
         first = next(owner for owner in owners if field.name in owner.__annotations__)
         said = help_of.get(field.name, "")
