@@ -90,7 +90,7 @@ CHANGES = [
     ("mask.sum(1, keepdim=True))", "mask.sum())"),
     ("mask / len(mask)", "mask / mask.sum(1, keepdim=True)"),
     ("mask / mask.sum().clamp(min=1)", "mask / len(mask)"),
-    ("max=args.ratio_cap)", "max=2 * args.ratio_cap)"),
+    ("max=args.ratio_cap)", "max=1.5)"),
     ("(rewards - mean) / mean", "(rewards - mean) / (1 + mean)"),
     ("return rewards - others", "return rewards + others"),
 ]
