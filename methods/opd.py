@@ -7,9 +7,11 @@ Differs from its parent grpo.py:
 - a teacher, a second model, says at every token of the student's own responses how much likelier it finds it.
   Rewards play no part (answers are verified only for the log), and no group is needed;
 - each token's loss is its own KL only, not that of later tokens: no gradient goes through the sampling;
-- no clip, and the advantages are not centered, as in the authors' code (the Tinker cookbook);
+- no clip, and the advantages are not centered;
 - --kl full takes the KL over the vocabulary (GKD with λ = 1; Qwen3): at π_old the same gradient in expectation,
-  without the randomness of one sampled token. The authors' code has no counterpart.
+  without the randomness of one sampled token.
+The authors' code (the Tinker cookbook) neither clips nor centers, and has no counterpart of --kl full. The teacher must
+have the student's tokenizer.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python grpo.py --run-dir runs/teacher

@@ -3,8 +3,9 @@
     J(θ) = E_x E_{o_1..o_G ~ π_old(·|x)} 1/G Σ_i 1[o_i is correct] 1/|o_i| Σ_t log π_θ(o_it | x, o_i<t)
 
 Differs from its parent raft_pp.py, which came later:
-- no ratio and no clip: it is supervised learning on the model's own correct responses. After a batch's first
-  update, nothing corrects for the policy having changed.
+- no ratio and no clip: it is supervised learning on the model's own correct responses.
+After a batch's first update, nothing corrects for the policy having changed. As in methods/raft_pp.py, responses that
+are left out still count in the mean.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python methods/raft.py

@@ -6,6 +6,8 @@
 Differs from its parent reinforce_pp_baseline.py, the paper's variant for several responses per prompt:
 - no group is needed, as the batch's mean is the only baseline: each response can have a prompt of its own;
 - the KL is part of the token rewards, where k1 has the gradient of the KL itself.
+As in methods/reinforce_pp_baseline.py, mean and std are over tokens, so long responses count more; the std is the
+population's, as in the authors' OpenRLHF, and the loss has Eq. 1's mean over each response.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python methods/reinforce_pp.py

@@ -6,8 +6,10 @@
 Differs from its parent dpo.py:
 - no rewards: the data set's solution is preferred to each of the policy's own responses, as G - 1 pairs. When
   the policy writes as the data set does, no pair teaches anything;
-- the reference is the policy before the batch, the opponent, which also sampled l (where --staleness is 0). One
-  iteration of SPIN is one rollout batch here (paper: two passes over 50,000 prompts).
+- the reference is the policy before the batch, the opponent, which also sampled l (where --staleness is 0).
+One iteration of SPIN is one rollout batch here (paper: two passes over 50,000 prompts). As in methods/dpo.py, the
+log-prob of a response is a sum over its tokens, and neither a ratio nor TIS corrects for the rollout policy. On sums
+the data set's solutions write all steps.
 
     python methods/spin.py
 """

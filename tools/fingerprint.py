@@ -153,6 +153,8 @@ def baseline(script: ModuleType) -> str:
         "group mean, over the group's std": [centered / (p * (1 - p) * GROUP / (GROUP - 1)).sqrt()],
     }
     whose = "critic" if hasattr(script, "value_loss") else "sampled values" if hasattr(script, "split_steps") else ""
+    if "scores" in inspect.signature(script.compute_advantages).parameters:
+        whose = "pairs within the group"
     for name, formulas in known.items():
         if not whose and any(close(mine, formula.flatten().tolist()) for formula in formulas):
             return name
@@ -183,6 +185,17 @@ def bounds(script: ModuleType) -> tuple[float, float]:
     return max(0.0, below), above
 
 
+def clips_single_tokens(script: ModuleType) -> bool:
+    """Whether a single token beyond the bound loses its gradient, while the others of its response keep theirs."""
+    old = torch.full((1, TOKENS), 0.1, dtype=torch.double).log()
+    moved = torch.tensor([[2.0] + [0.0] * (TOKENS - 1)], dtype=torch.double)  # the first token's ratio is e²
+    logp = (old + moved).requires_grad_()
+    values = {"old_logp": old, "rollout_logp": old, "mask": torch.ones_like(old).bool(), "args": script.Args()}
+    loss, _ = call(script.policy_loss, logp=logp, advantages=torch.ones_like(old), **values)
+    slopes = torch.autograd.grad(loss.sum(), logp)[0][0]
+    return slopes[0].item() == 0 and bool((slopes[1:] != 0).all())
+
+
 def ratio_level(script: ModuleType) -> str:
     """Whether a factor depends on a token's own ratio, on that of its response, or on none."""
     old = torch.full((1, 2), 0.1, dtype=torch.double).log()
@@ -202,7 +215,8 @@ def stops(script: ModuleType) -> str:
     below, above = bounds(script)
     if below or above < math.inf:
         found = [f"below {below:.5g}" if below else "", f"above {above:.5g}" if above < math.inf else ""]
-        return "no gradient " + ", ".join(filter(None, found))
+        alone = ratio_level(script) == "response" and clips_single_tokens(script)
+        return "no gradient " + ", ".join(filter(None, found)) + ", each token alone" * alone
     ratios = [1.0, 2.0, 4.0, 8.0, 16.0]
     found = factors(script, 1.0, True, ratios)
     if close(found, ratios):
@@ -218,7 +232,7 @@ def average(script: ModuleType) -> str:
     first = found[:, 0].tolist()
     per_response, groups = (found.sum(1)).tolist(), found.sum(1).view(2, GROUP).sum(1).tolist()
     if close(per_response, [per_response[0]] * len(first)):
-        return "mean per response"
+        return "mean per response" if close([sum(per_response)], [1.0]) else "mean per response, responses summed"
     if not close(first, [first[0]] * len(first)):
         return "mean per prompt" if close(groups, [groups[0]] * 2) else "its own"
     if close([first[0] * mask.sum().item()], [1.0]):
@@ -236,15 +250,23 @@ def updates(script: ModuleType) -> str:
     return "on-policy" if count == 1 else f"off-policy, {count} updates per batch"
 
 
+def weight_in_long(script: ModuleType) -> float:
+    """The weight of a token of a response of twice the length, over that of a token of the others of its group."""
+    ends = torch.tensor([2 * LENGTH] + [LENGTH] * (GROUP - 1))
+    mask = (torch.arange(2 * LENGTH) < ends[:, None]).double()  # (G, T)
+    found = call(script.token_weights, mask=mask, args=script.Args())  # (G, T)
+    return (found[0, 0] / found[1, 0]).item()
+
+
 def traits(name: str) -> dict[str, str]:
-    """What distinguishes a script, in words; long: a token's relative weight in a response of twice the length."""
+    """What distinguishes a script, in words; long: `weight_in_long`."""
     script = load(name)
     return {
         "baseline": baseline(script),
         "ratio": ratio_level(script),
         "stops": stops(script),
         "averages": average(script),
-        "long": f"{weights(script, [2 * LENGTH])[0]:.2f}",
+        "long": f"{weight_in_long(script):.2f}",
         "updates": updates(script),
         "critic": "yes" if hasattr(script, "value_loss") else "no",
     }

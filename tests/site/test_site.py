@@ -160,6 +160,33 @@ def test_compare_shows_what_the_command_prints(visit):
     assert not visit.problems, visit.problems
 
 
+def test_lines_lead_to_the_repository_at_the_commit(visit, tmp_path, monkeypatch):
+    monkeypatch.setenv("GITHUB_SHA", "abc123")
+    address = Renderer(tmp_path, "https://github.com/a/b").address("blob")
+    site = shutil.copytree(SITE, tmp_path / "site")
+    text = re.sub(r'SOURCE = "[^"]*"', f'SOURCE = "{address}"', (site / "site.js").read_text())
+    (site / "site.js").write_text(text)
+    visit.page.goto(f"file://{site}/dapo.html")
+    visit.page.wait_for_selector("html[data-ready]", state="attached")
+    for place, line in ((".diff .changed .right", ".diff .changed .right .at"), ("[data-source] span", ".no")):
+        links = visit.page.locator(line).evaluate_all("links => links.map((a) => a.href)")
+        assert links, f"{place} has no links"
+        assert all(re.fullmatch(r"https://github.com/a/b/blob/abc123/dapo\.py#L\d+", link) for link in links)
+    number = int(links[-1].rsplit("L", 1)[1])
+    assert number == len((ROOT / "dapo.py").read_text().splitlines())
+    first = visit.page.locator(".diff .changed .right:has(.at)").first
+    at = int(first.locator(".at").get_attribute("data-line"))
+    assert first.inner_text().strip() == (ROOT / "dapo.py").read_text().splitlines()[at - 1].strip()
+
+
+def test_the_page_of_the_readme_gets_the_files(tmp_path):
+    assert (
+        "git clone https://github.com/a/b &amp;&amp; cd b"
+        in Renderer(tmp_path, "https://github.com/a/b").page("README.md")[1]
+    )
+    assert "git clone" not in Renderer(tmp_path, "").page("README.md")[1], "no address is known"
+
+
 def test_compare_folds_and_changes_its_address(visit):
     page = visit.open("compare.html#grpo/dapo")
     before = page.locator("#diff .row").count()
@@ -182,6 +209,10 @@ def test_the_table_filters(visit):
     assert {"gspo", "gmpo"} <= set(visible) and page.locator(
         "#filters output"
     ).inner_text() == f"{len(visible)} scripts"
+    page.click("#filters button[type=reset]")
+    page.select_option("#filters select[name=stops]", "no gradient")
+    visible = page.locator("#methods tbody tr:visible td:first-child").all_inner_texts()
+    assert set(visible) == {name for name in SCRIPTS if fingerprint.stops(load(name)).startswith("no gradient")}
     page.click("#filters button[type=reset]")
     page.fill("#filters input[name=name]", "dr. grpo")
     assert page.locator("#methods tbody tr:visible td:first-child").all_inner_texts() == ["dr_grpo"]
@@ -264,6 +295,32 @@ def test_the_keyboard_reaches_everything(visit, url):
     assert not missing, f"the keyboard does not reach {missing}"
 
 
+def test_the_keyboard_activates_what_it_reaches(visit):
+    page = visit.open("compare.html#grpo/dapo")
+    before = page.locator("#diff .row").count()
+    page.locator("#diff .fold").first.focus()
+    page.keyboard.press("Enter")
+    assert page.locator("#diff .row").count() > before, "Enter on a fold shows its lines"
+    dark = page.evaluate("document.documentElement.dataset.theme")
+    page.locator("#theme").focus()
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.documentElement.dataset.theme") != dark
+    page.keyboard.press("/")
+    page.keyboard.type("dr. grpo")
+    page.wait_for_selector("#results a")
+    page.locator("#results a[href^='dr_grpo.html']").first.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/dr_grpo.html*")
+    assert not visit.problems, visit.problems
+
+
+@pytest.mark.parametrize("url", ["index.html", "compare.html#grpo/dapo", "dcpo.html"])
+def test_a_key_explains_the_table_of_traits(visit, url):
+    page = visit.open(url)
+    assert "0.50: each response counts the same" in page.locator("details.key").inner_text()
+    assert "no gradient below" in page.locator("main").inner_text().lower()
+
+
 @pytest.mark.parametrize("visit", [(1200, "light"), (1200, "dark"), (360, "light")], indirect=True)
 def test_nothing_serious_for_assistive_technology(visit):
     found = []
@@ -288,13 +345,13 @@ def test_screenshots(visit, request):
         assert name.stat().st_size > 10_000
 
 
-def test_links_stay_on_the_site_or_lead_to_the_repository(tmp_path):
+def test_links_stay_on_the_site_or_lead_to_the_repository(tmp_path, monkeypatch):
+    monkeypatch.delenv("GITHUB_SHA", raising=False)
     renderer = Renderer(tmp_path, "https://github.com/a/b")
     assert renderer.link("runs.md#metricsjsonl", "docs/real-models.md") == "docs-runs.html#metricsjsonl"
     assert renderer.link("../claims/std_favors_extremes.py", "reports/claims.md") == "claims.html#std_favors_extremes"
     assert renderer.link("../common/run.py", "docs/runs.md") == "https://github.com/a/b/blob/main/common/run.py"
     assert renderer.link("benchmarks", "README.md") == "https://github.com/a/b/tree/main/benchmarks"
-    assert renderer.source("grpo.py", 5).endswith("/blob/main/grpo.py#L5")
     assert renderer.link("nowhere.md", "README.md") == "" == Renderer(tmp_path, "").link("common/run.py", "README.md")
 
 

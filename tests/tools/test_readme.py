@@ -3,7 +3,7 @@
 import re
 
 from tools.reports import REPORTS
-from tools.scripts import ROOT, parents
+from tools.scripts import ROOT, parents, script_path
 
 import pytest
 
@@ -59,6 +59,20 @@ def test_a_report_says_how_and_when_it_was_made(page):
 def test_all_questions_are_answered():
     page = (ROOT / "notebooks/README.md").read_text()
     assert re.findall(r"^\*\*(\d+)\.", page, re.M) == [str(i) for i in range(1, 16)]
+
+
+def test_most_scripts_are_as_long_as_the_readme_says():
+    low, high = map(int, re.search(r"Most have (\d+) to (\d+) lines", (ROOT / "README.md").read_text()).groups())
+    lengths = {name: len(script_path(name).read_text().splitlines()) for name in parents()}
+    other = {name: lines for name, lines in lengths.items() if not low <= lines <= high}
+    assert len(other) <= len(lengths) / 10, f"these have other lengths: {other}"
+    assert min(lengths.values()) - low < 10, f"no script has about {low} lines"
+
+
+def test_the_citation_is_that_of_the_latest_release():
+    cited = dict(re.findall(r'^(version|date-released): "(.+)"$', (ROOT / "CITATION.cff").read_text(), re.M))
+    latest = re.search(r"^## (\d{4}-\d\d-\d\d)", (ROOT / "CHANGELOG.md").read_text(), re.M)[1]
+    assert cited == {"version": latest.replace("-", "."), "date-released": latest}
 
 
 def test_the_readme_is_short_and_its_diff_is_real():

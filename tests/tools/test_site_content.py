@@ -32,7 +32,29 @@ def test_parts_of_one_docstring():
     assert any("Some code drops only the std" in text for text in parts["details"])
     assert scripts.change("dr_grpo") == "No division by |o_i|; no division by the group's std."
     assert scripts.papers("ppo") == ["1707.06347", "1506.02438"] and scripts.year("ppo") == "2017"
-    assert "eprint = {2503.20783}" in scripts.citation("dr_grpo")
+    assert parts["command"] == "python dr_grpo.py"
+    assert scripts.parts("opd")["command"].count("\n") == 1, "a teacher, then the student"
+
+
+def test_citations_have_the_papers_titles_and_years():
+    def title(name):
+        return re.findall(r"title = {(.+?)},", scripts.citation(name))
+
+    assert "eprint = {2503.20783}" in scripts.citation("dr_grpo") and "year = {2025}" in scripts.citation("dr_grpo")
+    assert title("dr_grpo") == ["Understanding R1-Zero-Like Training"] and title("opd") == ["GKD"]
+    assert title("ppo") == ["PPO, Proximal Policy Optimization", "GAE"]
+    assert title("raft") == ["RAFT, Reward-ranked Fine-Tuning", "A Minimalist Approach"]
+    assert title("calculator")[:2] == ["Search-R1", "ToRL"]
+    assert scripts.citation("reinforce").startswith("@article{reinforce1992,\n  author = {Williams}")
+    for name in SCRIPTS:
+        assert scripts.citation(name) and len(title(name)) == len(set(title(name))), f"{name} has a title twice"
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_implementation_details_are_more_than_the_tis_sentence(name):
+    details = [text for text in scripts.parts(name)["details"] if text]
+    said = " ".join(details).replace("Not in the formula: each token's policy loss is multiplied by its TIS weight", "")
+    assert len(said) > 40, f"{name} has no implementation details"
 
 
 @pytest.mark.parametrize("name", ["grpo", "r1", "spin"])
@@ -66,6 +88,45 @@ def test_settings_have_range_default_and_help():
     assert len(flags) == len(vars(load("gspo").Args())), "a setting is missing or twice"
 
 
+def test_shared_settings_have_the_scripts_own_defaults():
+    usual = {item["name"]: item for _, items in scripts.shared_settings() for item in items}
+    for name in SCRIPTS:
+        shown, args = {item["name"]: item["default"] for item in scripts.shared_of_its_own(name)}, load(name).Args()
+        assert set(scripts.ALWAYS) <= set(shown) and shown["num_minibatches"] == str(args.num_minibatches)
+        own = {item["name"]: item["default"] for _, items in scripts.settings(name)[1:] for item in items}
+        for key, item in usual.items():
+            assert shown.get(key, item["default"]) == own[key], f"{name} --{key}: a reader takes it for another"
+            assert own[key] == item["default"] or item["most"], f"{key} is not the same in {name}"
+    assert usual["num_minibatches"]["default"] == "4" and usual["num_minibatches"]["most"]
+    assert "uncorrected" not in usual["num_minibatches"]["help"], "the help of reinforce.py"
+    assert usual["eval_every"]["most"] == "" and usual["seed"]["default"] == "1"
+
+
+@pytest.mark.parametrize(
+    "text,value",
+    [
+        ("ε: a bound. Paper 0.28.", "0.28"),
+        ("G: responses. Papers: 8 to 64.", "8 to 64"),
+        ("β: weight. Paper 0.03 (TL;DR), 0.10 (HH).", "0.03 (TL;DR), 0.10 (HH)"),
+        ("L_cache: tokens. Paper 4096 of 20480; 0 disables it.", "4096 of 20480"),
+        ("ε. Usual 0.2 to 0.5.", "usual 0.2 to 0.5"),
+        ("β. The authors' code 0.001.", "authors' code 0.001"),
+        ("Rounds. The authors' code stops with an error.", ""),
+        ("Gradients are scaled down to this norm.", ""),
+    ],
+)
+def test_the_papers_value_is_read_from_the_help(text, value):
+    assert scripts.paper_value(text) == value
+
+
+def test_traits_are_filtered_by_what_several_scripts_share():
+    some = [scripts.traits(name) for name in ("reinforce", "grpo", "gmpo", "cispo", "sapo", "scalerl")]
+    found = {key: {scripts.coarse(key, traits[key]) for traits in some} for key in scripts.FILTERS}
+    assert found["stops"] == {"nothing", "no gradient", "capped", "fades"}
+    assert found["updates"] == {"on-policy", "off-policy"}
+    assert scripts.coarse("baseline", "group mean") == "group mean"
+
+
 def test_numbers_and_claims_and_lessons_are_found_by_name():
     assert any("gate" in names for names, _ in scripts.metrics("sapo"))
     assert not any("gate" in names for names, _ in scripts.metrics("grpo"))
@@ -74,7 +135,11 @@ def test_numbers_and_claims_and_lessons_are_found_by_name():
     assert "small_groups_suffice" in scripts.claims_naming("grpo")
     assert "small_groups_suffice" not in scripts.claims_naming("dapo")
     assert ("05_pass_at_k.ipynb", "5. pass@1 or pass@k") in scripts.lessons_naming("maxrl")
-    assert [e.function for e in scripts.exercises("rloo")] == ["compute_advantages"]
+    for claim in ("cispo_is_twice_as_fast", "covariance_control_keeps_entropy"):
+        assert claim in scripts.claims_naming("dapo"), f"{claim} says DAPO, or takes a function of dapo.py"
+    names = ["rloo.compute_advantages", "reinforce.token_weights", "reinforce.policy_loss", "grpo.tis_weight"]
+    assert [e.name for e in scripts.exercises("rloo")] == names, "its own, then those of the functions that it inherits"
+    assert [e.name for e in scripts.exercises("spin")] == ["reinforce.policy_loss"]
     assert set(scripts.runs()["grpo"]["eval/avg"][0][1:]) == {0.2539}
 
 

@@ -35,7 +35,12 @@ COLUMNS = {
     "ratio": "ratio of",
     "stops": "when the ratio leaves 1",
 }
-COLUMNS |= {"averages": "average", "long": "weight if twice as long", "updates": "updates", "critic": "critic"}
+COLUMNS |= {
+    "averages": "average",
+    "long": "token weight in a response twice as long",
+    "updates": "updates",
+    "critic": "critic",
+}
 
 
 def prose(text: str) -> Markup:
@@ -80,7 +85,7 @@ class Site:
         self.out, self.renderer, self.index, self.repository = out, Renderer(out, repository), [], repository
         self.templates = Environment(loader=FileSystemLoader(HERE / "templates"), autoescape=True, trim_blocks=True)
         self.templates.filters |= {"prose": prose, "slug": slug}
-        self.templates.globals |= {"nav": NAV, "repository": repository, "spark": spark, "source": self.renderer.source}
+        self.templates.globals |= {"nav": NAV, "repository": repository, "spark": spark}
         self.templates.globals |= {"route": self.renderer.routes.get, "readings": READINGS}
 
     def write(self, url: str, template: str, title: str, active: str = "", **context: Any) -> None:
@@ -99,12 +104,9 @@ class Site:
 
     def assets(self) -> None:
         axes = {"ratios": fingerprint.RATIOS, "lengths": fingerprint.LENGTHS, "curves": scripts.CURVES}
-        text = (
-            (HERE / "assets/site.js")
-            .read_text()
-            .replace('"use strict";', f'"use strict";\nconst AXES = {json.dumps(axes)};')
-        )
-        (self.out / "site.js").write_text(text)
+        constants = f"const AXES = {json.dumps(axes)}, SOURCE = {json.dumps(self.renderer.address('blob'))};"
+        text = (HERE / "assets/site.js").read_text()
+        (self.out / "site.js").write_text(text.replace('"use strict";', f'"use strict";\n{constants}'))
         for name in ("site.css", "sliders.js"):
             shutil.copy(HERE / "assets" / name, self.out / name)
         (self.out / ".nojekyll").touch()
@@ -112,7 +114,7 @@ class Site:
     def methods(self) -> None:
         """The front page, a page per script, and the comparison with its data."""
         found = {name: scripts.page(name) for name in parents()}
-        columns = [(k, label, sorted({s["traits"][k] for s in found.values()})) for k, label in COLUMNS.items()]
+        columns = [(k, label, sorted({s["coarse"][k] for s in found.values()})) for k, label in COLUMNS.items()]
         text = next(p for p in (ROOT / "README.md").read_text().split("\n\n") if not p.startswith(("#", "[")))
         intro = self.renderer.relink(self.renderer.markdown.render(text), "README.md")
         root = next(name for name, above in parents().items() if above is None)
@@ -131,9 +133,7 @@ class Site:
                 curves=curves,
             )
             self.script(f"data/{name}.js", f"Site.add({json.dumps(name)}, ", scripts.data(name), ");")
-        self.write(
-            "flags.html", "shared.html", "Flags of every script", "docs.html", groups=found[root]["settings"][1:]
-        )
+        self.write("flags.html", "shared.html", "Flags of every script", "docs.html", groups=scripts.shared_settings())
         for name in READINGS:
             context = {"pieces": reading.segments(name), "path": found[name]["path"]}
             shown = {"rows": reading.ROWS, "columns": reading.COLUMNS}

@@ -4,6 +4,7 @@ import base64
 import html
 import io
 import json
+import os
 import posixpath
 import re
 from pathlib import Path
@@ -83,9 +84,13 @@ class Renderer:
             return self.picture(path)
         return self.source(path) if (ROOT / path).exists() else ""
 
-    def source(self, path: str, line: int = 0) -> str:
-        kind = "tree" if (ROOT / path).is_dir() else "blob"
-        return f"{self.repository}/{kind}/main/{path}{f'#L{line}' * bool(line)}" if self.repository else ""
+    def address(self, kind: str) -> str:
+        """Where the repository's files ("blob") or folders ("tree") are at the commit that the site is built from."""
+        return f"{self.repository}/{kind}/{os.environ.get('GITHUB_SHA') or 'main'}" if self.repository else ""
+
+    def source(self, path: str) -> str:
+        address = self.address("tree" if (ROOT / path).is_dir() else "blob")
+        return f"{address}/{path}" if address else ""
 
     def picture(self, path: str) -> str:
         return self.store((ROOT / path).read_bytes(), path.replace("/", "-"))
@@ -121,6 +126,9 @@ class Renderer:
     def page(self, file: str) -> tuple[str, str]:
         """Title and HTML of a Markdown file."""
         text = (ROOT / file).read_text()
+        if file == "README.md" and self.repository and "git clone" not in text:
+            clone = f"git clone {self.repository} && cd {self.repository.rsplit('/', 1)[1]}"
+            text = text.replace("```bash\n", f"```bash\n{clone}\n```\ngets the files.\n\n```bash\n", 1)
         title = re.search(r"^# (.+)$", text, re.M)
         return (title[1] if title else file), self.relink(self.markdown.render(text), file)
 

@@ -1,10 +1,12 @@
 """What the pages of the scripts say, read from docstrings, settings, reports, claims and notebooks."""
 
+import ast
 import dataclasses
 import json
 import re
 import statistics
 import textwrap
+from collections import Counter
 from functools import cache
 from typing import Any, get_type_hints
 
@@ -19,6 +21,9 @@ from pygments.formatters import HtmlFormatter
 
 CURVES = {"eval/avg": "held-out accuracy", "length": "tokens per response", "entropy": "entropy, nats per token"}
 FORMATTER = HtmlFormatter(nowrap=True)
+docs_of = cache(field_docs)
+ALWAYS = ("num_minibatches", "update_epochs", "responses_per_prompt")  # shared settings that every page lists
+FILTERS = {"stops": r"nothing|no gradient|capped|fades", "updates": r"\w+-policy"}  # the part of a trait to filter by
 
 
 def highlighted(text: str) -> list[str]:
@@ -28,15 +33,17 @@ def highlighted(text: str) -> list[str]:
 
 @cache
 def parts(name: str) -> dict[str, Any]:
-    """The docstring of a script in parts: title, where, formula, before, head, differs, details."""
-    found: dict[str, Any] = {"head": "", "differs": [], "details": [], "before": []}
+    """The docstring of a script in parts: title, where, formula, before, head, differs, details, command."""
+    found: dict[str, Any] = {"head": "", "differs": [], "details": [], "before": [], "command": ""}
     found["formula"] = textwrap.dedent(compare.formula(name))
     first, *paragraphs = docstring(script_path(name)).split("\n\n")
     first = " ".join(first.split())
     found["title"], _, found["where"] = first.partition(": " if ": " in first else ". ")
     for paragraph in paragraphs:
         lines = paragraph.split("\n")
-        if lines[0].startswith("    "):
+        if lines[0].startswith("    python"):
+            found["command"] = textwrap.dedent(paragraph)
+        elif lines[0].startswith("    "):
             continue
         elif any(line.startswith("- ") for line in lines):
             head, *bullets = re.split(r"\n- ", paragraph)
@@ -69,13 +76,24 @@ def papers(name: str) -> list[str]:
 
 
 def citation(name: str) -> str:
-    """BibTeX of the papers, as far as the docstring knows them."""
-    entries = [
-        f"@misc{{{name}{number.replace('.', '_')},\n  title = {{{parts(name)['title']}}},\n  eprint = {{{number}}},\n"
-        f"  archivePrefix = {{arXiv}},\n  url = {{https://arxiv.org/abs/{number}}}\n}}"
-        for number in papers(name)
-    ]
-    return "\n".join(entries)
+    """BibTeX of the papers, as far as the docstring knows them: a quoted title, or the name before the number."""
+    first, entries = " ".join(docstring(script_path(name)).split("\n\n")[0].split()), []
+    if article := re.search(r'(\w+), "([^"]+)", ([A-Z][\w ]+?) (\d+) \(((?:19|20)\d\d)\)', first):
+        names = ("author", "title", "journal", "volume", "year")
+        entries.append(("article", f"{name}{article[5]}", dict(zip(names, article.groups(), strict=True))))
+    before = [re.split(r"[;()]", text)[-1] for text in re.split(r"\b\d{4}\.\d{5}\b", first)]
+    for number, text in zip(papers(name), before, strict=False):
+        quoted = re.findall(r'"([^"]+)"', text)
+        called = re.findall(r"[A-Z][\w+'-]*(?: (?!in\b)[\w'-]+)*", text)
+        own = parts(name)["where"].startswith(number)
+        title = quoted[-1] if quoted else parts(name)["title"] if own else called[-1]
+        address = {"archivePrefix": "arXiv", "url": f"https://arxiv.org/abs/{number}"}
+        fields = {"title": title, "year": f"20{number[:2]}", "eprint": number} | address
+        entries.append(("misc", f"{name}{number.replace('.', '_')}", fields))
+    return "\n".join(
+        f"@{kind}{{{key},\n" + ",\n".join(f"  {k} = {{{v}}}" for k, v in fields.items()) + "\n}"
+        for kind, key, fields in entries
+    )
 
 
 def limits(annotation: Any) -> str:
@@ -89,19 +107,56 @@ def limits(annotation: Any) -> str:
     return ", ".join(found)
 
 
+def paper_value(text: str) -> str:
+    """What a help text says of the paper: "Paper X.", "Papers X.", "Usual X." or "Authors' code X."; else ""."""
+    said = r"(?:^|\. )(Papers?|Usual|(?:The a|A)uthors' code(?= \d)):? (\"[^\"]+\"|.+?)[.;:]?(?:(?<=[.;:])\s|$)"
+    found = re.search(said, text)
+    if not found:
+        return ""
+    kind = {"U": "usual ", "T": "authors' code ", "A": "authors' code "}.get(found[1][0], "")
+    return kind + found[2].rstrip(".;:")
+
+
+@cache
 def settings(name: str) -> list[tuple[str, list[dict[str, str]]]]:
-    """Groups of settings, the method's own first: flag, range, default, help."""
+    """Groups of settings, the method's own first: name, flag, range, default, the paper's value, help."""
     kind = load(name).Args
     owners = [c for c in reversed(kind.__mro__) if dataclasses.is_dataclass(c)]
     help_of, hints, groups = {}, get_type_hints(kind, include_extras=True), {}
     for owner in owners:
-        help_of |= field_docs(owner)
+        help_of |= docs_of(owner)
     for field in dataclasses.fields(kind):
         first = next(owner for owner in owners if field.name in owner.__annotations__)
-        text = {"flag": flags(field.name, metavar(hints[field.name])), "range": limits(hints[field.name])}
-        text |= {"default": shown(field), "help": help_of.get(field.name, "")}
+        said = help_of.get(field.name, "")
+        text = {"name": field.name, "flag": flags(field.name, metavar(hints[field.name]))}
+        text |= {"range": limits(hints[field.name]), "default": shown(field), "paper": paper_value(said), "help": said}
         groups.setdefault(group_title(first), []).append(text)
     return sorted(groups.items(), key=lambda group: GROUPS.index(group[0]) if group[0] in GROUPS else -1)
+
+
+@cache
+def shared_settings() -> list[tuple[str, list[dict[str, str]]]]:
+    """Groups of the settings that all scripts have, as most scripts have them; `most`: some have another default."""
+    found: dict[str, dict[str, list[dict[str, str]]]] = {group: {} for group in GROUPS}
+    for name in parents():
+        for group, items in settings(name)[1:]:
+            for item in items:
+                found[group].setdefault(item["name"], []).append(item)
+    made = []
+    for group, of_name in found.items():
+        items = []
+        for several in of_name.values():
+            usual = {key: Counter(item[key] for item in several).most_common(1)[0][0] for key in several[0]}
+            items.append(usual | {"most": "yes" * (len({item["default"] for item in several}) > 1)})
+        made.append((group, items))
+    return made
+
+
+def shared_of_its_own(name: str) -> list[dict[str, str]]:
+    """The shared settings whose default is not that of most scripts, and those of ALWAYS."""
+    usual = {item["name"]: item["default"] for _, items in shared_settings() for item in items}
+    mine = [item for _, items in settings(name)[1:] for item in items]
+    return [item for item in mine if item["name"] in ALWAYS or item["default"] != usual[item["name"]]]
 
 
 @cache
@@ -163,13 +218,24 @@ def runs() -> dict[str, dict[str, list[list[float]]]]:
 
 
 def naming(name: str, text: str) -> bool:
-    """Whether a text names a script: its file, an import, or a command that starts with it."""
-    return bool(re.search(rf"\b{name}\.py\b|import ([\w, ]*, )?{name}\b|[\"'](methods/)?{name}(?= |[\"'])", text))
+    """Whether a text names a script: its file, an import, a command that starts with it, or a function of it."""
+    return bool(
+        re.search(
+            rf"\b{name}\.py\b|import ([\w, ]*, )?{name}\b|[\"'](methods/|recipes/)?{name}(?=[ +\"'])|\+{name}\.", text
+        )
+    )
 
 
 @cache
 def claims_naming(name: str) -> list[str]:
-    return [claim for claim in court.names() if naming(name, (ROOT / f"claims/{claim}.py").read_text())]
+    """Claims whose file names a script, or whose statement names its method."""
+    method = re.escape(parts(name)["title"].split(",")[0])
+    return [
+        claim
+        for claim in court.names()
+        if naming(name, (ROOT / f"claims/{claim}.py").read_text())
+        or re.search(rf"(?<!Dr\. )\b{method}(?![\w+])", court.statement(claim))
+    ]
 
 
 @cache
@@ -184,10 +250,15 @@ def lessons_naming(name: str) -> list[tuple[str, str]]:
 
 
 def exercises(name: str) -> list[Any]:
-    """Those of the course that ask for a function of this script."""
-    from notebooks.exercises.exercises import EXERCISES
+    """Those of the course that ask for a function of this script, its own first."""
+    from notebooks.exercises.exercises import EXERCISES, code, functions
 
-    return [exercise for exercise in EXERCISES if exercise.script == name]
+    text = script_path(name).read_text()
+    mine = {n.name: ast.get_source_segment(text, n) for n in ast.parse(text).body if isinstance(n, ast.FunctionDef)}
+    mine = {function: code(source) for function, source in mine.items()}
+    found = [e for e in EXERCISES if mine.get(e.function) == code(functions(e.script)[e.function])]
+    own = [e for e in EXERCISES if e.script == name]
+    return own + [e for e in found if e not in own]
 
 
 def differences(name: str) -> dict[str, list[list[Any]]]:
@@ -217,6 +288,18 @@ def data(name: str) -> dict[str, Any]:
     }
 
 
+@cache
+def traits(name: str) -> dict[str, str]:
+    """The cells of the table of methods, by column."""
+    folder = script_path(name).parent
+    return {"folder": folder.name if folder != ROOT else "the eleven", "year": year(name)} | fingerprint.traits(name)
+
+
+def coarse(key: str, text: str) -> str:
+    """What a column is filtered by: a trait, or the part of it that several scripts share."""
+    return re.search(FILTERS.get(key, ".*"), text)[0]
+
+
 def page(name: str) -> dict[str, Any]:
     """Everything on a script's page besides its pictures."""
     path, above = script_path(name), parents()[name]
@@ -232,9 +315,10 @@ def page(name: str) -> dict[str, Any]:
         "year": year(name),
         "papers": papers(name),
         "cite": citation(name),
-        "traits": {"folder": path.parent.name if path.parent != ROOT else "the eleven", "year": year(name)}
-        | fingerprint.traits(name),
+        "traits": traits(name),
+        "coarse": {key: coarse(key, text) for key, text in traits(name).items()},
         "settings": settings(name),
+        "shared": shared_of_its_own(name),
         "metrics": metrics(name),
         "components": components(name),
         "measured": measured(name),

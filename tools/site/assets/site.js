@@ -95,10 +95,14 @@ function paint(cell, spans) {  // marks around parts of a line of highlighted co
   }
 }
 
+function number(data, line) {  // drawn by the style sheet; with --repository a link to the line
+  return SOURCE ? element("a", { class: "at", "data-line": line, href: `${SOURCE}/${data.path}#L${line}`, "aria-label": `${data.path}, line ${line}` }) : element("span", { class: "at", "data-line": line });
+}
+
 function row(a, b, i, j, spans) {  // line i of a beside line j of b; null where one has none
   const cell = (data, line, side, parts) => {
     const made = element("span", { class: line === null ? `${side} none` : side });
-    if (line !== null) { made.dataset.line = data.below + line + 1; made.innerHTML = data.code[data.below + line]; paint(made, parts); }
+    if (line !== null) { const at = data.below + line + 1; made.innerHTML = data.code[at - 1]; paint(made, parts); made.prepend(number(data, at)); }
     return made;
   };
   return element("div", { class: spans ? "row changed" : "row same" }, cell(a, i, "left", spans?.[0] ?? []), cell(b, j, "right", spans?.[1] ?? []));
@@ -128,7 +132,7 @@ function diff(place, left, right) {
 }
 
 function source(place, name) {
-  const { code } = Site.data[name], address = place.dataset.address;
+  const { code, path } = Site.data[name], address = SOURCE && `${SOURCE}/${path}`;
   place.replaceChildren(...code.map((line, i) => {
     const made = element("span", { id: `L${i + 1}` }, element("a", { class: "no", href: address ? `${address}#L${i + 1}` : `#L${i + 1}` }, i + 1));
     made.insertAdjacentHTML("beforeend", `${line}\n`);
@@ -165,7 +169,7 @@ function filterMethods() {
   const form = $("#filters"), rows = $$("#methods tbody tr");
   const apply = () => {
     const wanted = [...new FormData(form)].filter(([, value]) => value);
-    for (const tr of rows) tr.hidden = !wanted.every(([key, value]) => (key === "name" ? tr.dataset.name.toLowerCase().includes(value.toLowerCase()) : $(`[data-key="${key}"]`, tr).textContent === value));
+    for (const tr of rows) tr.hidden = !wanted.every(([key, value]) => (key === "name" ? tr.dataset.name.toLowerCase().includes(value.toLowerCase()) : $(`[data-key="${key}"]`, tr).dataset.value === value));
     $("output", form).textContent = `${rows.filter((tr) => !tr.hidden).length} scripts`;
   };
   form.oninput = apply;
