@@ -88,6 +88,7 @@ def test_settings_have_range_default_and_help():
     assert len(flags) == len(vars(load("gspo").Args())), "a setting is missing or twice"
 
 
+@pytest.mark.slow
 def test_shared_settings_have_the_scripts_own_defaults():
     usual = {item["name"]: item for _, items in scripts.shared_settings() for item in items}
     for name in SCRIPTS:
