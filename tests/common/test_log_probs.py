@@ -20,6 +20,13 @@ def test_engine_log_probs_are_the_learners(embedded, problems, temperature):
     assert len({len(tokens) for tokens in rollouts.tokens}) > 3, "rows of different lengths are the point"
 
 
+def test_greedy_log_probs_are_those_at_temperature_1(embedded, problems):
+    rollouts = sample(make(embedded), problems, temperature=0.0)
+    batch = collate(problems, rollouts, "cpu")
+    logp, _ = batch_logps(embedded[0], batch, grpo.Args(temperature=1.0))
+    torch.testing.assert_close(logp, batch.rollout_logp, rtol=0, atol=1e-5)
+
+
 def test_log_probs_against_a_plain_computation_in_float64(embedded, problems):
     """Row by row, without padding, from the model's own logits."""
     model, _ = embedded
