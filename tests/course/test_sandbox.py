@@ -71,6 +71,11 @@ def test_limits(confined):
     assert limits[resource.RLIMIT_CPU] == (7, 8) and limits[resource.RLIMIT_CORE] == (0, 0) and len(limits) == 3
 
 
+def test_the_graders_limits():
+    assert sandbox.Sandbox().limits == {"seconds": 10, "memory": 1 << 30}
+    assert sandbox.Sandbox(3, 5).limits == {"seconds": 3, "memory": 5 << 20}
+
+
 def test_a_kernel_that_refuses(confined):
     confined.refuses = -1
     with pytest.raises(OSError, match="the kernel refuses the system call filter"):
