@@ -51,7 +51,7 @@ the table names the first one that failed. {where}
 GENERATED = """
 Each mutation changes one place in `{folders}`: a comparison, a constant, a sign or operator, the order of two
 arguments, a name, or a line that is left out. They are a random sample (seed {seed}) of the {all} that the syntax trees
-give. Tests that execute the place, at most a minute of them, ran on the changed copy: those of the quick layer, and
+give. Tests that execute the place, at most two minutes of them, ran on the changed copy: those of the quick layer, and
 the slow ones of the claims and the handout. Tests that fail on the unchanged code were left out: {failing}.
 
 {run} of the {count} in the sample were run. {noticed} were noticed, {equivalent} change nothing that could be noticed,

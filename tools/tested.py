@@ -14,7 +14,7 @@ from tools.scripts import ROOT
 import coverage
 
 LAYERS = (["-m", "not slow"], ["-m", "slow", "tests/claims", "tests/course/test_handout.py"])
-BUDGET = 60.0  # seconds of tests for one place
+BUDGET = 120.0  # seconds of tests for one place
 
 
 def failed(output: str) -> list[str]:
