@@ -8,7 +8,7 @@ from common.engines import InFlight, Request, WeightHistory, prompt_seeds
 from common.logprobs import batch_logps
 from common.models import load_model
 from common.records import Rollouts
-from common.transformers_engine import ROOM, GrowingLayer
+from common.transformers_engine import ROOM, GrowingLayer, StopStrings
 
 import pytest
 import torch
@@ -223,3 +223,11 @@ def test_weights_that_are_not_finite_end_the_run(embedded, tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
         load_model(grpo.Args(model=str(tmp_path)))
     assert stop.value.code == 2 and "not finite" in capsys.readouterr().err
+
+
+def test_a_special_token_is_no_part_of_a_stop_string(embedded):
+    """As in vLLM, strings are looked for in the text without special tokens."""
+    tokenizer = embedded[1]
+    one, two = tokenizer.encode("12", add_special_tokens=False)
+    stop = StopStrings(("12",), tokenizer, tokenizer.encode("1+1=?"))
+    assert [stop.complete(token) for token in (two, one, tokenizer.pad_token_id, two)] == [False, False, False, True]

@@ -2,7 +2,7 @@
 
 from notebooks.exercises import make
 from notebooks.exercises.answers import answers as make_answers
-from notebooks.exercises.answers import wrong_sources
+from notebooks.exercises.answers import ones, wrong_sources
 from notebooks.exercises.cases import SETTINGS
 from notebooks.exercises.exercises import BY_NAME, EXERCISES, SCRIPTS, code, defaults, functions, module, needed, owner
 from notebooks.exercises.mistakes import MISTAKES
@@ -132,3 +132,8 @@ def test_a_setting_that_is_ignored_is_named(name, setting):
 )  # fmt: skip
 def test_what_no_list_of_mistakes_foresees(name, old, new, words):
     assert words in judged(name, changed(name, old, new))
+
+
+def test_a_mask_without_padding():
+    assert ones({"bool": [[True, False], [False, False]]}) == {"bool": [[True, True], [True, True]]}
+    assert ones({"float": [[0.5]]}) == {"float": [[0.5]]} and ones(3) == 3

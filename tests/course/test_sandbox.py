@@ -2,6 +2,7 @@
 
 import ctypes
 import errno
+import io
 import json
 import os
 import platform
@@ -122,6 +123,15 @@ def test_a_child_that_does_not_end_or_writes_too_much():
             os.write(to, b"+" * 65536)
 
     assert collected(flood) == {"problem": "it writes more than any correct result needs."}
+
+
+def test_a_sandbox_that_does_not_work_is_no_result():
+    """Neither is its server's end: grading stops instead of giving nobody a point."""
+    for reply, words in (('{"failed": "no seccomp"}\n', "no seccomp"), ("", "the server ended")):
+        broken = sandbox.Sandbox.__new__(sandbox.Sandbox)
+        broken.limits, broken.server = {}, SimpleNamespace(stdin=io.StringIO(), stdout=io.StringIO(reply))
+        with pytest.raises(RuntimeError, match=words):
+            broken.run({}, "grpo", "kl_penalty", [])
 
 
 def output(values, shape):
