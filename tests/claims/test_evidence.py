@@ -65,6 +65,14 @@ def test_thresholds_stand_in_the_rule(name):
             assert known or value < 1e-3, f"{value:g} is not in the rule: {rule}"
 
 
+@pytest.mark.parametrize("ratio,verdict", [(1.49, court.REFUTED), (1.51, court.REPRODUCED)])
+def test_the_verdict_on_large_groups_is_about_the_mean(ratio, verdict):
+    """Over the chances of a correct response."""
+    claim = court.load("large_groups_are_needed")
+    of_chance = {p: {"2": ratio + d, "64": 1.0} for p, d in zip(claim.CHANCES, (0.2, -0.1, -0.1), strict=True)}
+    assert claim.verdict({"grpo": of_chance}) == verdict
+
+
 @pytest.mark.parametrize("name", ["rl_trades_pass_at_k_for_pass_at_1", "maxrl_keeps_pass_at_k_in_training"])
 def test_claims_about_pass_at_k_compare_it(name, monkeypatch):
     """The values are those of pass@32, and what is reported beside them those of pass@1."""

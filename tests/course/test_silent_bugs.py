@@ -2,6 +2,9 @@
 
 import ast
 import json
+import multiprocessing
+import sys
+from pathlib import Path
 
 from notebooks.exercises import grade, key, make_bugs, silent_bugs
 from notebooks.exercises.grade import grade_bugs
@@ -70,3 +73,28 @@ def test_a_picture_of_a_run(tmp_path):
     figure = silent_bugs.show_bug("C")
     shown = [axes for axes in figure.axes if axes.get_visible()]
     assert all(len(axes.lines) == 6 for axes in shown) and len(shown) >= 8
+    assert [text.get_text() for text in shown[0].get_legend().get_texts()] == ["healthy", "run C"]
+
+
+@pytest.mark.parametrize("change", [None, ("grpo.py", "def main(", "def other(")])
+def test_a_run_has_its_seeds_and_its_bug(change, tmp_path, monkeypatch):
+    """Each script runs in a copy of the repository, where one line may differ; steps are kept, with four digits."""
+
+    def run_path(path, run_name):
+        """In place of a run: its log, with the seed as the length."""
+        given = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
+        assert path == sys.argv[0] == "grpo.py" and given["--lr"] == "2e-5" and run_name == "__main__"
+        row = {"length": float(given["--seed"]), "accuracy": 1 / 3, "secret": 1.0}
+        row["entropy"] = float("def other(" in Path(path).read_text())
+        Path(given["--run-dir"]).mkdir()
+        rows = [{"step": step, **row} for step in (0, 1)]
+        (Path(given["--run-dir"]) / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    monkeypatch.setattr(make_bugs.runpy, "run_path", run_path)
+    monkeypatch.setattr(make_bugs, "KEPT", tmp_path)
+    words = ("X-shown", "grpo", ("--lr", "2e-5"), [3, 8], change)
+    process = multiprocessing.get_context("fork").Process(target=make_bugs.run, args=words)
+    process.start()
+    process.join()
+    kept = {"step": 1, "accuracy": 0.3333, "entropy": float(change is not None)}
+    assert json.loads((tmp_path / "X-shown.json").read_text()) == [[kept | {"length": seed}] for seed in (3.0, 8.0)]
