@@ -149,9 +149,31 @@ def test_every_claim_by_runs_can_be_judged_and_drawn(name, tmp_path, monkeypatch
         monkeypatch.setattr(claim, "trial", trial)
     result = court.rounded(claim.compute(5))
     assert claim.verdict(result) in court.VERDICTS
+    if hasattr(claim, "waits"):
+        assert [arm["values"] for arm in result["arms"].values()] == [[0.01] * 5] * 2, "not the fraction with a wait"
     assert all(arm in claim.effect(result) for arm in result["arms"])
     claim.draw(result).savefig(tmp_path / "picture.png", dpi=90)
     assert 5_000 < (tmp_path / "picture.png").stat().st_size < 60_000
+
+
+def test_a_sigmoid_that_is_one(tmp_path):
+    """The fit to half of such a curve predicts its end, and the last value does not."""
+    claim = court.load("sigmoid_predicts_the_end")
+    curve = [0.25 + 0.6 / (1 + (12 / step) ** 2.5) for step in range(1, 51)]  # (2510.13786, Eq. 1)
+    trial = written(tmp_path / "run", 50, [{"eval/avg": 0.25}, *({"accuracy": value} for value in curve)])
+    assert claim.sigmoid_error(trial) == pytest.approx(0, abs=1e-4)
+    assert claim.last_value_error(trial) == pytest.approx(sum(curve[-10:]) / 10 - sum(curve[20:25]) / 5)
+
+
+def test_the_length_of_wrong_responses_is_that_of_the_last_ten_steps(tmp_path, monkeypatch):
+    claim = court.load("response_mean_lengthens_wrong_answers")
+    lengths = [*range(100, 110), 1000, *range(10)]
+    rows = [{"length_incorrect": n, "length_correct": 2 * n, "eval/avg": 0.5} for n in lengths]
+    trial = written(tmp_path / "run", len(rows), [{}, *rows])
+    monkeypatch.setattr(claim, "compare", lambda arms, pairs, seeds, metric, name, **more: {
+        name: metric(trial), **{other: f(trial) for other, f in more.items()}
+    })  # fmt: skip
+    assert claim.compute(5) == {"length_incorrect": 4.5, "right": 9.0, "accuracy": 0.5}
 
 
 @pytest.mark.parametrize("name", [name for name in OF_KIND["runs"] if name in JUDGED])

@@ -6,7 +6,9 @@ import time
 from contextlib import nullcontext
 from types import SimpleNamespace
 
+import grpo
 from common import ending
+from common.run import Run
 from common.terminal import Terminal
 from tools import plots
 from tools.scripts import ROOT
@@ -111,3 +113,18 @@ def test_the_line_of_a_step_and_the_bar(monkeypatch, capsys):
     first, second = [line for line in capsys.readouterr().out.splitlines() if line.strip()]
     assert first == "step   31  accuracy 0.500  length  41.2  entropy 0.250  clipped 0.375  gradient 1.50  2.00 s"
     assert second == "step   32  loss 0.750  length   7.0  entropy 0.000  clipped 0.000  gradient 0.00  0.50 s"
+
+
+@pytest.mark.parametrize("opened", [True, False])
+def test_of_several_processes_the_first_removes_an_empty_folder(opened, tmp_path, monkeypatch):
+    """If the run came so far as to have one; then the process ends at once, as others may wait for it."""
+    monkeypatch.setattr("common.run.world_size", lambda: 2)
+    monkeypatch.setattr(ending, "report_crash", lambda run, error: None)
+    monkeypatch.setattr(ending, "exit_now", lambda error: (_ for _ in ()).throw(SystemExit(7)))
+    run = Run(grpo.Args(), "grpo.py")
+    if opened:
+        run.dir = tmp_path / "run"
+        run.dir.mkdir()
+    with pytest.raises(SystemExit) as end:
+        run.__exit__(RuntimeError, RuntimeError("lost"), None)
+    assert end.value.code == 7 and not (tmp_path / "run").exists()
