@@ -155,6 +155,7 @@ def test_the_command_runs_a_claim(tmp_path, monkeypatch, capsys):
     written, claim = capsys.readouterr().out, court.record("std_favors_extremes")
     assert court.statement("std_favors_extremes") in written and f"reproduced: {claim['effect']}" in written
     assert claim["date"] == today()
+    assert "\\u" not in (tmp_path / "std_favors_extremes.json").read_text(), "readable without decoding"
     (tmp_path / "std_favors_extremes.png").unlink()
     main(Args(claims=("std_favors_extremes",), redraw=True))
     assert (tmp_path / "std_favors_extremes.png").exists()

@@ -73,6 +73,15 @@ def test_the_verdict_on_large_groups_is_about_the_mean(ratio, verdict):
     assert claim.verdict({"grpo": of_chance}) == verdict
 
 
+@pytest.mark.parametrize("best,verdict", [(96, court.REPRODUCED), (94, court.REFUTED)])
+def test_the_verdict_on_the_best_baseline_is_about_95_of_100_draws(best, verdict):
+    ratios = [1.005] * best + [1.02] * (100 - best)
+    assert (
+        court.load("mean_reward_is_the_best_baseline").verdict({"variance with the mean over the best": ratios})
+        == verdict
+    )
+
+
 @pytest.mark.parametrize("name", ["rl_trades_pass_at_k_for_pass_at_1", "maxrl_keeps_pass_at_k_in_training"])
 def test_claims_about_pass_at_k_compare_it(name, monkeypatch):
     """The values are those of pass@32, and what is reported beside them those of pass@1."""

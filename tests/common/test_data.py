@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import random
 import re
 from collections import Counter
@@ -24,11 +25,16 @@ from common.transformers_engine import TransformersEngine
 from common.verification.verifier import Verifier
 from worlds import DATASETS, MODELS, generated_problems, problem_function
 from worlds.countdown.problems import Countdown
+from worlds.pretrain import TEXTBOOK
+from worlds.products import pretrain as pretrain_products
+from worlds.products.problems import product_problem
 from worlds.sums import pretrain as pretrain_sums
 from worlds.sums.writers import guess, solution
 
 import pytest
+import torch
 from conftest import SMALL
+from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
 
@@ -324,6 +330,19 @@ def test_writers_of_sums():
     assert [steps[n] / 4000 for n in (0, 1)] == pytest.approx([0.6, 0.4 * 0.15], abs=0.025)
 
 
+def test_errors_in_the_steps_of_sums():
+    """3 in 100 steps are wrong, by 1 or 10 either way; half of these are noticed, and the next line corrects them."""
+    texts = [solution(random.Random(seed), "31+7-12=?", textbook=False) for seed in range(40_000)]
+    first = [text.split("\n") for text in texts if text.startswith("31+7=")]
+    wrong = [lines for lines in first if lines[0] != "31+7=38"]
+    assert len(wrong) / len(first) == pytest.approx(0.03, abs=0.006)
+    noticed = [lines for lines in wrong if lines[0].endswith(" wait")]
+    assert len(noticed) / len(wrong) == pytest.approx(0.5, abs=0.08)
+    assert all(lines[1] == "31+7=38" for lines in noticed)
+    by = Counter(int(lines[0].split("=")[1].split()[0]) - 38 for lines in wrong)
+    assert by.keys() == {-10, -1, 1, 10} and min(by.values()) > 0.2 * len(wrong)
+
+
 @pytest.mark.parametrize(("operations", "correct"), [(1, 1 / 2), (2, 1 / 8), (3, 1 / 32)])
 def test_guesses_of_sums(operations, correct):
     """Wrong ones lie around the answer, the farther the more operations are left."""
@@ -360,6 +379,19 @@ def test_pretraining_is_reproducible(options, tmp_path, capsys):
     shown = re.findall(r"^step +(\d+)  loss [\d.]+ +\d+ s$", capsys.readouterr().out, re.M)
     assert "11" in shown, "the last step"
     load_model(grpo.Args(model=str(tmp_path / "a")))
+
+
+def test_the_base_model_of_products_is_pretrained_from_that_of_sums(tmp_path, monkeypatch):
+    """On solutions that call the calculator, the first part of the steps as textbooks write them."""
+    calls = []
+    monkeypatch.setattr(pretrain_products, "pretrain", lambda *given: calls.append(given))
+    pretrain_products.main(pretrain_products.Args(steps=11, batch=2, out=tmp_path))
+    ((model, _, corpus, args, textbook),) = calls
+    of_sums = load_file(MODELS["sums"].folder / "model.safetensors")
+    assert all(torch.equal(weight, of_sums[name]) for name, weight in model.named_parameters() if name in of_sums)
+    assert corpus.problem is product_problem and corpus.datasets == ("products",)
+    assert any("<<" in corpus.write(random.Random(seed), "3*4+5=?", False) for seed in range(20))
+    assert (args.steps, args.lr, args.out, textbook) == (11, 8e-3, tmp_path, math.ceil(11 * TEXTBOOK))
 
 
 def test_evaluation_data_have_settings_of_their_own(tmp_path):

@@ -137,3 +137,9 @@ def test_what_no_list_of_mistakes_foresees(name, old, new, words):
 def test_a_mask_without_padding():
     assert ones({"bool": [[True, False], [False, False]]}) == {"bool": [[True, True], [True, True]]}
     assert ones({"float": [[0.5]]}) == {"float": [[0.5]]} and ones(3) == 3
+
+
+@pytest.mark.parametrize("name", ["ppo.compute_advantages", "gspo.policy_loss", "gmpo.policy_loss", "gmpo.tis_weight"])
+def test_a_function_that_ignores_the_mask_is_told_so(name):
+    messages = [mistake["message"] for mistake in make_answers(BY_NAME[name], 5)["mistakes"]]
+    assert any(message.startswith("the mask is ignored: values on padding") for message in messages)
