@@ -63,9 +63,10 @@ class Tested:
         return (ROOT / test_file).read_text()
 
     def of(self, file: str, first: int, last: int, function: str) -> list[str]:
-        """Tests that pass and execute one of the lines, at most BUDGET seconds of them. Those in files that name the
-        function or its folder come first, then the quickest. A line that runs in other processes has the tests that
-        name its file. Tests of that file by name, as of a claim, come before all."""
+        """Tests that pass and execute one of the lines, at most BUDGET seconds of them. Those in a file with the
+        same name come first, then those in files that name the function or its folder, then the quickest. A line that
+        runs in other processes has the tests that name its file. Tests of that file by name, as of a claim, come
+        before all."""
         lines = self.lines(file)
         found = set().union(*(lines.get(line, set()) for line in range(first, last + 1)))
         if not found:
@@ -78,8 +79,10 @@ class Tested:
         words = [re.compile(rf"\b{re.escape(word)}\b") for word in (function, Path(file).parent.name)]
 
         def order(test: str) -> tuple:
-            text = self.text(test.split("::")[0])
-            return (test not in named, *(not word.search(text) for word in words), self.seconds[test], test)
+            tests = test.split("::")[0]
+            alike = Path(tests).stem.startswith(f"test_{Path(file).stem[:5]}")  # test_verify.py and verifier.py
+            naming = (not word.search(self.text(tests)) for word in words)
+            return (test not in named, not alike, *naming, self.seconds[test], test)
 
         chosen, left = [], BUDGET
         for test in sorted(found, key=order):
