@@ -82,6 +82,26 @@ def test_the_verdict_on_the_best_baseline_is_about_95_of_100_draws(best, verdict
     )
 
 
+@pytest.mark.parametrize("rare,verdict", [(20.2, court.REPRODUCED), (19.8, court.REFUTED)])
+def test_rare_tokens_have_ten_times_the_gradient_of_sure_ones(rare, verdict):
+    claim = court.load("rare_tokens_dominate_the_gradient")
+    norms = {claim.BINS[0]: rare, claim.BINS[-1]: 2.0}
+    result = {name: {"norm": norms.get(name, 5.0), "norm / (1 - p)": 3.0} for name in claim.BINS}
+    assert claim.verdict(result) == verdict
+
+
+def test_clipped_ten_times_as_often_is_enough():
+    result = {"all": 0.05, "below 0.2": 0.21, "above 0.9": 0.02}
+    assert court.load("clip_silences_the_forks").verdict(result) == court.REPRODUCED
+
+
+@pytest.mark.parametrize("pass_at_1,verdict", [(0.48, court.REPRODUCED), (0.46, court.WITHIN_NOISE)])
+def test_maxrl_may_lose_less_than_003_at_pass_at_1(pass_at_1, verdict):
+    arms = {"GRPO": {"pass@1": 0.5, "clipped": 0.1}, "MaxRL": {"pass@1": pass_at_1, "clipped": 0.1}}
+    result = {"arms": arms, "differences": {"GRPO → MaxRL": [0.1, 0.01, 0.02]}}
+    assert court.load("maxrl_keeps_pass_at_k_in_training").verdict(result) == verdict
+
+
 @pytest.mark.parametrize("name", ["rl_trades_pass_at_k_for_pass_at_1", "maxrl_keeps_pass_at_k_in_training"])
 def test_claims_about_pass_at_k_compare_it(name, monkeypatch):
     """The values are those of pass@32, and what is reported beside them those of pass@1."""

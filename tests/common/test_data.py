@@ -25,7 +25,7 @@ from common.transformers_engine import TransformersEngine
 from common.verification.verifier import Verifier
 from worlds import DATASETS, MODELS, generated_problems, problem_function
 from worlds.countdown.problems import Countdown
-from worlds.pretrain import TEXTBOOK
+from worlds.pretrain import TEXTBOOK, Corpus, PretrainSettings, pretrain
 from worlds.products import pretrain as pretrain_products
 from worlds.products.problems import product_problem
 from worlds.sums import pretrain as pretrain_sums
@@ -379,6 +379,19 @@ def test_pretraining_is_reproducible(options, tmp_path, capsys):
     shown = re.findall(r"^step +(\d+)  loss [\d.]+ +\d+ s$", capsys.readouterr().out, re.M)
     assert "11" in shown, "the last step"
     load_model(grpo.Args(model=str(tmp_path / "a")))
+
+
+@pytest.mark.parametrize("start", [0, 10])
+def test_the_learning_rate_of_pretraining(start, tmp_path, monkeypatch):
+    """It rises in the first 5 % of the steps, and falls to 0 at the end of the schedule, wherever training starts."""
+    rates, step = [], torch.optim.AdamW.step
+    monkeypatch.setattr(torch.optim.AdamW, "step", lambda self: rates.append(self.param_groups[0]["lr"]) or step(self))
+    model, tokenizer = load_model(grpo.Args())
+    corpus = Corpus(problem_function("sums"), solution, ("sums",))
+    args = PretrainSettings(steps=40, batch=2, lr=8.0, out=tmp_path)
+    pretrain(model, tokenizer, corpus, args, start)
+    expected = [min((i + 1) / 2, (40 - start - i) / 38) for i in range(40 - start)]
+    assert rates == pytest.approx([8.0 * factor for factor in expected])
 
 
 def test_the_base_model_of_products_is_pretrained_from_that_of_sums(tmp_path, monkeypatch):

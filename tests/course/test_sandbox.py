@@ -125,6 +125,27 @@ def test_a_child_that_does_not_end_or_writes_too_much():
     assert collected(flood) == {"problem": "it writes more than any correct result needs."}
 
 
+def test_a_function_has_no_files_but_its_result(monkeypatch):
+    """Standard streams lead nowhere, and what the grader has open is closed."""
+
+    def open_files(request):
+        return " ".join(str(n) for n in range(64) if Path(f"/proc/self/fd/{n}").exists())
+
+    monkeypatch.setattr(sandbox, "confine", lambda memory, seconds: None)
+    monkeypatch.setattr(sandbox, "run_request", open_files)
+    before, (reading, writing), behind = os.pipe(), os.pipe(), os.pipe()
+    if os.fork() == 0:
+        try:
+            sandbox.child({"memory": 0, "seconds": 0}, writing)
+        finally:
+            os._exit(0)
+    os.wait()
+    found = os.read(reading, 1000).decode()
+    assert found == f"{sandbox.CONFINED}0 1 2 {writing}"
+    for number in (*before, reading, writing, *behind):
+        os.close(number)
+
+
 def test_a_sandbox_that_does_not_work_is_no_result():
     """Neither is its server's end: grading stops instead of giving nobody a point."""
     for reply, words in (('{"failed": "no seccomp"}\n', "no seccomp"), ("", "the server ended")):

@@ -128,3 +128,12 @@ def test_of_several_processes_the_first_removes_an_empty_folder(opened, tmp_path
     with pytest.raises(SystemExit) as end:
         run.__exit__(RuntimeError, RuntimeError("lost"), None)
     assert end.value.code == 7 and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_first_process_writes_the_log(rank, tmp_path, monkeypatch):
+    monkeypatch.setattr("common.run.rank", lambda: rank)
+    run = Run(grpo.Args(), "grpo.py")
+    run.dir, run.tracker = tmp_path, SimpleNamespace(log=lambda *_: None)
+    run.write_metrics(3, {"accuracy": 0.5})
+    assert (tmp_path / "metrics.jsonl").exists() == (rank == 0)
