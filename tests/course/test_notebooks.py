@@ -1,24 +1,30 @@
 """Every lesson runs from top to bottom, stores the output of one run, and has all parts of a lesson."""
 
 import ast
+import random
 import re
 from pathlib import Path
 
 from notebooks import blank
+from worlds.search import behavior, writers
+from worlds.search.problems import search_problem
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
 
 # gpu_t4.ipynb needs a GPU and a download: tests/tools/test_gpu_files.py checks what it can without them.
-NOTEBOOKS = sorted((Path(__file__).parent.parent.parent / "notebooks").glob("[0-9]*.ipynb"))
-LESSONS = NOTEBOOKS[:-1]  # the last one holds the exercises
+FOLDER = Path(__file__).parent.parent.parent / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("[0-9]*.ipynb"))
+LISTED = re.findall(r"^\| (\d+) \| \[(.+?)\]\((.+?)\)", (FOLDER / "README.md").read_text(), re.M)  # in reading order
+LESSONS = [FOLDER / file for _, _, file in LISTED[:-1]]  # the last one holds the exercises
 QUICK = "06_kl"  # the lesson that the default layer runs
 LONGEST = 20  # lines of code in a cell; longer code belongs in a helper
 TERMS = """policy, prompt, response, reward, objective, estimator, unbiased, variance, score, baseline, advantage,
 on-policy, off-policy, rollout policy, importance weight, ratio, surrogate, value, critic, GAE, clip, bandit,
 group, rollout batch, z-score, stale, trust region, minibatches, aggregation, micro-batches, engine,
 learner, mismatch, head, temperature, top-p, truncated importance sampling, pass@k, KL divergence,
+dynamic sampling, shaped reward, length reward, backtracking, subgoal setting, backward chaining,
 reference, nats, entropy, seeds, avg@n, interval, standard error"""
 
 
@@ -40,8 +46,12 @@ def pictures(cells):
     return sum("image/png" in o.get("data", {}) for cell in cells for o in cell.outputs)
 
 
-def test_there_are_nine_lessons():
-    assert [path.name[:2] for path in NOTEBOOKS] == [f"{i:02}" for i in range(9)]
+def test_all_lessons_are_listed_by_number_and_title():
+    assert sorted(int(number) for number, _, _ in LISTED) == list(range(11))
+    assert sorted(file for _, _, file in LISTED) == [path.name for path in NOTEBOOKS]
+    for number, title, file in LISTED:
+        assert file.startswith(f"{int(number):02}_")
+        assert prose(FOLDER / file)[0][0].startswith(f"# {number}. {title}")
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -127,3 +137,32 @@ def test_terms_are_explained_where_they_first_stand():
         (explained,) = re.finditer(rf"\*\*{re.escape(term)}\*\*", text, re.I)
         first = re.search(rf"(?<![\w-]){re.escape(term)}(?![\w-])", text, re.I)
         assert first.start() == explained.start() + 2, f"{term}: {text[first.start() - 60 : first.end() + 20]}"
+
+
+def cut_and_broken(rng):
+    """A response in the world of search, often cut off or with a line that is damaged, and its problem."""
+    question, problem = search_problem(rng)
+    text = writers.solution(rng, question, textbook=rng.random() < 0.5)
+    if rng.random() < 0.3:
+        text = text[: rng.randrange(len(text))]
+    if rng.random() < 0.3:
+        at = rng.randrange(len(text) + 1)
+        text = text[:at] + rng.choice("=+ 7\n") + text[at:]
+    return problem, text
+
+
+def test_the_key_of_the_search_exercise_finds_the_habits_and_its_start_does_not():
+    cells = nbformat.read(FOLDER / "09_search.ipynb", as_version=4).cells
+    (start,) = [cell.source for cell in cells if cell.source.startswith("def habits")]
+    (key,) = re.findall(r"```python\n(.+?)```", cells[-1].source, re.S)
+    rng, names = random.Random(1), ("attempts", "yes", "no", "backtracks", "repeated")
+    responses = [cut_and_broken(rng) for _ in range(500)]
+    truth = [{name: behavior.count(*response)[name] for name in names} for response in responses]
+    found = {}
+    for source in (key, start):
+        exec(source, namespace := {})
+        found[source] = [namespace["habits"](text) for _, text in responses]
+    assert found[key] == truth
+    assert all(sum(count[name] for count in truth) > 50 for name in names)
+    wrong = [f["attempts"] != t["attempts"] for f, t in zip(found[start], truth, strict=True)]
+    assert 0 < sum(wrong) < 250 and all(set(f) == {"attempts"} for f in found[start])
