@@ -155,6 +155,7 @@ def f(problem, text, tokens, truncated):
     assert time.monotonic() - start < 30
     assert "no answer within 2 seconds for 'two'; its reward is 0" in capsys.readouterr().out
     assert own.failures == {"late": 1}
+    assert own.take_numbers() == {"reward/f": 1.0, "reward/f/std": 0.0, "reward/f/in_time": 0.5}
     end = time.monotonic() + 20
     while alive(int((tmp_path / "pid").read_text())):
         assert time.monotonic() < end, "what the function started has outlived it"
@@ -226,6 +227,8 @@ def test_a_run_learns_from_reward_functions(tmp_path, monkeypatch):
     for row in rows[1:-1]:
         assert row["reward"] == pytest.approx(2 * row["accuracy"] - row["length"] / 64, abs=1e-6)
         assert row["zero_std_groups"] < 1, "lengths differ"
+        assert row["reward/correct"] == row["accuracy"] and row["reward/correct/in_time"] == 1
+        assert row["reward/length"] == pytest.approx(row["length"] / 64) and row["reward/length/std"] > 0
     assert rows[0]["eval/reward"] < rows[0]["eval/avg"] * 2
     saved = json.loads((tmp_path / "run/config.json").read_text())["args"]["reward"]
     assert saved == ["correct=2", f"{tmp_path}/own.py:length=-1"]

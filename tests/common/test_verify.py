@@ -225,8 +225,8 @@ def test_worker_that_dies_is_replaced():
         if worker.process is not None:
             os.killpg(worker.process.pid, signal.SIGKILL)  # with its child, which has the same pipes
             worker.process.wait()
-    assert not is_correct(verifier, r"\boxed{1+x^2}", "x^2+1") and verifier.take_failures() == 1
-    assert is_correct(verifier, r"\boxed{1+x^2}", "x^2+1") and verifier.take_failures() == 0
+    assert not is_correct(verifier, r"\boxed{1+x^2}", "x^2+1") and verifier.take_numbers()["verifier_failures"] == 1
+    assert is_correct(verifier, r"\boxed{1+x^2}", "x^2+1") and verifier.take_numbers()["verifier_failures"] == 0
     verifier.close()
 
 
@@ -287,9 +287,9 @@ def test_scorers(tmp_path, monkeypatch):
     rollouts = Rollouts([list(map(ord, text)) for text in texts], [], [False] * 5)
     assert verifier([Problem("", gold, "", [])], rollouts).tolist() == [[1, 0.25, 0, 0, 1]]
     assert rollouts.correct == [1, 0, 0, 0, 1]
-    assert verifier.take_failures() == 2
+    assert verifier.take_numbers()["verifier_failures"] == 2
     missing = ScoredAnswer("", f"{tmp_path / 'scorer.py'}:other", "12")
-    assert verifier.judge(texts[:1], [missing], [False]) == [0] and verifier.take_failures() == 1
+    assert verifier.judge(texts[:1], [missing], [False]) == [0] and verifier.take_numbers()["verifier_failures"] == 1
     verifier.close()
 
 
