@@ -66,7 +66,8 @@ class Rewards:
         rows = []
         for problem, *response in zip(problems, texts, rollouts.tokens, rollouts.truncated, strict=True):
             answer = problem.answer if isinstance(problem.answer, str | tuple) else str(problem.answer)
-            rows.append([{"question": problem.question, "answer": answer, "prompt": problem.prompt}, *response])
+            given = {"question": problem.question, "answer": answer, "prompt": problem.prompt, "row": problem.row}
+            rows.append([given, *response])
         values = {name: self.compute(name, rows) for name in self.programs}
         if correct is None:
             correct = [all((value[i] or 0) >= 1 for value in values.values()) for i in range(len(rows))]

@@ -59,7 +59,7 @@ class Verifier:
         rows: dict[Question, list[str]] = {}
         for problem in problems[shard(len(problems))]:
             for part in (part for gold in gold_parts(problem.answer) for part in expressions(gold)):
-                where = f" ({' '.join(filter(None, (problem.dataset, problem.row)))})" if problem.row else ""
+                where = f" ({' '.join(filter(None, (problem.dataset, problem.where)))})" if problem.where else ""
                 rows.setdefault((self.equality, part, None), []).append(f"{part!r:.100}{where}")
         parts = gather(
             [rows[question] for question, reply in zip(rows, self.ask(rows), strict=True) if reply.value != [1]]

@@ -22,7 +22,10 @@ from conftest import SMALL
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "docs/rewards"
-PROBLEMS = [Problem("1+1=?", "2", "1+1=?\n", []), Problem("2+2=?", ("4", "four"), "2+2=?\n", [])]
+PROBLEMS = [
+    Problem("1+1=?", "2", "1+1=?\n", [], row={"level": 3, "info": {"source": "a"}}),
+    Problem("2+2=?", ("4", "four"), "2+2=?\n", []),
+]
 TEXTS, TOKENS, CUT = ["two", "4"], [[5, 6, 7], [8]], [False, True]
 
 
@@ -66,6 +69,11 @@ def g(problems, texts, tokens, truncated):
     assert ask(rewards(source, "f"))[1] == [30.25, 7.0]
     assert ask(rewards(source, "g"))[1] == [6.0, 106.0]
     assert ask(rewards(source, "f=2", "g=-0.5"))[1] == [60.5 - 3.0, 14.0 - 53.0]
+    columns = """
+def level(problem, text, tokens, truncated):
+    return problem.row["level"] if problem.row.get("info") == {"source": "a"} else 0.5
+"""
+    assert ask(rewards(columns, "level"))[1] == [3.0, 0.5]
 
 
 def test_what_is_correct(rewards):

@@ -240,17 +240,17 @@ def test_answer_that_cannot_be_parsed_fails_at_load(capsys):
 def test_all_golds_that_cannot_be_read_are_named_with_their_rows(tmp_path, capsys):
     golds = ["12", r"\frac{1}", "x+", r"\sqrt", "12", "x^2", r"\frac{1}"]
     make_verifier(
-        *(Problem("", gold, "", [], row=f"row {i} of split train") for i, gold in enumerate(golds[:1]))
+        *(Problem("", gold, "", [], where=f"row {i} of split train") for i, gold in enumerate(golds[:1]))
     ).close()
     with pytest.raises(SystemExit) as stop:
-        make_verifier(*(Problem("", gold, "", [], row=f"row {i} of split train") for i, gold in enumerate(golds)))
+        make_verifier(*(Problem("", gold, "", [], where=f"row {i} of split train") for i, gold in enumerate(golds)))
     assert stop.value.code == 2
     said = capsys.readouterr().err
     for i, gold in enumerate(golds):
         assert (f"{gold!r} (row {i} of split train)" in said) == (i in (1, 2, 3, 6)), said
     with pytest.raises(SystemExit):
         make_verifier(
-            *(Problem("", f"x+{i}+", "", [], dataset="math", row=f"row {i} of split test") for i in range(120))
+            *(Problem("", f"x+{i}+", "", [], dataset="math", where=f"row {i} of split test") for i in range(120))
         )
     said = capsys.readouterr().err
     assert "'x+99+' (math row 99 of split test) and 20 more" in said and "x+100+" not in said
