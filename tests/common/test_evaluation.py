@@ -42,7 +42,6 @@ def sampled(monkeypatch):
     def judge(self, responses, golds, cut):
         return [float(verdict(*pair)) for pair in zip(responses, cut, strict=True)]
 
-    monkeypatch.setattr("tools.plots.draw_curves", lambda *args: None)  # takes seconds
     monkeypatch.setattr(Engine, "sample_shards", recorded)
     monkeypatch.setattr(Verifier, "judge", judge)
     return record

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 from common import ending
 from common.terminal import Terminal, duration, step_lines
-from tools import plots
 from tools.scripts import ROOT
 
 import pytest
@@ -26,11 +25,6 @@ def ended(folder, accuracies, **more):
     run.__dict__.update(more)
     ending.summarize(run)
     return lines[0]
-
-
-@pytest.fixture(autouse=True)
-def no_curves(monkeypatch):
-    monkeypatch.setattr(plots, "draw_curves", lambda *_: None)
 
 
 def test_summary(tmp_path):

@@ -57,8 +57,7 @@ def test_the_reason(numbers, words):
     assert (words in said) if words else not said
 
 
-def test_a_run_whose_responses_are_all_cut_off(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("tools.plots.draw_curves", lambda *args: None)  # takes seconds
+def test_a_run_whose_responses_are_all_cut_off(tmp_path, capsys):
     settings = SMALL | {"max_response_tokens": 1, "steps": PATIENCE + 1, "eval_problems": 2, "eval_samples": 1}
     grpo.main(grpo.Args(run_dir=tmp_path / "run", **settings))
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
