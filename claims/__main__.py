@@ -3,6 +3,7 @@
 python -m claims                               # all claims with their verdicts
 python -m claims std_favors_extremes           # compute one, judge it, draw its picture
 python -m claims std_favors_extremes --redraw  # only judge and draw the stored result
+python -m claims std_favors_extremes --history # what it said, from when on, and why that changed
 python -m claims --page                        # reports/claims.md, the table of verdicts
 python -m claims habits_decide_what_rl_gains --sweep  # each arm's accuracy at three learning rates, on other seeds
 python -m claims --kind runs --seeds 5         # all claims of a kind; those by runs take up to 45 minutes each
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from claims import court
+from claims.register import changed_after_a_result, history
 from claims.runs import accuracy, sweep
 from common.cli import fail, say
 from common.help import parse_args
@@ -33,6 +35,8 @@ class Args:
     """Only compare learning rates, for each arm of claims by runs. The best goes into the arm before it is judged."""
     redraw: bool = False
     """Only judge and draw the stored results again."""
+    history: bool = False
+    """Only print all versions of the claims, by default of those that were changed after a result."""
     page: bool = False
     """Only write reports/claims.md from the stored results."""
 
@@ -42,6 +46,10 @@ def main(args: Args) -> None:
     claims = args.claims or tuple(name for name in court.names() if args.kind == court.load(name).KIND)
     if args.redraw and not claims:
         fail("--redraw needs the names of claims or their --kind: python -m claims lists them.")
+    if args.history:
+        for name in claims or dict.fromkeys(version["claim"] for version in changed_after_a_result()):
+            say(history(name), keep="\n")
+        return
     if args.page:
         court.PAGE.write_text(court.page())
     elif not claims:

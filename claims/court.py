@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import grpo
+from claims.register import PARTS, changed_after_a_result
 from common.batch import Batch, collate, minibatches
 from common.cli import fail
 from common.data import load_problems, sample_problems
@@ -37,7 +38,6 @@ HERE = Path(__file__).parent
 RESULTS = REPORTS / "claims"
 PAGE = REPORTS / "claims.md"
 VERDICTS = REPRODUCED, REFUTED, WITHIN_NOISE, VOID = "reproduced", "refuted", "within noise", "void"
-PARTS = ("Said by:", "Tested:", "Rule:")  # what the paragraphs of a claim's docstring begin with, after the claim
 KINDS = {
     "exact": "By enumeration: every expectation is exact",
     "model": "On the embedded model: a few passes or updates, at most one short training run",
@@ -62,6 +62,13 @@ and false_positives_damage_training from reproduced to within noise. Each line g
 difference with its 95 % interval, the smallest difference that so many seeds would find four times out of five, and
 how much of the loss weight was clipped in each arm. Commands, values by seed and budgets in responses, tokens and
 updates are in `reports/claims/`.
+"""
+
+CHANGED = """
+## Changed after a result
+
+What these claims say, or how they are judged, was changed when a verdict was known. `python -m claims NAME --history`
+shows each version; all are in `claims/register.jsonl`.
 """
 
 
@@ -170,6 +177,11 @@ def page() -> str:
         of_kind = [name for name in names() if kind == load(name).KIND and record(name)]
         if of_kind:
             lines += ["", f"## {title}", "", *TABLE_HEAD, *(row(name) for name in of_kind)]
+    lines += ["", CHANGED.strip(), ""]
+    lines += [
+        f"- [{v['claim']}](../claims/{v['claim']}.py), {v['date']}, when the verdict was {v['known']}: {v['why']}"
+        for v in changed_after_a_result()
+    ]
     if waiting := [name for name in names() if record(name) is None]:
         lines += ["", "## Claims without a verdict yet", "", "Their runs have not been made.", ""]
         lines += [f"- [{statement(name)}](../claims/{name}.py) `python -m claims {name}`" for name in waiting]

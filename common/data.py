@@ -1,5 +1,6 @@
 """Problems: generated ones, or any data set of questions and answers, as token ids."""
 
+import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ import numpy as np
 
 INSTRUCTION = "\nPlease reason step by step, and put your final answer within \\boxed{}."
 R = TypeVar("R")
-# A question, as text or chat messages, its answer and, of a row of a data set, where it is.
+# A question, as text or chat messages, its answer and, of a row of a data set, where it is and all columns.
 Pair = tuple[Any, ...]
 Examples = Sequence[tuple[str, str]]  # questions and answers that stand before each question
 Added = Callable[[Any], str]  # a question in, text to append to it out
@@ -66,6 +67,11 @@ def correct_answers(answer: Any) -> str | tuple[str, ...]:
     return final_answer(str(answer))
 
 
+def as_json(row: dict[str, Any]) -> dict[str, Any]:
+    """A row as a worker process gets it: what JSON lacks, such as a date, as text."""
+    return json.loads(json.dumps(row, default=str))
+
+
 def read_dataset(name: str, config: str | None, split: str, setting: str = "dataset") -> Any:
     """One split of the data set that a setting names: on the hub, in a local folder, or a local file."""
     import datasets
@@ -93,8 +99,12 @@ def read_dataset(name: str, config: str | None, split: str, setting: str = "data
 
 
 def question_answer_pairs(args: DataSettings, split: str, setting: str) -> list[Pair]:
-    """(question, final answer, row) of every row; a question may be text or a list of chat messages."""
-    rows = read_dataset(args.dataset, args.dataset_config, split, setting).flatten()
+    """(question, final answer, where it is, all columns) of every row; a question may be text or chat messages.
+
+    Columns are kept for reward functions only.
+    """
+    whole = read_dataset(args.dataset, args.dataset_config, split, setting)
+    rows = whole.flatten()
     given = f"{flag(setting)} {args.dataset}"
     for kind, column in (("question", args.question_column), ("answer", args.answer_column)):
         if column not in rows.column_names:
@@ -114,7 +124,7 @@ def question_answer_pairs(args: DataSettings, split: str, setting: str) -> list[
         say(f"note: {what}; they are left out.")
     left_out = set(empty)
     return [
-        (question, correct_answers(answer), f"row {i} of split {split}")
+        (question, correct_answers(answer), f"row {i} of split {split}", as_json(whole[i]) if args.reward else {})
         for i, (question, answer) in enumerate(pairs)
         if i not in left_out
     ]
@@ -243,7 +253,7 @@ def make_problems(
     """The problem of each (question, answer), None where the prompt is longer than `args.max_prompt_tokens`."""
     context, vocabulary = context_length(model), model.get_input_embeddings().num_embeddings
     problems: list[Problem | None] = []
-    for question, answer, *row in pairs:
+    for question, answer, *more in pairs:
         asked = add_text(question, added(question))
         prompt, prompt_ids = make_prompt(asked, args.prompt, tokenizer, args.system_prompt, examples)
         if not prompt_ids:
@@ -257,7 +267,8 @@ def make_problems(
             what = f"a prompt of {len(prompt_ids)} tokens and --max-response-tokens {args.max_response_tokens} exceed "
             what += f"the model's context of {context} tokens: lower --max-response-tokens, or leave out long prompts"
             fail(f"{what} with --max-prompt-tokens. The prompt: {prompt[:80]!r}")
-        problems.append(Problem(str(question), answer, prompt, list(prompt_ids), row=row[0] if row else ""))
+        origin = dict(zip(("where", "row"), more, strict=False))  # a generated problem has none
+        problems.append(Problem(str(question), answer, prompt, list(prompt_ids), **origin))
     return problems
 
 

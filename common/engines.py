@@ -11,7 +11,7 @@ from typing import Any
 
 from common.cli import fail, say
 from common.clock import clock
-from common.distributed import gather, shard, whole
+from common.distributed import gather, local, shard, whole
 from common.lora import named_weights
 from common.records import Problem, Rollouts
 from common.settings import ModelSettings
@@ -54,6 +54,27 @@ class Request:
     def part(self, rows: slice) -> "Request":
         """The same for some of the prompts."""
         return replace(self, prompts=self.prompts[rows], limits=self.limits[rows], seeds=self.seeds[rows])
+
+
+def check_memory(args: ModelSettings, model: Any, total: int) -> None:
+    """End the program if the engine's fraction of a GPU of `total` bytes leaves too little to the learner.
+
+    When the engine starts, the learner holds only weights. When it wakes up, the learner also holds optimizer states,
+    those of a critic, the reference model, older weights, and a teacher, which is counted as large as the learner.
+    """
+    weights = sum(local(weight).nbytes for weight in model.parameters())
+    moments = 2 * sum(local(weight).nbytes for weight in model.parameters() if weight.requires_grad)
+    reference = getattr(args, "kl_beta", 0) > 0  # in SPIN the old log-probs are the reference: one copy too many here
+    frozen = reference + (getattr(args, "teacher", None) is not None) + getattr(args, "staleness", 0)
+    held = (weights + moments) * (1 + hasattr(args, "critic_lr")) + weights * frozen
+    left = (1 - args.gpu_memory_utilization) * total
+    if held > left:
+        fits = 1 - held / total
+        fail(
+            f"--gpu-memory-utilization {args.gpu_memory_utilization} leaves {left / 1e9:.1f} GB to the learner, which "
+            f"holds {held / 1e9:.1f} GB while vLLM generates: "
+            + (f"{fits:.2f} would fit." if fits > 0 else f"more than this GPU's {total / 1e9:.1f} GB.")
+        )
 
 
 class WeightHistory:

@@ -85,6 +85,7 @@ def evaluate(
     """
     seeds = prompt_seeds(len(problems), 0)
     rollouts, sampled = respond(engine, verifier, problems, n, args.temperature, seeds)
+    of_sampled = verifier.take_numbers()
     _, greedy = respond(engine, verifier, problems, 1, 0.0, seeds)
     found = figures(sampled, greedy, sorted({1 << i for i in range(n.bit_length())} | {n}))
     names = [problem.dataset for problem in problems]
@@ -92,7 +93,8 @@ def evaluate(
         found[f"avg/{name}"] = mean([sum(o.correct) / n for o, own in zip(sampled, names, strict=True) if own == name])
     if verifier.reward_functions:
         found["reward"] = mean([reward for outcome in sampled for reward in outcome.rewards])
-    found["verifier_failures"] = verifier.take_failures()
+    found |= of_sampled
+    found["verifier_failures"] += verifier.take_numbers()["verifier_failures"]
     texts = verifier.tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True)
     found |= behavior(problems, texts, args)
     samples = [(p, text, o.rewards[0]) for p, text, o in zip(problems, texts[::n], sampled, strict=True)]

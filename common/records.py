@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from itertools import chain
+from typing import Any
 
 from torch import Tensor
 
@@ -33,7 +34,8 @@ class Problem:
     prompt_ids: list[int]
     dataset: str = ""  # of several, a short name of the one that it comes from
     weight: float = 1.0  # mixing weight of that data set: its fraction of a rollout batch, on average
-    row: str = ""  # of a data set, such as "row 7 of split train"
+    where: str = ""  # in its data set, such as "row 7 of split train"
+    row: dict[str, Any] = field(default_factory=dict, compare=False)  # all its columns, for reward functions
 
 
 @dataclass

@@ -18,6 +18,7 @@ from common.clock import clock, stopwatch
 from common.distributed import any_process, gather, local, local_world_size, rank, whole, world_size
 from common.folders import flush, remove_if_empty, write_whole
 from common.metrics import StepMetrics, evaluations, logged_rows, mismatch_metrics, rollout_metrics
+from common.notes import Notes
 from common.records import Problem, Rollouts
 from common.schedule import learning_rate
 from common.settings import Settings
@@ -156,6 +157,7 @@ class Run:
         `objects` have a `state_dict` and a `load_state_dict`, and are saved in every checkpoint.
         """
         self.engine, self.verifier, self.held_out = engine, verifier, held_out
+        self.notes = Notes(self.args, verifier)
         start_step = self.restore(model, tokenizer, optimizer, history=engine.history, **objects)
         self.evaluate(start_step)
         for step in range(start_step + 1, self.args.steps + 1):
@@ -300,7 +302,7 @@ class Run:
         self.require_finite_weights()
         self.interrupted = any_process(self.stop_requested > 0)
         if "accuracy" in self.numbers:
-            self.numbers["verifier_failures"] = self.verifier.take_failures()
+            self.numbers |= self.verifier.take_numbers()
         numbers = self.numbers | self.metrics.result() | stopwatch.result()
         tokens = numbers["response_tokens"]
         # With dynamic sampling, these tokens are not those that this step generated.
@@ -310,6 +312,8 @@ class Run:
         seconds = sum(value for name, value in numbers.items() if name.startswith("seconds/"))
         self.terminal.print_step(step, self.args.steps, numbers, seconds)
         self.write_metrics(step, numbers)
+        if note := self.notes.of_step(numbers):
+            self.write_line(note)
 
     def write_metrics(self, step: int, numbers: dict[str, Any]) -> None:
         if rank() > 0:
@@ -338,6 +342,8 @@ class Run:
         if step == 0:
             self.terminal.print_first_sample(samples[0])
         self.terminal.print_evaluation(step, metrics)
+        if step == 0 and (note := self.notes.of_first_evaluation(metrics, samples)):
+            self.write_line(note)
         if rank() == 0:
             write_samples(self.dir / "samples" / f"step-{step:06d}.md", samples)
         best = max((row["eval/avg"] for row in self.evaluations.values()), default=0.0)

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,47 @@ from common.records import Sample
 from tqdm import tqdm
 
 SHOWN_SAMPLES = 4  # in each file
+WIDTH = 120  # of a step's line that does not go to a terminal
+# Columns of a step's line: the heading, how a number is written, and whether it stays where the terminal is narrow.
+COLUMNS = {
+    "step": ("step", "{}", 0), "accuracy": ("accuracy", "{:.3f}", 0), "loss": ("loss", "{:.3f}", 0),
+    "reward": ("reward", "{:.3f}", 1), "length": ("length", "{:.1f}", 2), "truncated": ("cut off", "{:.2f}", 6),
+    "zero_std_groups": ("no signal", "{:.2f}", 4), "entropy": ("entropy", "{:.3f}", 7), "kl": ("KL", "{:.4f}", 8),
+    "clipped": ("clipped", "{:.3f}", 9), "grad_norm": ("gradient", "{:.2f}", 3), "speed": ("tokens/s", "{:.0f}", 10),
+    "left": ("left", "{}", 5),
+}  # fmt: skip
+
+
+def duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.1f} h"
+
+
+def step_lines(
+    step: int, steps: int, metrics: dict[str, Any], seconds: float, left: float, width: int
+) -> tuple[str, str]:
+    """The headings and the numbers of a step. What matters least is left out where `width` is too small for all.
+
+    `left` is the time until the last step, in seconds; evaluations are not counted.
+    """
+    shown = metrics | {"step": f"{step:{len(str(steps))}}/{steps}", "left": duration(left)}
+    shown["speed"] = metrics["response_tokens"] / seconds
+    if "loss" in metrics and "accuracy" in metrics:  # a supervised step has no accuracy
+        del shown["loss"]
+    if metrics.get("reward") == metrics.get("accuracy"):
+        shown.pop("reward", None)
+    if {"clip_pos", "clip_neg"} & metrics.keys():
+        shown["clipped"] = metrics.get("clip_pos", 0) + metrics.get("clip_neg", 0)
+    names = [name for name in COLUMNS if shown.get(name) is not None]
+    while True:
+        cells = [(COLUMNS[name][0], COLUMNS[name][1].format(shown[name])) for name in names]
+        widths = [max(6, *map(len, cell)) for cell in cells]
+        if sum(widths) + 2 * (len(widths) - 1) <= width or len(names) == 2:
+            break
+        names.remove(max(names, key=lambda name: COLUMNS[name][2]))
+    headings, line = ("  ".join(cell[row].rjust(w) for cell, w in zip(cells, widths, strict=True)) for row in (0, 1))
+    return headings, line
 
 
 def silence() -> None:
@@ -27,6 +69,8 @@ class Terminal:
     def __init__(self, on_close: Callable[[], None]) -> None:
         self.on_close = on_close
         self.bar: tqdm | None = None
+        self.headings = ""  # of the lines above, as long as nothing else was written
+        self.seconds: list[float] = []  # of each step
         self.stdout = sys.stdout
         if hasattr(self.stdout, "reconfigure"):
             self.errors = self.stdout.errors
@@ -39,6 +83,7 @@ class Terminal:
             self.stdout.reconfigure(errors=self.errors)
 
     def write_line(self, text: str) -> None:
+        self.headings = ""
         if rank() > 0:
             return
         try:
@@ -59,13 +104,12 @@ class Terminal:
     def print_step(self, step: int, steps: int, metrics: dict[str, Any], seconds: float) -> None:
         if self.bar is None and sys.stderr.isatty() and rank() == 0:
             self.bar = tqdm(total=steps, initial=step - 1, unit="step", dynamic_ncols=True)
-        clipped = metrics.get("clip_pos", 0) + metrics.get("clip_neg", 0)
-        result = "accuracy" if "accuracy" in metrics else "loss"  # of supervised steps
-        self.write_line(
-            f"step {step:4d}  {result} {metrics[result]:.3f}  length {metrics['length']:5.1f}  "
-            f"entropy {metrics['entropy']:.3f}  clipped {clipped:.3f}  "
-            f"gradient {metrics['grad_norm']:.2f}  {seconds:.2f} s"
-        )
+        self.seconds.append(seconds)
+        left = (steps - step) * sum(self.seconds) / len(self.seconds)
+        width = shutil.get_terminal_size().columns if self.stdout.isatty() else WIDTH
+        headings, line = step_lines(step, steps, metrics, seconds, left, width)
+        self.write_line(line if headings == self.headings else f"{headings}\n{line}")
+        self.headings = headings
         if self.bar is not None:
             self.bar.update()
 

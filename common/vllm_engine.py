@@ -21,8 +21,8 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")  # would need g++, and 10 s at the first rollout
 
 from common.cli import fail, first_line
-from common.distributed import has_bf16, local, world_size
-from common.engines import Engine, Request, Weights, rounded
+from common.distributed import has_bf16, world_size
+from common.engines import Engine, Request, Weights, check_memory, rounded
 from common.models import eos_ids, model_path
 from common.records import Rollouts
 from common.settings import ModelSettings
@@ -41,27 +41,6 @@ def repack_cpu_head(model: Any) -> None:
     head = getattr(model, "lm_head", None)
     if hasattr(head, "cpu_linear"):
         head.quant_method.process_weights_after_loading(head)
-
-
-def check_memory(args: ModelSettings, model: Any, total: int) -> None:
-    """End the program if the engine's fraction of a GPU of `total` bytes leaves too little to the learner.
-
-    When the engine starts, the learner holds only weights. When it wakes up, the learner also holds optimizer states,
-    those of a critic, the reference model, older weights, and a teacher, which is counted as large as the learner.
-    """
-    weights = sum(local(weight).nbytes for weight in model.parameters())
-    moments = 2 * sum(local(weight).nbytes for weight in model.parameters() if weight.requires_grad)
-    reference = getattr(args, "kl_beta", 0) > 0 and not getattr(args, "spin", False)
-    frozen = reference + (getattr(args, "teacher", None) is not None) + getattr(args, "staleness", 0)
-    held = (weights + moments) * (1 + hasattr(args, "critic_lr")) + weights * frozen
-    left = (1 - args.gpu_memory_utilization) * total
-    if held > left:
-        fits = 1 - held / total
-        fail(
-            f"--gpu-memory-utilization {args.gpu_memory_utilization} leaves {left / 1e9:.1f} GB to the learner, which "
-            f"holds {held / 1e9:.1f} GB while vLLM generates: "
-            + (f"{fits:.2f} would fit." if fits > 0 else f"more than this GPU's {total / 1e9:.1f} GB.")
-        )
 
 
 class VLLMEngine(Engine):

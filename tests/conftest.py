@@ -57,6 +57,13 @@ def needed(script, model="worlds/sums/model"):
     return {"teacher": teacher_of(str(model))} if hasattr(script.Args, "teacher") else {}
 
 
+@pytest.fixture(autouse=True)
+def no_curves(request, monkeypatch):
+    """Runs in this process draw no curves, which takes a second for each, unless the test is marked."""
+    if "curves" not in request.keywords:
+        monkeypatch.setattr("tools.plots.draw_curves", lambda *_: None)
+
+
 @pytest.fixture(scope="session")
 def gsm8k_file(tmp_path_factory):
     """A local data set in GSM8K's format."""

@@ -148,7 +148,7 @@ class Samples:
                 | {"responses": texts[i * self.n : (i + 1) * self.n], **asdict(outcome), "verifier_failures": 0}
                 for i, (problem, outcome) in enumerate(zip(problems, outcomes, strict=True))
             ]
-            rows[0]["verifier_failures"] = verifier.take_failures()  # of the chunk
+            rows[0]["verifier_failures"] = verifier.take_numbers()["verifier_failures"]  # of the chunk
             with self.path.open("a", encoding="utf-8") as file:
                 file.write("".join(json.dumps(row) + "\n" for row in rows))
             self.rows += rows

@@ -9,11 +9,13 @@ a finite number, ends the run with one sentence. docs/rewards.md has examples.
 
 import math
 import re
+import statistics
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from common.cli import fail, say
+from common.distributed import gather
 from common.records import Problem, Rollouts
 from common.verification.workers import Pool, Program
 
@@ -47,6 +49,7 @@ class Rewards:
         self.needs_verdicts = CORRECT in self.weights
         self.programs = {name: Program(name, TIME_LIMIT) for name in self.weights if name != CORRECT}
         self.batched: dict[str, bool] = {}
+        self.values: dict[str, list[float | None]] = {name: [] for name in self.weights}  # since take_numbers
         for name, program in self.programs.items():
             reply = next(pool.map([(program, None)]))
             if reply.failed:
@@ -63,16 +66,35 @@ class Rewards:
         rows = []
         for problem, *response in zip(problems, texts, rollouts.tokens, rollouts.truncated, strict=True):
             answer = problem.answer if isinstance(problem.answer, str | tuple) else str(problem.answer)
-            rows.append([{"question": problem.question, "answer": answer, "prompt": problem.prompt}, *response])
+            given = {"question": problem.question, "answer": answer, "prompt": problem.prompt, "row": problem.row}
+            rows.append([given, *response])
         values = {name: self.compute(name, rows) for name in self.programs}
         if correct is None:
-            correct = [all(value[i] >= 1 for value in values.values()) for i in range(len(rows))]
+            correct = [all((value[i] or 0) >= 1 for value in values.values()) for i in range(len(rows))]
         else:
             values[CORRECT] = list(map(float, correct))
+        for name in self.weights:
+            self.values[name] += values[name]
+        values = {name: [value or 0.0 for value in values[name]] for name in self.weights}
         return correct, [sum(w * values[name][i] for name, w in self.weights.items()) for i in range(len(rows))]
 
-    def compute(self, name: str, rows: list[list[Any]]) -> list[float]:
-        """What one function gives for each response; 0 if it took too long."""
+    def take_numbers(self) -> dict[str, float]:
+        """Of each function since the last call: mean, standard deviation, and the fraction of values that came in time.
+
+        A late value is not part of mean and deviation; in the reward it is 0.
+        """
+        numbers = {}
+        for name in self.weights:
+            values = [value for part in gather(self.values[name]) for value in part]
+            counted, short = [value for value in values if value is not None], name.rpartition(":")[2]
+            numbers[f"reward/{short}"] = statistics.fmean(counted) if counted else None
+            numbers[f"reward/{short}/std"] = statistics.pstdev(counted) if counted else None
+            numbers[f"reward/{short}/in_time"] = len(counted) / len(values) if values else None
+            self.values[name].clear()
+        return numbers
+
+    def compute(self, name: str, rows: list[list[Any]]) -> list[float | None]:
+        """What one function gives for each response; None if it took too long."""
         parts = ([rows] if rows else []) if self.batched[name] else [[row] for row in rows]
         values, num_late = [], 0
         for part, reply in zip(parts, self.pool.map((self.programs[name], part) for part in parts), strict=True):
@@ -82,11 +104,11 @@ class Rewards:
                     say(f"warning: --reward {name}: {reply.failed} for {shown}; its reward is 0.")
                 num_late += 1
                 self.failures["late"] += len(part)
-                rewards = [0.0] * len(part)
+                rewards = [None] * len(part)
             elif reply.failed:
                 fail(f"--reward {name} failed for {shown}: {reply.failed}.", code=1)
             for row, value in zip(part, rewards, strict=True):
-                if not math.isfinite(value):
+                if value is not None and not math.isfinite(value):
                     fail(f"--reward {name} gave {value} for {row[1][:80]!r}: rewards must be finite.", code=1)
             values += rewards
         return values

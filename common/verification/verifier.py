@@ -45,7 +45,8 @@ class Verifier:
         self.pool = Pool()
         self.equality = Program(f"{Path(__file__).with_name('equality.py')}:is_equal", HANG_LIMIT, TIME_LIMIT)
         self.reward_functions = Rewards(args.reward, self.pool, self.failures) if args.reward else None
-        if self.reward_functions and not self.reward_functions.needs_verdicts:
+        self.judges = self.reward_functions is None or self.reward_functions.needs_verdicts
+        if not self.judges:
             return
         texts = [problem for problem in problems if isinstance(problem.answer, str | tuple)]
         self.check_golds(texts)
@@ -58,7 +59,7 @@ class Verifier:
         rows: dict[Question, list[str]] = {}
         for problem in problems[shard(len(problems))]:
             for part in (part for gold in gold_parts(problem.answer) for part in expressions(gold)):
-                where = f" ({' '.join(filter(None, (problem.dataset, problem.row)))})" if problem.row else ""
+                where = f" ({' '.join(filter(None, (problem.dataset, problem.where)))})" if problem.where else ""
                 rows.setdefault((self.equality, part, None), []).append(f"{part!r:.100}{where}")
         parts = gather(
             [rows[question] for question, reply in zip(rows, self.ask(rows), strict=True) if reply.value != [1]]
@@ -87,7 +88,7 @@ class Verifier:
         """Which of B responses are correct, and their rewards."""
         texts = self.tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True)
         functions, correct, scores = self.reward_functions, None, []
-        if functions is None or functions.needs_verdicts:
+        if self.judges:
             scores = self.judge(texts, [problem.answer for problem in problems], rollouts.truncated)
             correct = [score >= 1 for score in scores]
         return functions(problems, texts, rollouts, correct) if functions else (correct, scores)
@@ -120,11 +121,12 @@ class Verifier:
                 self.failures[failed[0]] += 1
         return scores
 
-    def take_failures(self) -> int:
-        """How many answers could not be judged, or rewards took too long, since the last call."""
+    def take_numbers(self) -> dict[str, float]:
+        """Since the last call: the answers that could not be judged and the rewards that took too long, and the mean
+        and spread of each reward function."""
         count = sum(gather(self.failures.total()))
         self.failures.clear()
-        return count
+        return {"verifier_failures": count, **(self.reward_functions.take_numbers() if self.reward_functions else {})}
 
     def close(self) -> None:
         self.pool.close()

@@ -6,6 +6,7 @@ import math
 import random
 import re
 from collections import Counter
+from datetime import datetime
 from fractions import Fraction
 from itertools import permutations
 
@@ -31,6 +32,7 @@ from worlds.products.problems import product_problem
 from worlds.sums import pretrain as pretrain_sums
 from worlds.sums.writers import guess, solution
 
+import datasets
 import pytest
 import torch
 from conftest import SMALL
@@ -203,6 +205,21 @@ def test_chat_template_and_gsm8k(chat_model, gsm8k_file):
     assert int(problem.answer) == sum(numbers)
 
 
+@pytest.mark.parametrize("reward", [(), ("correct",)])
+def test_columns_are_kept_for_reward_functions(reward, chat_model, tmp_path):
+    """All of the row, nested ones too; what JSON lacks becomes text."""
+    rows = [{"question": f"{i}+1=?", "answer": str(i + 1), "level": i, "info": {"source": "a"}} for i in range(20)]
+    day = datetime(2026, 11, 23)
+    datasets.Dataset.from_list([row | {"day": day} for row in rows]).to_parquet(tmp_path / "data.parquet")
+    args = grpo.Args(
+        model=str(chat_model), max_response_tokens=96, dataset=str(tmp_path / "data.parquet"), reward=reward
+    )
+    train, held_out = load_problems(args, *load_model(args))
+    for problem in train + held_out:
+        of_data = rows[int(problem.answer) - 1] | {"day": str(day)}
+        assert problem.row == (of_data if reward else {}), problem.where
+
+
 def test_few_empty_rows_are_left_out_and_named(chat_model, tmp_path, capsys):
     """As in MATH, where two of 7,500 answers are empty."""
     rows = [{"question": f"{i}+1=?", "answer": "" if i == 7 else str(i + 1)} for i in range(200)]
@@ -214,7 +231,7 @@ def test_few_empty_rows_are_left_out_and_named(chat_model, tmp_path, capsys):
     train, held_out = load_problems(args, model, tokenizer)
     assert len(train) + len(held_out) == 199
     assert all(p.question == f"{int(p.answer) - 1}+1=?" for p in train + held_out)
-    assert all(p.row == f"row {int(p.answer) - 1} of split train" for p in train + held_out)
+    assert all(p.where == f"row {int(p.answer) - 1} of split train" for p in train + held_out)
     assert "1 of 200 rows" in capsys.readouterr().out
 
 
@@ -412,4 +429,4 @@ def test_evaluation_data_have_settings_of_their_own(tmp_path):
     file = tmp_path / "mine.jsonl"
     file.write_text('{"question": "1+1=?", "answer": "2"}')
     args = grpo.Args(dataset="someone/data", dataset_config="main", train_split="other", eval_dataset=str(file))
-    assert pairs_of(str(file), "eval", args) == [("1+1=?", "2", "row 0 of split train")]
+    assert pairs_of(str(file), "eval", args) == [("1+1=?", "2", "row 0 of split train", {})]

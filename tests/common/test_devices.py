@@ -24,7 +24,7 @@ def weights(folder):
 
 QUICK = {"grpo"}  # the others are minutes
 PROCESSES = multiprocessing.get_context("forkserver")  # new processes start with the libraries loaded
-PROCESSES.set_forkserver_preload(["torch", "transformers", "datasets"])
+PROCESSES.set_forkserver_preload(["torch", "transformers", "datasets", "tools.plots"])
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 """Several processes give what one gives: runs started by torchrun, on CPUs."""
 
+import multiprocessing
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,16 +19,47 @@ from common.checkpoints import PARTS, open_shards, read_rows
 from common.metrics import read_metrics
 from common.records import Problem, Rollouts
 from recipes import r1
-from tools import checkpoints
-from tools.scripts import ROOT
+from tools import checkpoints, plots
+from tools.scripts import ROOT, load
 
 import pytest
 import torch
+import tyro
 from runs import finish, results, start, without_times
 from transformers import AutoModelForCausalLM
 
 SMALL = "--steps 3 --prompts-per-step 5 --responses-per-prompt 4 --num-minibatches 5 --max-response-tokens 96 --lr 3e-4"
 SMALL += " --eval-problems 5 --eval-samples 2 --eval-every 2 --save-every 1"
+
+
+PROCESSES = multiprocessing.get_context("forkserver")  # new processes start with the libraries loaded
+PROCESSES.set_forkserver_preload(["torch", "transformers", "datasets", "tools.plots"])
+
+
+def be(rank, count, port, script, words, log):
+    """One of `count` processes, as torchrun starts them."""
+    given = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
+    os.environ |= {name: str(value) for name, value in given.items()} | {"MASTER_ADDR": "127.0.0.1"}
+    torch.set_num_threads(1)
+    plots.draw_curves = lambda *_: None  # takes a second
+    with open(log, "a") as sys.stdout:
+        load(script).main(tyro.cli(load(script).Args, args=words))
+
+
+def run(count, script, folder, flags="", resume=False):
+    """A run of a script in so many processes, without torchrun; what they printed."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = ["--resume", str(folder)] if resume else [*flags.split(), "--run-dir", str(folder)]
+    log = folder.parent / f"{folder.name}.log"
+    processes = [PROCESSES.Process(target=be, args=(i, count, port, script, words, log)) for i in range(count)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(240)
+    assert [process.exitcode for process in processes] == [0] * count, log.read_text()
+    return log.read_text()
 
 
 def outcome(folder):
@@ -67,7 +100,7 @@ CASES = {
 def test_processes_agree(script, tmp_path):
     """One process and three end with the same weights, moments and metrics within rounding."""
     for processes in (1, 3):
-        output = finish(start(processes, f"{script}.py", tmp_path / str(processes), f"{SMALL} {CASES[script]}"))
+        output = run(processes, script, tmp_path / str(processes), f"{SMALL} {CASES[script]}")
         assert output.count("held-out accuracy") == 1, "more than one process prints"
     assert_same(tmp_path / "1", tmp_path / "3", 1e-5)
 
@@ -77,11 +110,11 @@ def test_adapters_of_several_processes(tmp_path):
     """Frozen and trained weights are sharded alike; stale ones are merged, and a run goes on with another number."""
     flags = SMALL + " --lora-rank 3 --lr 1e-3 --staleness 1"
     for processes in (1, 2):
-        finish(start(processes, "grpo.py", tmp_path / str(processes), flags))
+        run(processes, "grpo", tmp_path / str(processes), flags)
     assert_same(tmp_path / "1", tmp_path / "2", 1e-5)
     shutil.copytree(tmp_path / "2", tmp_path / "resumed")
     shutil.rmtree(sorted((tmp_path / "resumed").glob("checkpoint-*"))[-1])
-    finish(start(1, "grpo.py", tmp_path / "resumed", resume=True))
+    run(1, "grpo", tmp_path / "resumed", resume=True)
     assert_same(tmp_path / "1", tmp_path / "resumed", 1e-5)
 
 
@@ -90,10 +123,10 @@ def test_search_in_several_processes(tmp_path):
     """The longer responses of this world; a run goes on with another number of processes."""
     flags = SMALL.replace("-tokens 96", "-tokens 240") + " --model search --dataset search"
     for processes in (1, 2):
-        finish(start(processes, "grpo.py", tmp_path / str(processes), flags))
+        run(processes, "grpo", tmp_path / str(processes), flags)
     assert_same(tmp_path / "1", tmp_path / "2", 1e-5)
     shutil.rmtree(sorted((tmp_path / "2").glob("checkpoint-*"))[-1])
-    finish(start(1, "grpo.py", tmp_path / "2", resume=True))
+    run(1, "grpo", tmp_path / "2", resume=True)
     assert_same(tmp_path / "1", tmp_path / "2", 1e-5)
 
 
@@ -102,7 +135,7 @@ def test_in_flight_weights_of_several_processes(tmp_path):
     """Each has all versions before it generates, and finishes its shard of the responses in its own time."""
     flags = SMALL + " --staleness 1 --in-flight-every 8"
     for processes in (1, 2):
-        finish(start(processes, "recipes/pipeline_rl.py", tmp_path / str(processes), flags))
+        run(processes, "pipeline_rl", tmp_path / str(processes), flags)
     assert_same(tmp_path / "1", tmp_path / "2", 1e-5)
 
 
@@ -117,7 +150,7 @@ def test_stages_of_several_processes(tmp_path):
     """All of them agree which stage is next, and each stage ends as that of one process."""
     flags = SMALL + " --stages cold-start rl rejection --cold-start-solutions 32 --rejection-prompts 8 --sft-batch 16"
     for processes in (1, 2):
-        finish(start(processes, "recipes/r1.py", tmp_path / str(processes), flags))
+        run(processes, "r1", tmp_path / str(processes), flags)
     for stage in ("1-cold-start", "2-rl", "3-rejection"):
         assert_same(tmp_path / "1" / stage, tmp_path / "2" / stage, 1e-5)
 
@@ -127,7 +160,7 @@ def test_more_processes_than_rows(tmp_path):
     """Minibatches of two rows on three processes: one trains on nothing, and keeps step."""
     flags = SMALL.replace("-step 5", "-step 2").replace("prompt 4", "prompt 2").replace("batches 5", "batches 2")
     for processes in (1, 3):
-        finish(start(processes, "grpo.py", tmp_path / str(processes), flags))
+        run(processes, "grpo", tmp_path / str(processes), flags)
     assert_same(tmp_path / "1", tmp_path / "3", 1e-5)
 
 
@@ -147,7 +180,7 @@ def test_two_processes_end_as_one(tmp_path):
 def whole(tmp_path_factory):
     """The folder of a run of two processes."""
     folder = tmp_path_factory.mktemp("whole") / "run"
-    finish(start(2, "grpo.py", folder, SMALL + " --staleness 1 --kl-beta 0.05"))
+    run(2, "grpo", folder, SMALL + " --staleness 1 --kl-beta 0.05")
     return folder
 
 
@@ -158,7 +191,7 @@ def test_resume_with_another_number(processes, whole, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(whole, folder)
     shutil.rmtree(folder / "checkpoint-000003")
-    output = finish(start(processes, "grpo.py", folder, resume=True))
+    output = run(processes, "grpo", folder, resume=True)
     assert "after step 2" in output
     assert_same(whole, folder, 0 if processes == 2 else 1e-5)
 
@@ -167,7 +200,7 @@ def test_resume_with_another_number(processes, whole, tmp_path):
 def parts(tmp_path_factory):
     """The same run with sharded checkpoints."""
     folder = tmp_path_factory.mktemp("parts") / "run"
-    finish(start(2, "grpo.py", folder, SMALL + " --staleness 1 --kl-beta 0.05 --sharded-checkpoints"))
+    run(2, "grpo", folder, SMALL + " --staleness 1 --kl-beta 0.05 --sharded-checkpoints")
     return folder
 
 
@@ -180,7 +213,7 @@ def test_sharded_checkpoints(processes, whole, parts, tmp_path):
     shutil.copytree(parts, folder)
     before = {name: read_rows(shards, name) for shards in [open_shards(last / PARTS)] for name in shards[0]}
     shutil.rmtree(last)
-    assert "after step 2" in finish(start(processes, "grpo.py", folder, resume=True))
+    assert "after step 2" in run(processes, "grpo", folder, resume=True)
     assert len(list(last.glob("**/*.safetensors"))) == processes
     after = {name: read_rows(shards, name) for shards in [open_shards(last / PARTS)] for name in shards[0]}
     torch.testing.assert_close(before, after, rtol=0, atol=0 if processes == 2 else 1e-5)

@@ -3,12 +3,14 @@
 import copy
 
 import grpo
+import ppo
 from common.batch import collate
-from common.engines import InFlight, Request, WeightHistory, prompt_seeds
+from common.engines import InFlight, Request, WeightHistory, check_memory, prompt_seeds
 from common.logprobs import batch_logps
 from common.models import load_model
 from common.records import Rollouts
 from common.transformers_engine import ROOM, GrowingLayer, StopStrings
+from methods import opd, vapo
 
 import pytest
 import torch
@@ -231,3 +233,27 @@ def test_a_special_token_is_no_part_of_a_stop_string(embedded):
     one, two = tokenizer.encode("12", add_special_tokens=False)
     stop = StopStrings(("12",), tokenizer, tokenizer.encode("1+1=?"))
     assert [stop.complete(token) for token in (two, one, tokenizer.pad_token_id, two)] == [False, False, False, True]
+
+
+@pytest.mark.parametrize("script, copies", [(grpo, 3), (ppo, 6), (vapo, 6)])
+def test_memory_that_leaves_too_little_to_the_learner_is_refused(script, copies, embedded, capsys):
+    """Weights and moments, where there is a critic its own too, must fit beside the engine when it wakes."""
+    model = copy.deepcopy(embedded[0])
+    held = sum(weight.nbytes for weight in model.parameters())
+    args = script.Args(gpu_memory_utilization=0.5)
+    check_memory(args, model, total=2 * copies * held + 10)
+    with pytest.raises(SystemExit) as stop:
+        check_memory(args, model, total=2 * copies * held - 10)
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert "error: --gpu-memory-utilization 0.5 leaves" in error and "0.50 would fit" in error
+    with pytest.raises(SystemExit):
+        check_memory(args, model, total=held)
+    assert "more than this GPU's" in capsys.readouterr().err
+    model.requires_grad_(False)  # as in an evaluation or a chat, where nothing has moments
+    check_memory(grpo.Args(gpu_memory_utilization=0.5), model, total=2 * held + 10)
+    check_memory(opd.Args(gpu_memory_utilization=0.5, teacher="x"), model, total=2 * 2 * held + 10)
+    args = grpo.Args(gpu_memory_utilization=0.5, kl_beta=0.1, staleness=2)  # three more models, without moments
+    check_memory(args, model, total=2 * 4 * held + 10)
+    with pytest.raises(SystemExit):
+        check_memory(args, model, total=2 * 4 * held - 10)

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from contextlib import closing
 from itertools import combinations
-from statistics import fmean, stdev
+from statistics import fmean, pstdev, stdev
 
 import grpo
 from common import evaluation
@@ -42,7 +42,6 @@ def sampled(monkeypatch):
     def judge(self, responses, golds, cut):
         return [float(verdict(*pair)) for pair in zip(responses, cut, strict=True)]
 
-    monkeypatch.setattr("tools.plots.draw_curves", lambda *args: None)  # takes seconds
     monkeypatch.setattr(Engine, "sample_shards", recorded)
     monkeypatch.setattr(Verifier, "judge", judge)
     return record
@@ -157,22 +156,16 @@ def test_a_printed_step_has_the_numbers_of_the_log(sampled, tiny_model, tmp_path
     data = {"model": str(tiny_model), "dataset": str(tiny_model / "problems.jsonl"), "max_response_tokens": 10}
     grpo.main(grpo.Args(run_dir=tmp_path / "run", **SMALL | data | {"lr": 0.05, "warmup_steps": 0, "update_epochs": 2}))
     rows = {row["step"]: row for row in read_metrics(tmp_path / "run")}
-    lines = re.findall(
-        r"^step +(\d+)  accuracy ([\d.]+)  length +([\d.]+)  entropy ([\d.]+)  clipped ([\d.]+)  "
-        r"gradient ([\d.]+)  ([\d.]+) s$",
-        capsys.readouterr().out,
-        re.M,
-    )
-    assert [int(step) for step, *_ in lines] == [1, 2] and any(row.get("clip_pos") for row in rows.values())
-    for step, accuracy, length, entropy, clipped, gradient, seconds in lines:
-        row = rows[int(step)]
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if re.match(r" *\d+/2 ", line)]
+    assert [line[0] for line in lines] == ["1/2", "2/2"] and any(row.get("clip_pos") for row in rows.values())
+    for line in lines:
+        row = rows[int(line[0].split("/")[0])]
         of_training = [v for name, v in row.items() if name.startswith("seconds/") and name != "seconds/evaluate"]
-        for shown, value, rounding in (
-            (accuracy, row["accuracy"], 6e-4), (length, row["length"], 0.06), (entropy, row["entropy"], 6e-4),
-            (clipped, row["clip_pos"] + row["clip_neg"], 6e-4), (gradient, row["grad_norm"], 6e-3),
-            (seconds, sum(of_training), 6e-3),
-        ):  # fmt: skip
-            assert float(shown) == pytest.approx(value, abs=rounding), f"step {step}"
+        shown = [row[name] for name in ("accuracy", "length", "truncated", "zero_std_groups", "entropy")]
+        shown += [row["clip_pos"] + row["clip_neg"], row["grad_norm"], row["response_tokens"] / sum(of_training)]
+        roundings = (6e-4, 0.06, 6e-3, 6e-3, 6e-4, 6e-4, 6e-3, 0.6)
+        for cell, value, rounding in zip(line[1:9], shown, roundings, strict=True):
+            assert float(cell) == pytest.approx(value, abs=rounding), line
 
 
 def test_rewards_of_an_evaluation(sampled, tiny_model, tmp_path, capsys):
@@ -190,6 +183,10 @@ def test_rewards_of_an_evaluation(sampled, tiny_model, tmp_path, capsys):
         pairs = zip(texts, many[-1].truncated, strict=True)
         rewards = [sum(c.isdigit() for c in text) + verdict(text, cut) for text, cut in pairs]
         assert row["eval/reward"] == pytest.approx(fmean(rewards)) and row["eval/reward"] > row["eval/avg"]
+        digits = [sum(c.isdigit() for c in text) for text in texts]
+        found = [row[f"eval/reward/count{part}"] for part in ("", "/std", "/in_time")]
+        assert found == pytest.approx([fmean(digits), pstdev(digits), 1]), "without the greedy responses"
+        assert row["eval/reward/correct"] == row["eval/avg"]
         kept = (folder / "samples" / f"step-{row['step']:06d}.md").read_text()
         assert [float(x) for x in re.findall(r"reward ([\d.]+)", kept)] == rewards[:8:2]
         fences = re.findall(r"```text\n(.*?)\n```", kept, re.S)

@@ -22,7 +22,10 @@ from conftest import SMALL
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "docs/rewards"
-PROBLEMS = [Problem("1+1=?", "2", "1+1=?\n", []), Problem("2+2=?", ("4", "four"), "2+2=?\n", [])]
+PROBLEMS = [
+    Problem("1+1=?", "2", "1+1=?\n", [], row={"level": 3, "info": {"source": "a"}}),
+    Problem("2+2=?", ("4", "four"), "2+2=?\n", []),
+]
 TEXTS, TOKENS, CUT = ["two", "4"], [[5, 6, 7], [8]], [False, True]
 
 
@@ -66,6 +69,11 @@ def g(problems, texts, tokens, truncated):
     assert ask(rewards(source, "f"))[1] == [30.25, 7.0]
     assert ask(rewards(source, "g"))[1] == [6.0, 106.0]
     assert ask(rewards(source, "f=2", "g=-0.5"))[1] == [60.5 - 3.0, 14.0 - 53.0]
+    columns = """
+def level(problem, text, tokens, truncated):
+    return problem.row["level"] if problem.row.get("info") == {"source": "a"} else 0.5
+"""
+    assert ask(rewards(columns, "level"))[1] == [3.0, 0.5]
 
 
 def test_what_is_correct(rewards):
@@ -155,6 +163,7 @@ def f(problem, text, tokens, truncated):
     assert time.monotonic() - start < 30
     assert "no answer within 2 seconds for 'two'; its reward is 0" in capsys.readouterr().out
     assert own.failures == {"late": 1}
+    assert own.take_numbers() == {"reward/f": 1.0, "reward/f/std": 0.0, "reward/f/in_time": 0.5}
     end = time.monotonic() + 20
     while alive(int((tmp_path / "pid").read_text())):
         assert time.monotonic() < end, "what the function started has outlived it"
@@ -226,6 +235,8 @@ def test_a_run_learns_from_reward_functions(tmp_path, monkeypatch):
     for row in rows[1:-1]:
         assert row["reward"] == pytest.approx(2 * row["accuracy"] - row["length"] / 64, abs=1e-6)
         assert row["zero_std_groups"] < 1, "lengths differ"
+        assert row["reward/correct"] == row["accuracy"] and row["reward/correct/in_time"] == 1
+        assert row["reward/length"] == pytest.approx(row["length"] / 64) and row["reward/length/std"] > 0
     assert rows[0]["eval/reward"] < rows[0]["eval/avg"] * 2
     saved = json.loads((tmp_path / "run/config.json").read_text())["args"]["reward"]
     assert saved == ["correct=2", f"{tmp_path}/own.py:length=-1"]

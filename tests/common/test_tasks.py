@@ -261,7 +261,7 @@ def test_the_scorer_of_a_task_gives_the_reward(stand_in, tmp_path, monkeypatch):
     verifier = Verifier(grpo.Args(), tokenizer, [problem, other])
     assert verifier([problem], rollouts).tolist() == [[1, 0.25, 0, 0, 0, 0]]
     assert rollouts.correct == [True, False, False, False, False, False]
-    assert verifier.take_failures() == 2
+    assert verifier.take_numbers()["verifier_failures"] == 2
     rollouts.truncated = [True] * 6
     assert not verifier([problem], rollouts).any() and not any(rollouts.correct)
     # Beside another data set in the same batch.

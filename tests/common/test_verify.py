@@ -225,8 +225,8 @@ def test_worker_that_dies_is_replaced():
         if worker.process is not None:
             os.killpg(worker.process.pid, signal.SIGKILL)  # with its child, which has the same pipes
             worker.process.wait()
-    assert not is_correct(verifier, r"\boxed{1+x^2}", "x^2+1") and verifier.take_failures() == 1
-    assert is_correct(verifier, r"\boxed{1+x^2}", "x^2+1") and verifier.take_failures() == 0
+    assert not is_correct(verifier, r"\boxed{1+x^2}", "x^2+1") and verifier.take_numbers()["verifier_failures"] == 1
+    assert is_correct(verifier, r"\boxed{1+x^2}", "x^2+1") and verifier.take_numbers()["verifier_failures"] == 0
     verifier.close()
 
 
@@ -240,17 +240,17 @@ def test_answer_that_cannot_be_parsed_fails_at_load(capsys):
 def test_all_golds_that_cannot_be_read_are_named_with_their_rows(tmp_path, capsys):
     golds = ["12", r"\frac{1}", "x+", r"\sqrt", "12", "x^2", r"\frac{1}"]
     make_verifier(
-        *(Problem("", gold, "", [], row=f"row {i} of split train") for i, gold in enumerate(golds[:1]))
+        *(Problem("", gold, "", [], where=f"row {i} of split train") for i, gold in enumerate(golds[:1]))
     ).close()
     with pytest.raises(SystemExit) as stop:
-        make_verifier(*(Problem("", gold, "", [], row=f"row {i} of split train") for i, gold in enumerate(golds)))
+        make_verifier(*(Problem("", gold, "", [], where=f"row {i} of split train") for i, gold in enumerate(golds)))
     assert stop.value.code == 2
     said = capsys.readouterr().err
     for i, gold in enumerate(golds):
         assert (f"{gold!r} (row {i} of split train)" in said) == (i in (1, 2, 3, 6)), said
     with pytest.raises(SystemExit):
         make_verifier(
-            *(Problem("", f"x+{i}+", "", [], dataset="math", row=f"row {i} of split test") for i in range(120))
+            *(Problem("", f"x+{i}+", "", [], dataset="math", where=f"row {i} of split test") for i in range(120))
         )
     said = capsys.readouterr().err
     assert "'x+99+' (math row 99 of split test) and 20 more" in said and "x+100+" not in said
@@ -287,9 +287,9 @@ def test_scorers(tmp_path, monkeypatch):
     rollouts = Rollouts([list(map(ord, text)) for text in texts], [], [False] * 5)
     assert verifier([Problem("", gold, "", [])], rollouts).tolist() == [[1, 0.25, 0, 0, 1]]
     assert rollouts.correct == [1, 0, 0, 0, 1]
-    assert verifier.take_failures() == 2
+    assert verifier.take_numbers()["verifier_failures"] == 2
     missing = ScoredAnswer("", f"{tmp_path / 'scorer.py'}:other", "12")
-    assert verifier.judge(texts[:1], [missing], [False]) == [0] and verifier.take_failures() == 1
+    assert verifier.judge(texts[:1], [missing], [False]) == [0] and verifier.take_numbers()["verifier_failures"] == 1
     verifier.close()
 
 

@@ -2,15 +2,13 @@
 
 import dppo
 import grpo
-import ppo
 from common.batch import collate
 from common.engines import InFlight, Request, prompt_seeds
 from common.logprobs import batch_logps, top_logps
 from common.metrics import read_metrics
 from common.models import load_model
 from common.records import Problem
-from common.vllm_engine import VLLMEngine, check_memory
-from methods import vapo
+from common.vllm_engine import VLLMEngine
 from recipes import pipeline_rl
 
 import pytest
@@ -190,26 +188,6 @@ def test_every_weight_is_reloaded(engine_and_model):
     assert engine.llm.apply_model(checksum) != before
     engine.update(model.named_parameters())
     assert engine.llm.apply_model(checksum) == before
-
-
-@pytest.mark.parametrize("script, copies", [(grpo, 3), (ppo, 6), (vapo, 6)])
-def test_a_share_that_leaves_too_little_is_refused(script, copies, engine_and_model, capsys):
-    """Weights and moments, where there is a critic its own too, must fit beside the engine when it wakes."""
-    _, model, _ = engine_and_model
-    held = sum(weight.nbytes for weight in model.parameters())
-    args = script.Args(gpu_memory_utilization=0.5)
-    check_memory(args, model, total=2 * copies * held + 10)
-    with pytest.raises(SystemExit) as stop:
-        check_memory(args, model, total=2 * copies * held - 10)
-    assert stop.value.code == 2
-    error = capsys.readouterr().err
-    assert "error: --gpu-memory-utilization 0.5 leaves" in error and "0.50 would fit" in error
-    with pytest.raises(SystemExit):
-        check_memory(args, model, total=held)
-    assert "more than this GPU's" in capsys.readouterr().err
-    model.requires_grad_(False)  # as in an evaluation or a chat, where nothing has moments
-    check_memory(grpo.Args(gpu_memory_utilization=0.5), model, total=2 * held + 10)
-    model.requires_grad_(True)
 
 
 def rows_of_a_run(script, folder, **settings):

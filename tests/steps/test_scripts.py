@@ -63,6 +63,7 @@ def test_same_seed_same_run_and_other_seed_other_run(tmp_path, capsys):
     assert differing(weights, other), "another seed gave the same weights"
 
 
+@pytest.mark.curves
 def test_run_folder(tmp_path, capsys):
     """Everything that a run leaves behind."""
     _, rows = run("grpo", tmp_path / "run", steps=3, eval_every=1)

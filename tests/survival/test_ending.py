@@ -9,8 +9,7 @@ from types import SimpleNamespace
 import grpo
 from common import ending
 from common.run import Run
-from common.terminal import Terminal
-from tools import plots
+from common.terminal import Terminal, duration, step_lines
 from tools.scripts import ROOT
 
 import pytest
@@ -28,11 +27,6 @@ def ended(folder, accuracies, **more):
     run.__dict__.update(more)
     ending.summarize(run)
     return lines[0]
-
-
-@pytest.fixture(autouse=True)
-def no_curves(monkeypatch):
-    monkeypatch.setattr(plots, "draw_curves", lambda *_: None)
 
 
 def test_summary(tmp_path):
@@ -100,19 +94,65 @@ def test_a_signal_after_another_process_failed(rank, tmp_path, monkeypatch):
     assert end.value.code == 1 and run.dir.exists() == (rank == 1)
 
 
-def test_the_line_of_a_step_and_the_bar(monkeypatch, capsys):
-    """The bar begins where a resumed run does."""
+METRICS = {
+    "accuracy": 0.5, "reward": 0.5, "loss": 0.1, "length": 41.25, "truncated": 0.125, "zero_std_groups": 0.25,
+    "entropy": 0.25, "clip_pos": 0.125, "clip_neg": 0.25, "grad_norm": 1.5, "response_tokens": 3000,
+}  # fmt: skip
+
+
+def test_the_lines_of_steps_and_the_bar(monkeypatch, capsys):
+    """Headings come again when another line or other columns came between. The bar begins where a resumed run does."""
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     terminal = Terminal(lambda: None)
-    metrics = {"accuracy": 0.5, "length": 41.25, "entropy": 0.25, "clip_pos": 0.125, "clip_neg": 0.25, "grad_norm": 1.5}
-    terminal.print_step(31, 100, metrics, 2.0)
+    terminal.print_step(31, 100, METRICS, 2.0)
     assert (terminal.bar.n, terminal.bar.total) == (31, 100)
-    terminal.print_step(32, 100, {"loss": 0.75, "length": 7.0, "entropy": 0.0, "grad_norm": 0.0}, 0.5)
-    assert terminal.bar.n == 32
+    terminal.print_step(32, 100, METRICS, 4.0)
+    terminal.write_line("another")
+    terminal.print_step(33, 100, METRICS | {"reward": 0.75, "kl": 0.0125}, 3.0)
+    terminal.print_step(
+        34, 100, {"loss": 0.75, "length": 7.0, "entropy": 0.0, "grad_norm": 0.0, "response_tokens": 6}, 3
+    )
+    assert terminal.bar.n == 34
     terminal.close()
-    first, second = [line for line in capsys.readouterr().out.splitlines() if line.strip()]
-    assert first == "step   31  accuracy 0.500  length  41.2  entropy 0.250  clipped 0.375  gradient 1.50  2.00 s"
-    assert second == "step   32  loss 0.750  length   7.0  entropy 0.000  clipped 0.000  gradient 0.00  0.50 s"
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines() if line.strip()]
+    names = "length cut off no signal entropy clipped gradient tokens/s left"
+    with_kl = names.replace("clipped", "KL clipped")
+    assert lines == [
+        f"step accuracy {names}",
+        "31/100 0.500 41.2 0.12 0.25 0.250 0.375 1.50 1500 2 min",
+        "32/100 0.500 41.2 0.12 0.25 0.250 0.375 1.50 750 3 min",
+        "another",
+        f"step accuracy reward {with_kl}",
+        "33/100 0.500 0.750 41.2 0.12 0.25 0.250 0.0125 0.375 1.50 1000 3 min",
+        "step loss length entropy gradient tokens/s left",
+        "34/100 0.750 7.0 0.000 0.00 2 3 min",
+    ]
+
+
+def test_a_step_fits_its_terminal():
+    """All columns fit 120 characters, headings stand above their numbers, and the least important is left out first."""
+    everything = METRICS | {"reward": 0.75, "kl": 0.0125}
+    shown = [
+        "step", "accuracy", "reward", "length", "cut off", "no signal", "entropy", "KL", "clipped", "gradient",
+        "tokens/s", "left",
+    ]  # fmt: skip
+    dropped = []
+    for width in range(120, 19, -1):
+        headings, line = step_lines(999, 1000, everything, 2.0, 36000.0, width)
+        assert len(headings) == len(line) <= width
+        names = re.split("  +", headings.strip())
+        assert len(names) == len(re.split("  +", line.strip()))
+        dropped += [name for name in shown if name not in names]
+        shown = names
+    assert shown == ["step", "accuracy"]
+    assert dropped == [
+        "tokens/s", "clipped", "KL", "entropy", "cut off", "left", "no signal", "gradient", "length", "reward",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("seconds,text", [(99, "99 s"), (101, "2 min"), (5940, "99 min"), (36000, "10.0 h")])
+def test_duration(seconds, text):
+    assert duration(seconds) == text
 
 
 @pytest.mark.parametrize("opened", [True, False])

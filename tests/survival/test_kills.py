@@ -68,9 +68,8 @@ def killed_everywhere(name, every, tiny_model, folder):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """One checkpoint is kept, so that a run of two steps goes through everything; nothing is drawn."""
+    """One checkpoint is kept, so that a run of two steps goes through everything."""
     monkeypatch.setattr(checkpoints, "KEPT", 1)
-    monkeypatch.setattr("tools.plots.draw_curves", lambda *_: None)
 
 
 def test_killed_at_some_file_events(tiny_model, half_correct, tmp_path):

@@ -32,6 +32,7 @@ def test_unwritable_run_folder(capsys, tmp_path):
     assert "cannot be written" in refused(capsys, tmp_path, run_dir=tmp_path / "file" / "run")
 
 
+@pytest.mark.curves
 def test_resume(capsys, tmp_path, tiny_model):
     assert "is not a run folder" in refused(capsys, tmp_path, resume=tmp_path / "nowhere")
     run = tmp_path / "finished"

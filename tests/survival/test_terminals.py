@@ -24,7 +24,7 @@ def test_stdout_that_is_closed(tiny_model, tmp_path):
         [sys.executable, "grpo.py", *flags], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     for line in process.stdout:
-        if line.startswith("step    1"):
+        if line.startswith("  1/200 "):
             break
     process.stdout.close()
     error = process.stderr.read()

@@ -54,6 +54,7 @@ SHOWN = {
 }
 
 
+@pytest.mark.curves
 def test_each_curve_shows_what_its_label_says(tmp_path, monkeypatch):
     """Every metric has other values; a legend names each line once."""
     names = [name for lines in SHOWN.values() for name in lines.values()]

@@ -1,0 +1,68 @@
+"""The register holds what claims say now, and tells of every change that came after a result."""
+
+import subprocess
+
+from claims import court
+from claims.__main__ import Args, main
+from claims.register import changed_after_a_result, history, says, versions
+from tools.scripts import ROOT
+
+import pytest
+
+ALL = [version for of_claim in versions().values() for version in of_claim]
+
+
+@pytest.mark.parametrize("name", court.names())
+def test_the_last_version_is_what_the_claim_says(name):
+    last = versions()[name][-1]
+    how = (
+        f"add a version with its reason to claims/register.jsonl; if only words changed, change the last line of {name}"
+    )
+    assert {part: last[part] for part in ("statement", "rule")} == says(name), how
+
+
+def test_versions_are_complete():
+    """They count up, their dates ascend, and each but the first says why."""
+    for name, of_claim in versions().items():
+        assert [version["version"] for version in of_claim] == list(range(1, len(of_claim) + 1)), name
+        dates = [version["date"] for version in of_claim]
+        assert dates == sorted(dates), name
+        assert not of_claim[0]["known"] and not of_claim[0]["why"], name
+        assert all(len(version["why"]) > 30 for version in of_claim[1:]), name
+        assert all(version["known"] in (None, *court.VERDICTS) for version in of_claim), name
+    assert versions().keys() == set(court.names())
+
+
+def git(*words):
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(git("rev-parse", "--is-shallow-repository").stdout != "false\n", reason="needs the whole history")
+@pytest.mark.parametrize("version", ALL, ids=lambda v: f"{v['claim']}-{v['version']}")
+def test_a_version_is_that_of_its_commit(version):
+    """What it said then, in the words of then unless it is the last one, and the verdict that was stored before."""
+    name, commit = version["claim"], version["commit"]
+    source = git("show", f"{commit}:claims/{name}.py").stdout
+    assert source, f"{commit} has no claims/{name}.py"
+    if version is not versions()[name][-1]:
+        assert version["statement"] in " ".join(source.split())
+        assert version["rule"] in " ".join(source.split())
+    before = git("show", f"{commit}~1:claims/results/{name}.json").stdout
+    assert (version["known"] is None) == (not before)
+    assert not before or f'"verdict": "{version["known"]}"' in before
+
+
+def test_history_and_page(capsys):
+    main(Args(claims=("whitening_is_harmless",), history=True))
+    output = capsys.readouterr().out
+    assert output == history("whitening_is_harmless") + "\n"
+    assert "2. 2026-11-22, 29b9992, when the verdict was refuted. The first rule, below 1 degree at every B" in output
+    assert output.count("rule: reproduced if the angle") == 3 and output.count("statement: ") == 1
+    main(Args(history=True))
+    output, page = capsys.readouterr().out, court.page()
+    for version in changed_after_a_result():
+        assert version["claim"] in output and version["why"] in output and version["why"] in page
+    with pytest.raises(SystemExit):
+        main(Args(claims=("nothing",), history=True))
+    assert "nothing is not a claim" in capsys.readouterr().err

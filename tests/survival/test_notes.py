@@ -1,0 +1,73 @@
+"""What a run says when nothing can be learned from its responses: once, with the reason."""
+
+import re
+from types import SimpleNamespace
+
+import grpo
+from common.notes import PATIENCE, Notes
+from common.verification import Verifier
+
+import pytest
+from conftest import SMALL
+
+LEARNS = {"truncated": 0.0, "accuracy": 0.5, "zero_std_groups": 0.5, "grad_norm": 1.0}
+FLAT = LEARNS | {"zero_std_groups": 1.0, "grad_norm": 0.0}
+
+
+def notes(judges=True):
+    verifier = SimpleNamespace(judges=judges, find_answer=lambda text: text or None)
+    return Notes(SimpleNamespace(max_response_tokens=24, answer_format="boxed"), verifier)
+
+
+def first_evaluation(texts, judges=True, truncated=0.0, average=0.5, solved=0.9):
+    metrics = {"eval/n": 4, "eval/truncated": truncated, "eval/avg": average, "eval/pass@4": solved}
+    return notes(judges).of_first_evaluation(metrics, [(None, text, 0.0) for text in texts])
+
+
+def test_of_the_first_evaluation():
+    assert first_evaluation(["1"] * 20) == ""
+    assert "95% of the responses are cut off. Raise --max-response-tokens 24" in first_evaluation(["1"], truncated=0.95)
+    assert "95% of the responses have no answer in the form" in first_evaluation(["1"] + [""] * 19)
+    assert first_evaluation([""] * 20, judges=False) == "", "own rewards do not need a box"
+    assert "no response is correct" in first_evaluation(["1"] * 20, average=0.0, solved=0.0)
+    assert "all responses are correct" in first_evaluation(["1"] * 20, average=1.0, solved=1.0)
+
+
+def test_of_steps():
+    """After so many steps in a row, and not again while it stays so."""
+    watch = notes()
+    said = [watch.of_step(row) for row in [FLAT] * (PATIENCE - 1) + [LEARNS] + [FLAT] * (2 * PATIENCE)]
+    assert [bool(text) for text in said].index(True) == 2 * PATIENCE - 1 and sum(map(bool, said)) == 1
+    assert "look at the responses" in "".join(said)
+
+
+@pytest.mark.parametrize(
+    "numbers,words",
+    [
+        ({"truncated": 1.0, "accuracy": 0.0}, "100% of the responses are cut off"),
+        ({"accuracy": 0.0}, "no response is correct"),
+        ({"accuracy": 1.0}, "all responses are correct"),
+        ({"accuracy": 0.0, "grad_norm": 1.0, "kl": 0.1}, "no response is correct"),  # the KL's gradient
+        ({"accuracy": 0.0, "grad_norm": 1.0}, ""),  # a teacher's
+    ],
+)
+def test_the_reason(numbers, words):
+    watch = notes()
+    said = "".join(watch.of_step(FLAT | numbers) for _ in range(PATIENCE))
+    assert (words in said) if words else not said
+
+
+def test_a_run_whose_responses_are_all_cut_off(tmp_path, capsys):
+    settings = SMALL | {"max_response_tokens": 1, "steps": PATIENCE + 1, "eval_problems": 2, "eval_samples": 1}
+    grpo.main(grpo.Args(run_dir=tmp_path / "run", **settings))
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
+    assert len(lines) == 2 and all("Raise --max-response-tokens 1." in line for line in lines)
+    assert re.match(f"note: for {PATIENCE} steps, .* equal rewards", lines[1])
+
+
+def test_a_verifier_that_does_not_judge(tmp_path):
+    (tmp_path / "own.py").write_text("def f(problem, text, tokens, truncated): return 1.0")
+    for names, judges in (((), True), ((f"{tmp_path}/own.py:f",), False), (("correct", f"{tmp_path}/own.py:f"), True)):
+        verifier = Verifier(grpo.Args(reward=names), None, [])
+        verifier.close()
+        assert verifier.judges == judges
