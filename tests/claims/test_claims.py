@@ -149,13 +149,20 @@ def test_the_command_lists_all_claims():
     assert all((court.record(line.split()[0]) or {"verdict": "not run yet"})["verdict"] in line for line in lines)
 
 
+def test_stored_results_are_readable(tmp_path, monkeypatch):
+    """Without decoding, as the other files of reports/."""
+    result = court.record("k3_penalizes_the_kl")["result"]
+    monkeypatch.setattr(court, "RESULTS", tmp_path)
+    court.store("k3_penalizes_the_kl", "2026-11-24", result)
+    assert "KL(π_ref ‖ π_θ)" in (tmp_path / "k3_penalizes_the_kl.json").read_text()
+
+
 def test_the_command_runs_a_claim(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(court, "RESULTS", tmp_path)
     main(Args(claims=("std_favors_extremes",)))
     written, claim = capsys.readouterr().out, court.record("std_favors_extremes")
     assert court.statement("std_favors_extremes") in written and f"reproduced: {claim['effect']}" in written
     assert claim["date"] == today()
-    assert "\\u" not in (tmp_path / "std_favors_extremes.json").read_text(), "readable without decoding"
     (tmp_path / "std_favors_extremes.png").unlink()
     main(Args(claims=("std_favors_extremes",), redraw=True))
     assert (tmp_path / "std_favors_extremes.png").exists()
