@@ -147,9 +147,12 @@ def compare(exercise: Exercise, made: dict[str, Function], least: int) -> list[P
     return pairs
 
 
-def most_similar(pairs: list[Pair], top: int) -> list[Pair]:
-    """The first pairs by similarity; of equal ones, longer functions come first."""
-    return sorted(pairs, key=lambda pair: (-pair.similarity, -pair.one.shapes.total()))[:top]
+def summary(pairs: list[Pair], top: int) -> tuple[list[Pair], str]:
+    """The most similar pairs, longer functions first among equal ones, and how many equal ones were left out."""
+    ranked = sorted(pairs, key=lambda pair: (-pair.similarity, -pair.one.shapes.total()))
+    listed, others = ranked[:top], ranked[top:]
+    equal = sum(pair.similarity == listed[-1].similarity for pair in others)
+    return listed, f"{equal} more of similarity {listed[-1].similarity:.2f}" if equal else ""
 
 
 def side_by_side(pair: Pair) -> str:
@@ -168,11 +171,10 @@ def main(args: Args) -> None:
     pairs = [pair for exercise in EXERCISES for pair in compare(exercise, written(exercise, folders), args.least)]
     parts = []
     for title, with_script in (("Submissions", False), ("Submissions and the scripts", True)):
-        listed = most_similar([pair for pair in pairs if (SCRIPT in pair.names) == with_script], args.top)
-        say(f"{title}: look at these side by side")
-        for pair in listed:
-            say(f"  {pair}")
-        parts += [f"# {title}", "A high similarity proves nothing.", *map(side_by_side, listed)]
+        listed, rest = summary([pair for pair in pairs if (SCRIPT in pair.names) == with_script], args.top)
+        lines = [*map(str, listed), *filter(None, [rest])] or ["none"]
+        say("\n  ".join([f"{title}: look at these side by side", *lines]), keep="\n")
+        parts += [f"# {title}", f"A high similarity proves nothing. {rest}".strip(), *map(side_by_side, listed)]
     if args.out:
         write_whole(args.out, "\n\n".join(parts) + "\n")
 

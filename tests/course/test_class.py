@@ -213,6 +213,7 @@ def test_canvas(tmp_path, capsys):
         ["Lee, Ann", "101", "A-1", "Ann", "CS 1, CS 2", "31"],
         ["eve", "", "", "eve", "", "5"],
     ]
+    assert roster.find("ANN") == roster.find("ann") and roster.find("an") is None
     grade_class.compare_with(roster, ["ann", "eve"])
     assert capsys.readouterr().out == (
         "eve is not in the roster: canvas.csv has only the login.\nbob handed in nothing and is not in canvas.csv.\n"

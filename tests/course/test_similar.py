@@ -53,6 +53,7 @@ def test_a_disguised_copy_is_the_same():
         ('def f(a: int) -> int:\n    "A docstring."\n    b = a * 2  # doubled\n    return torch.exp(b) + a', True),
         ("def f(y):\n    x = 2 * y\n    return y + torch.exp(x)", True),
         ("def f(y):\n    x = 2 * y\n    return torch.log(x) + y", False),
+        ("def f(y):\n    x = 2 * y\n    return torch.exp(y) + torch.exp(x)", False),
         ("def f(y):\n    x = 3 * y\n    return torch.exp(x) + y", False),
         ("def f(y):\n    x = y / 2\n    return torch.exp(x) + y", False),
     ],
@@ -60,6 +61,15 @@ def test_a_disguised_copy_is_the_same():
 def test_what_counts(text, same):
     plain = find_function("def f(x):\n    y = x * 2\n    return torch.exp(y) + x", "f")
     assert (similarity(plain, find_function(text, "f")) == 1) == same
+
+
+def test_order_of_statements():
+    """It does not count inside of a loop either, but what is in the loop does."""
+    loop = "def f(x):\n    for i in x:\n        a = g(i)\n        b = h(i, 2)\n    return a"
+    moved = "def f(x):\n    for i in x:\n        b = h(i, 2)\n        a = g(i)\n    return a"
+    outside = "def f(x):\n    for i in x:\n        a = g(i)\n    b = h(i, 2)\n    return a"
+    one, other, different = (find_function(text, "f") for text in (loop, moved, outside))
+    assert similarity(one, other) == 1 > similarity(one, different)
 
 
 def test_helpers_belong_to_the_function_that_calls_them():
@@ -97,6 +107,19 @@ def test_the_list(tmp_path, capsys):
     assert page.count("    gain = valid * torch.stack(parts, dim=1)\n") == 2
     assert "A high similarity proves nothing" in page
     assert all(c.isprintable() or c == "\n" for c in screen + page)
+
+
+def test_equal_pairs_that_are_not_listed(tmp_path, capsys):
+    """They are counted, so that nobody takes the listed ones for the only ones."""
+    folder = classroom(tmp_path / "class", ann=None, bob=None, cyd=None)
+    similar.main(Args(folder, top=2))
+    out = capsys.readouterr().out.splitlines()
+    (found,) = (i for i, line in enumerate(out) if line.startswith("Submissions and the scripts"))
+    assert out[1:found] == ["  none"] and [line[:8] for line in out[found + 1 :]] == [
+        "  1.00  ",
+        "  1.00  ",
+        "  7 more",
+    ]
 
 
 def test_size(tmp_path):
