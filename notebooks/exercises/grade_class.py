@@ -35,7 +35,7 @@ from common.help import parse_args
 from common.settings import Count, validated
 from notebooks.exercises import canvas
 from notebooks.exercises.exercises import SCRIPTS
-from notebooks.exercises.files import Unusable, read
+from notebooks.exercises.files import MISSING, Unusable, read
 from notebooks.exercises.grade import FORM, Limits, Mark, grade, need_a_sandbox, no_sandbox, suite, xml
 from notebooks.exercises.sandbox import Sandbox
 
@@ -43,6 +43,7 @@ import tyro
 
 ASKED = (*(f"{script}.py" for script in SCRIPTS), FORM)  # the files that the grader reads
 RECORD = "marks.json"
+NO_FILES = "  has none of the files: are they one folder deeper?"
 
 
 @dataclass
@@ -167,7 +168,10 @@ def main(args: Args) -> None:
     seed, earlier = read_record(args.out / RECORD)
     if args.seed is None:
         args.seed = secrets.randbits(32) if seed is None else seed
-    args.out.mkdir(parents=True, exist_ok=True)
+    try:
+        args.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fail(f"{args.out} cannot be created ({error.strerror}): choose another --out.")
     prints = {folder: fingerprint(folder, args) for folder in folders}
     done = {f.name: earlier[f.name] for f in folders if earlier.get(f.name, {}).get("fingerprint") == prints[f]}
     if done:
@@ -178,8 +182,8 @@ def main(args: Args) -> None:
         done[folder.name] = {"fingerprint": prints[folder], "seconds": seconds, "points": points, "most": most}
         done[folder.name]["marks"] = [asdict(mark) for mark in marks]
         write_whole(args.out / RECORD, json.dumps({"seed": args.seed, "students": done}, indent=1) + "\n")
-        nothing = "" if any((folder / name).exists() for name in ASKED) else "  none of the asked files is there"
-        say(f"{len(done)} of {len(folders)}: {points} of {most} points  {folder.name}{nothing}")
+        empty = all(mark.reason == MISSING for mark in marks)
+        say(f"{len(done)} of {len(folders)}: {points} of {most} points  {folder.name}{NO_FILES * empty}")
 
     try:
         grade_all([folder for folder in folders if folder.name not in done], args, finish)

@@ -48,6 +48,8 @@ def graded(monkeypatch):
 
     def count(folder, sandbox, seed):
         names.append(folder.name)
+        if not (folder / "dr_grpo.py").exists():
+            return [Mark("dr_grpo.py", "f", 0, 1, "the file is missing.")]
         return [Mark("dr_grpo.py", "f", int("raise" not in (folder / "dr_grpo.py").read_text()), 1)]
 
     monkeypatch.setattr(grade_class, "grade", count)
@@ -171,6 +173,9 @@ def test_what_is_not_a_class(submissions, tmp_path, capsys):
     assert "--out must lie outside" in refused(capsys, submissions, out=submissions / "marks")
     assert "--jobs must be greater" in refused(capsys, submissions, out=out, jobs=0)
     assert "cannot be read" in refused(capsys, submissions, out=out, roster=tmp_path / "none.csv")
+    out.write_text("")
+    assert "marks cannot be created (File exists)" in refused(capsys, submissions, out=out)
+    out.unlink()
     out.mkdir()
     for text in ("{", "[]", '{"seed": 1}'):
         (out / "marks.json").write_text(text)
@@ -200,6 +205,14 @@ EXPORTED = """\ufeffStudent,ID,SIS User ID,SIS Login ID,Section,Exercises (812),
 "Ray, Bob",102,B-2,bob,CS 1,,,
 "Student, Test",103,,,CS 1,,,
 """
+
+
+def test_files_one_folder_deeper(submissions, graded, tmp_path, capsys):
+    (submissions / "bob" / "handout").mkdir()
+    (submissions / "bob" / "dr_grpo.py").rename(submissions / "bob" / "handout" / "dr_grpo.py")
+    grade_class.main(Args(submissions, out=tmp_path / "marks"))
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "folder deeper?" in line)
+    assert line.endswith("0 of 1 points  bob  has none of the files: are they one folder deeper?")
 
 
 def test_canvas(tmp_path, capsys):
