@@ -2,9 +2,12 @@
 
     python -m notebooks.leaderboard NAME RUN RUN RUN ... --hidden-seed "a phrase that nobody guesses"
 
-An entry is at least three finished runs of one script, with the same settings and different seeds. The budget is
-verified from what the runs recorded. The accuracy is computed again, from their last checkpoints and on problems that
-the hidden seed makes and that stand in no data set. The table is a Markdown file, with its figures beside it as JSON.
+An entry is at least three finished runs of one script, with the same settings and different seeds. For a large class,
+`--first-round SEED` makes a first table, without intervals, of entries with one run each, all with this seed.
+
+The budget is verified from what the runs recorded. The accuracy is computed again, from their last checkpoints and on
+problems that the hidden seed makes and that stand in no data set. The table is a Markdown file, with its figures beside
+it as JSON.
 
 Records can be forged: notebooks/teachers-guide.md says how to run an entry again with seeds that nobody knew.
 """
@@ -51,6 +54,8 @@ class Args:
     """Its run folders."""
     hidden_seed: str
     """Any text; the same for all entries, and known only to the teacher."""
+    first_round: int | None = None
+    """Seed of a first round, in which an entry is one run with this seed."""
     table: Path = Path("leaderboard.md")
     """The file to update; figures go to the .json of the same name."""
     dataset: str = "sums-hard"
@@ -124,8 +129,12 @@ def check_run(run: Submission, args: Args) -> None:
         fail(f"{run.folder} sampled {run.responses} responses, more than the budget of {args.budget}.")
 
 
-def check_entry(runs: list[Submission]) -> None:
+def check_entry(runs: list[Submission], first_round: int | None) -> None:
     """End the program if the runs do not belong together."""
+    if first_round is not None:
+        if [run.settings["seed"] for run in runs] != [first_round]:
+            fail(f"in the first round an entry is one run with seed {first_round}.")
+        return
     if len(runs) < LEAST:
         fail(f"an entry needs at least {LEAST} runs with different seeds, for an interval; {len(runs)} were given.")
     if len({run.settings["seed"] for run in runs}) < len(runs):
@@ -168,7 +177,8 @@ def accuracy(model: Path | str, pairs: list[tuple[str, Any]], args: Args) -> flo
 
 def rules_of(args: Args, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """What all entries share. The digest identifies the hidden problems without revealing them."""
-    rules = {name: getattr(args, name) for name in ("dataset", "budget", "problems", "samples", "max_response_tokens")}
+    names = ("dataset", "budget", "problems", "samples", "max_response_tokens", "first_round")
+    rules = {name: getattr(args, name) for name in names}
     return rules | {"hidden_seed": hashlib.sha256(json.dumps([question for question, _ in pairs]).encode()).hexdigest()}
 
 
@@ -176,7 +186,7 @@ def read_entries(path: Path, rules: dict[str, Any]) -> list[dict[str, Any]]:
     """The entries so far, which must have been made by the same rules."""
     try:
         board = json.loads(path.read_text()) if path.exists() else {"rules": rules, "entries": []}
-        different = [name for name, value in rules.items() if board["rules"][name] != value]
+        different = [name for name, value in rules.items() if board["rules"].get(name) != value]
         entries = list(board["entries"])
     except (OSError, ValueError, KeyError, TypeError):
         fail(f"{path} is damaged: restore it, or move it away to start a new leaderboard.")
@@ -186,13 +196,24 @@ def read_entries(path: Path, rules: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def render(entries: list[dict[str, Any]]) -> str:
-    """The rows of the table; an entry whose interval overlaps a better one shares its place."""
+    """The rows of the table; an entry whose interval overlaps a better one shares its place.
+
+    Entries of a first round have no interval.
+    """
     lines = []
     for e in entries:
-        place = 1 + sum(other["mean"] - other["half"] > e["mean"] + e["half"] for other in entries)
-        accuracy = f"{e['mean']:.3f} | ± {e['half']:.3f}"
+        place = 1 + sum(other["mean"] - (other["half"] or 0) > e["mean"] + (e["half"] or 0) for other in entries)
+        accuracy = f"{e['mean']:.3f} | " + ("none" if e["half"] is None else f"± {e['half']:.3f}")
         lines.append(f"| {place} | {e['name']} | {e['script']} | {accuracy} | {e['seeds']} | {e['responses']} |\n")
     return HEADER + "".join(lines)
+
+
+def title(args: Args) -> str:
+    """What stands above the table."""
+    budget = f"{args.dataset}, {args.budget} responses"
+    if args.first_round is None:
+        return f"# Leaderboard: {budget}\n\n"
+    return f"# First round, one run with seed {args.first_round}: {budget}\n\nOne run does not rank an entry.\n\n"
 
 
 def main(args: Args) -> None:
@@ -202,20 +223,20 @@ def main(args: Args) -> None:
     runs = [read_submission(folder) for folder in args.runs]
     for run in runs:
         check_run(run, args)
-    check_entry(runs)
+    check_entry(runs, args.first_round)
     pairs = hidden_problems(args.dataset, args.hidden_seed, args.problems)
     rules = rules_of(args, pairs)
     figures = args.table.with_suffix(".json")
     others = [entry for entry in read_entries(figures, rules) if entry["name"] != args.name]
 
     accuracies = [accuracy(run.checkpoint, pairs, args) for run in runs]
-    mean, half = interval(accuracies)
+    mean, half = interval(accuracies) if args.first_round is None else (accuracies[0], None)
     entry = {"name": args.name, "script": runs[0].method, "mean": mean, "half": half, "accuracies": accuracies}
     entry |= {"seeds": len(runs), "responses": max(run.responses for run in runs)}
     entries = sorted([*others, entry], key=lambda e: -e["mean"])
     write_whole(figures, json.dumps({"rules": rules, "entries": entries}, indent=2) + "\n")
     table = render(entries)
-    write_whole(args.table, f"# Leaderboard: {args.dataset}, {args.budget} responses\n\n{table}")
+    write_whole(args.table, title(args) + table)
     say(table, keep="\n", end="")
 
 

@@ -42,6 +42,9 @@ EXERCISES = "tests/course/test_exercises.py"
 CHEATS = "tests/course/test_cheats.py"
 GRADER = "tests/course/test_grader.py"
 LEADERBOARD = "tests/course/test_leaderboard.py"
+CLASS = "tests/course/test_class.py"
+SIMILAR = "tests/course/test_similar.py"
+GRADESCOPE = "tests/course/test_gradescope.py"
 CLAIMS_BY_RUNS = "tests/claims/test_claims_by_runs.py"
 RESUMED = f"{INTERRUPTIONS}::test_resumed_run_ends_as_the_uninterrupted_one"
 
@@ -361,7 +364,21 @@ MUTATIONS = [
     Mutation("hidden problems from the data set", "if question not in known:", "if True:", "notebooks/leaderboard.py", LEADERBOARD),
     Mutation("the untrained model is judged", "accuracy(run.checkpoint, pairs", 'accuracy("sums", pairs', "notebooks/leaderboard.py", LEADERBOARD),
     Mutation("changed checkpoints are taken", "if changed or ", "if ", "notebooks/leaderboard.py", LEADERBOARD),
-    Mutation("each entry has a place of its own", 'other["mean"] - other["half"] > e["mean"] + e["half"]', 'other["mean"] > e["mean"]', "notebooks/leaderboard.py", LEADERBOARD),
+    Mutation("each entry has a place of its own", 'other["mean"] - (other["half"] or 0) > e["mean"] + (e["half"] or 0)', 'other["mean"] > e["mean"]', "notebooks/leaderboard.py", LEADERBOARD),
+    Mutation("any seed in the first round", "!= [first_round]:", '== []:', "notebooks/leaderboard.py", LEADERBOARD),
+    Mutation("both rounds in one table", '"max_response_tokens", "first_round")', '"max_response_tokens")', "notebooks/leaderboard.py", LEADERBOARD),
+    # A class
+    Mutation("changed files keep their marks", '.get("fingerprint") == prints[f]', '.get("fingerprint")', "notebooks/exercises/grade_class.py", CLASS),
+    Mutation("the record comes at the end", 'write_whole(args.out / RECORD, json.dumps({"seed"', 'len(done) == len(folders) and write_whole(args.out / RECORD, json.dumps({"seed"', "notebooks/exercises/grade_class.py", CLASS),
+    Mutation("a class is graded without a sandbox", "    need_a_sandbox()\n", "", "notebooks/exercises/grade_class.py", CLASS),
+    Mutation("a resumed grading has a new seed", "secrets.randbits(32) if seed is None else seed", "secrets.randbits(32)", "notebooks/exercises/grade_class.py", CLASS),
+    Mutation("a folder's name steers the terminal", 'lines = [f"# {printable(name)}"', 'lines = [f"# {name}"', "notebooks/exercises/grade_class.py", CLASS),
+    Mutation("a name is a formula", '("=", "+", "-", "@")', '("+", "-", "@")', "notebooks/exercises/canvas.py", CLASS),
+    Mutation("a login in another case is not found", "self.students.get(login.casefold())", "self.students.get(login)", "notebooks/exercises/canvas.py", CLASS),
+    Mutation("a copy with other names is not found", 'hash("a local variable" if value.id in own else value.id)', "hash(value.id)", "notebooks/exercises/similar.py", SIMILAR),
+    Mutation("a copy in another order is not found", "sorted(map(digest, value)) if statements else map(digest, value)", "map(digest, value)", "notebooks/exercises/similar.py", SIMILAR),
+    Mutation("pairs that the script explains", "if alike > min(known[name], known[other]):", "if True:", "notebooks/exercises/similar.py", SIMILAR),
+    Mutation("setup.sh installs any version", "(line.split(\"#\")[0].strip() for line in lines)", "(line.split(\"=\")[0].strip() for line in lines)", "notebooks/exercises/gradescope.py", GRADESCOPE),
     # The exercises
     Mutation("a submission may open files", '"brk": 12,', '"brk": 12, "openat": 257,', "notebooks/exercises/sandbox.py", GRADER),
     Mutation("a submission may use the network", '"brk": 12,', '"brk": 12, "socket": 41,', "notebooks/exercises/sandbox.py", GRADER),

@@ -5,6 +5,7 @@ The handout gets the answers of one seed. The grader makes new ones for each sub
 
 import ast
 import math
+from functools import cache
 from typing import Any
 
 from notebooks.exercises.cases import cases
@@ -48,6 +49,7 @@ def with_head_of(right: str, source: str) -> str:
     return ast.unparse(node)
 
 
+@cache
 def answers(exercise: Exercise, seed: int) -> dict[str, Any]:
     """The runner's `cases`, the `right` results, the `mistakes` with their results, what each case varies, and the
     result if its setting is `ignored`."""

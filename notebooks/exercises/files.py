@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 LARGEST = 1 << 20  # bytes of a file
+MISSING = "the file is missing."
 
 
 class Unusable(Exception):
@@ -21,7 +22,7 @@ def read(path: Path) -> str:
             raise Unusable("the file is larger than 1 MiB.")
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        raise Unusable("the file is missing.") from None
+        raise Unusable(MISSING) from None
     except UnicodeDecodeError:
         raise Unusable("the file is not text in UTF-8.") from None
     except OSError as error:

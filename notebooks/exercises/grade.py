@@ -16,7 +16,7 @@ import secrets
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 from xml.etree import ElementTree
 
 from common.cli import fail, printable, say
@@ -36,20 +36,26 @@ FORM = "silent_bugs_answers.json"
 NOT_RIGHT = "incorrect: which curve would look different if it were true?"
 
 
-@dataclass
-class Args:
-    submission: tyro.conf.Positional[Path]
-    """The folder that was handed in."""
-    json: Path | None = None
-    """Where to write Gradescope's results.json."""
-    junit: Path | None = None
-    """Where to write JUnit's XML."""
+@dataclass(kw_only=True)
+class Limits:
+    """What the marks of a submission depend on, besides its files."""
+
     seed: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
     """Seed of the cases; random by default. The same seed repeats a grading."""
     seconds: Count = 10
     """Time limit of a function: seconds of processor time, and four times as many of wall time."""
     memory_mb: Count = 1024
     """Memory limit of a function, in addition to torch's memory."""
+
+
+@dataclass
+class Args(Limits):
+    submission: tyro.conf.Positional[Path]
+    """The folder that was handed in."""
+    json: Path | None = None
+    """Where to write Gradescope's results.json."""
+    junit: Path | None = None
+    """Where to write JUnit's XML."""
 
 
 @dataclass
@@ -129,19 +135,34 @@ def gradescope(marks: list[Mark], seconds: float, seed: int) -> str:
     return json.dumps(record, indent=1) + "\n"
 
 
-def junit(marks: list[Mark], seconds: float) -> str:
-    """JUnit's XML: a test case for each function and run, a failure where points are missing."""
+def suite(name: str, marks: list[Mark], seconds: float) -> ElementTree.Element:
+    """JUnit's test suite: a test case for each function and run, a failure where points are missing."""
     lost = [mark for mark in marks if mark.points < mark.most]
-    suite = ElementTree.Element(
-        "testsuite", name="exercises", tests=str(len(marks)), failures=str(len(lost)), errors="0", time=f"{seconds:.1f}"
+    made = ElementTree.Element(
+        "testsuite", name=name, tests=str(len(marks)), failures=str(len(lost)), errors="0", time=f"{seconds:.1f}"
     )
     for mark in marks:
-        case = ElementTree.SubElement(suite, "testcase", classname=mark.file, name=mark.name)
+        case = ElementTree.SubElement(made, "testcase", classname=mark.file, name=mark.name)
         if mark in lost:
             text = f"{mark.points} of {mark.most} points: {mark.reason}"
             ElementTree.SubElement(case, "failure", message=text)
-    ElementTree.indent(suite)
-    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+    return made
+
+
+def xml(element: ElementTree.Element) -> str:
+    """The text of a JUnit file."""
+    ElementTree.indent(element)
+    return ElementTree.tostring(element, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def need_a_sandbox() -> None:
+    """End the program where submissions cannot be confined."""
+    if not CONFINES:
+        fail("the grader's sandbox needs Linux on x86-64 or ARM64: run it there or in a container.")
+
+
+def no_sandbox(problem: RuntimeError) -> NoReturn:
+    fail(f"the sandbox does not work on this machine ({problem}): grade on another machine.", code=1)
 
 
 def main(args: Args) -> None:
@@ -150,14 +171,13 @@ def main(args: Args) -> None:
     for path in (args.json, args.junit):
         if path and not path.absolute().parent.is_dir():
             fail(f"{path.parent} is not a folder: create it, or write {path.name} elsewhere.")
-    if not CONFINES:
-        fail("the grader's sandbox needs Linux on x86-64 or ARM64: run it there or in a container.")
+    need_a_sandbox()
     seed, start = secrets.randbits(32) if args.seed is None else args.seed, time.monotonic()
     try:
         with Sandbox(args.seconds, args.memory_mb) as sandbox:
             marks = grade(args.submission, sandbox, seed)
     except RuntimeError as problem:
-        fail(f"the sandbox does not work on this machine ({problem}): grade on another machine.", code=1)
+        no_sandbox(problem)
     seconds = time.monotonic() - start
     for mark in marks:
         say(f"{mark.points} of {mark.most}  {mark.file}: {mark.name}  {mark.reason}".rstrip())
@@ -165,7 +185,7 @@ def main(args: Args) -> None:
     if args.json:
         args.json.write_text(gradescope(marks, seconds, seed))
     if args.junit:
-        args.junit.write_text(junit(marks, seconds))
+        args.junit.write_text(xml(suite("exercises", marks, seconds)))
 
 
 if __name__ == "__main__":

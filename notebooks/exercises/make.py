@@ -113,9 +113,10 @@ def make(folder: Path) -> None:
     folder.mkdir(parents=True)
     for script in SCRIPTS:
         (folder / f"{script}.py").write_text(blank(script))
-    answer = {exercise.name: answers(exercise, HANDOUT_SEED) for exercise in EXERCISES}
-    for one in answer.values():  # results are compared with a tolerance, so they can be rounded
-        one |= {name: rounded(one[name]) for name in ("right", "mistakes", "ignored")}
+    answer = {}
+    for exercise in EXERCISES:
+        one = answers(exercise, HANDOUT_SEED)  # results are compared with a tolerance, so they can be rounded
+        answer[exercise.name] = one | {name: rounded(one[name]) for name in ("right", "mistakes", "ignored")}
     (folder / "answers.json").write_text(json.dumps(answer) + "\n")
     for file, name in COPIED.items():
         text = (HERE / file).read_text()

@@ -155,20 +155,34 @@ class Sandbox:
     def __enter__(self) -> Self:
         environment = {"PATH": os.defpath, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         self.server = subprocess.Popen(
-            [sys.executable, "-I", __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+            [sys.executable, "-I", __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+            process_group=0,  # Ctrl-C in the terminal goes to the grader only, which then stops this group
         )
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.server.stdin.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind:
+            self.stop()
+        with contextlib.suppress(BrokenPipeError):
+            self.server.stdin.close()
         self.server.wait()
+
+    def stop(self) -> None:
+        """End the server and the function that it runs; `run` then raises RuntimeError."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.server.pid, signal.SIGKILL) if CONFINES else self.server.kill()
 
     def run(
         self, sources: dict[str, str], script: str, function: str, cases: list[dict[str, Any]]
     ) -> list[dict[str, Any]]:
         """The results of `runner.run_files` for the student's function, or one problem if its process fails."""
         request = self.limits | {"sources": sources, "script": script, "function": function, "cases": cases}
-        print(json.dumps(request), file=self.server.stdin, flush=True)
+        with contextlib.suppress(BrokenPipeError):  # the server ended
+            print(json.dumps(request), file=self.server.stdin, flush=True)
         reply = json.loads(self.server.stdout.readline() or '{"failed": "the server ended"}')
         if "failed" in reply:
             raise RuntimeError(reply["failed"])

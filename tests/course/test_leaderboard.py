@@ -81,6 +81,25 @@ def test_entries_that_overlap_share_a_place():
     assert re.findall(r"^\| (\d) \| (\w)", table, re.M) == [("1", "a"), ("1", "b"), ("3", "c")]
 
 
+def test_first_round(runs, tmp_path, monkeypatch, capsys):
+    """One run per entry, all with one seed; no intervals, and never in one table with the final round."""
+    accuracies = iter((0.4, 0.6))
+    monkeypatch.setattr(leaderboard, "accuracy", lambda *_: next(accuracies))
+    given = {"table": tmp_path / "first.md", "first_round": 2}
+    leaderboard.main(replace(ARGS, name="a", runs=runs[1:2], **given))
+    leaderboard.main(replace(ARGS, name="b", runs=runs[1:2], **given))
+    text = (tmp_path / "first.md").read_text()
+    assert text.startswith("# First round, one run with seed 2: sums-hard, 32 responses\n")
+    assert re.findall(r"^\| \d .*", text, re.M) == [
+        "| 1 | b | grpo | 0.600 | none | 1 | 32 |",
+        "| 2 | a | grpo | 0.400 | none | 1 | 32 |",
+    ]
+    for wrong in (runs[:1], runs, ()):
+        assert "an entry is one run with seed 2" in refused(capsys, runs=wrong, **given)
+    assert "made with another --first-round" in refused(capsys, runs=runs, table=tmp_path / "first.md")
+    assert "made with another --first-round" in refused(capsys, runs=runs[:1], **given | {"first_round": 1})
+
+
 def test_accuracy_is_that_of_the_weights(runs):
     """Recomputed here by comparing the number in the last box."""
     pairs = leaderboard.hidden_problems(ARGS.dataset, "a", 40)

@@ -1,0 +1,255 @@
+"""Grading a class: the marks are those of single gradings, nothing is lost or done twice, and files are harmless."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import nullcontext
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from xml.etree import ElementTree
+
+from notebooks.exercises import canvas, grade, grade_class
+from notebooks.exercises.exercises import BY_NAME
+from notebooks.exercises.grade import Mark
+from notebooks.exercises.grade_class import Args
+from notebooks.exercises.sandbox import Sandbox
+from tools.scripts import ROOT
+
+import pytest
+from solutions import solve, written
+
+ESCAPES = "\x1b[2Jeve\x9b,=1+1"  # a folder's name
+NAME = "dr_grpo.compute_advantages"
+FEW = partial(grade.grade, exercises=[BY_NAME[NAME], BY_NAME["dr_grpo.token_weights"]])
+BUGS = 27  # points for silent bugs
+
+
+@pytest.fixture
+def submissions(tmp_path):
+    """Three students: one correct, one with a mistake, one whose name and error message hold escape sequences."""
+    for name in ("ann", "bob", ESCAPES):
+        (tmp_path / "class" / name).mkdir(parents=True)
+        solve(tmp_path / "class" / name, ["dr_grpo"])
+    wrong = (tmp_path / "class" / "bob" / "dr_grpo.py").read_text().replace("rewards - rewards", "rewards + rewards")
+    (tmp_path / "class" / "bob" / "dr_grpo.py").write_text(wrong)
+    body = "raise type('\x1b[2J\\n66 of 66 points', (Exception,), {})('\x9b')"
+    (tmp_path / "class" / ESCAPES / "dr_grpo.py").write_text(written(NAME, body))
+    return tmp_path / "class"
+
+
+@pytest.fixture
+def graded(monkeypatch):
+    """The folders that are graded, here without a sandbox: a point for a file without the word `raise`."""
+    names = []
+
+    def count(folder, sandbox, seed):
+        names.append(folder.name)
+        if not (folder / "dr_grpo.py").exists():
+            return [Mark("dr_grpo.py", "f", 0, 1, "the file is missing.")]
+        return [Mark("dr_grpo.py", "f", int("raise" not in (folder / "dr_grpo.py").read_text()), 1)]
+
+    monkeypatch.setattr(grade_class, "grade", count)
+    monkeypatch.setattr(grade_class, "Sandbox", lambda *limits: nullcontext())
+    return names
+
+
+def record(out):
+    return json.loads((out / "marks.json").read_text())
+
+
+def test_a_class_of_three(submissions, tmp_path, monkeypatch, capsys):
+    """The marks of two students at a time are those that the grader gives with the same seed."""
+    monkeypatch.setattr(grade_class, "grade", FEW)
+    out = tmp_path / "marks"
+    grade_class.main(Args(submissions, out=out, seed=5))
+    screen = capsys.readouterr().out
+    with Sandbox() as sandbox:
+        expected = {folder.name: FEW(folder, sandbox, 5) for folder in submissions.iterdir()}
+    students = record(out)["students"]
+    assert {name: student["marks"] for name, student in students.items()} == {
+        name: [asdict(mark) for mark in marks] for name, marks in expected.items()
+    }
+    assert {name: student["points"] for name, student in students.items()} == {"ann": 2, "bob": 1, ESCAPES: 0}
+    assert {student["most"] for student in students.values()} == {2 + BUGS}
+
+    shown = r"\x1b[2Jeve\x9b,=1+1"
+    rows = {row["student"]: row for row in csv.DictReader((out / "marks.csv").open())}
+    assert {name: row["points"] for name, row in rows.items()} == {"ann": "2", "bob": "1", shown: "0"}
+    assert rows["bob"]["dr_grpo.py: compute_advantages"] == "0" and rows["bob"]["dr_grpo.py: token_weights"] == "1"
+    header, possible, *people = csv.reader((out / "canvas.csv").open())
+    assert header == ["Student", "ID", "SIS Login ID", "Section", "Exercises"]
+    assert possible == ["    Points Possible", "", "", "", str(2 + BUGS)]
+    assert people == [[name, "", name, "", points] for name, points in ((shown, "0"), ("ann", "2"), ("bob", "1"))]
+    suites = ElementTree.parse(out / "marks.xml").getroot()
+    assert {suite.get("name"): len(suite.findall("testcase/failure")) for suite in suites} == {
+        "ann": 9, "bob": 10, shown: 11  # nine silent bugs, whose file is missing
+    }  # fmt: skip
+    feedback = {path.name: path.read_text() for path in (out / "feedback").iterdir()}
+    assert set(feedback) == {"ann.md", "bob.md", f"{shown}.md"}
+    assert feedback["bob.md"].startswith("# bob\n\n1 of 29 points\n\n## dr_grpo.py: compute_advantages, 0 of 1\n\n    ")
+    assert "Seed of the cases: 5" in feedback["ann.md"]
+    written_files = [path.read_text() for path in out.rglob("*") if path.is_file()]
+    assert all(c.isprintable() or c == "\n" for text in (screen, *written_files) for c in text)
+    assert "1 of 29 points  bob\n" in screen and "66 of 66" not in screen  # reasons are not on the screen
+
+
+def test_only_what_has_changed_is_graded_again(submissions, graded, tmp_path, capsys):
+    args = {"submissions": submissions, "out": tmp_path / "marks", "jobs": 1}
+    grade_class.main(Args(**args))
+    first = record(tmp_path / "marks")
+    assert sorted(graded) == sorted(["ann", "bob", ESCAPES])
+    graded.clear()
+    grade_class.main(Args(**args))  # the seed is the first grading's
+    assert graded == [] and record(tmp_path / "marks") == first
+    assert "3 of 3 are graded already" in capsys.readouterr().out
+    (submissions / "bob" / "dr_grpo.py").write_text("raise")
+    (submissions / "ann" / "notes.txt").write_text("not a file that is graded")
+    grade_class.main(Args(**args))
+    assert graded == ["bob"] and record(tmp_path / "marks")["students"]["bob"]["points"] == 0
+    graded.clear()
+    (submissions / "ann" / "grpo.py").write_text("x = 1\n")
+    grade_class.main(Args(**args))
+    assert graded == ["ann"]
+    grade_class.main(Args(**args, seed=first["seed"] ^ 1))
+    assert sorted(graded[1:]) == sorted(["ann", "bob", ESCAPES])
+    graded.clear()
+    grade_class.main(Args(**args, seconds=9))
+    assert len(graded) == 3
+
+
+def test_an_interruption_loses_nothing(submissions, graded, tmp_path, monkeypatch, capsys):
+    args = {"submissions": submissions, "out": tmp_path / "marks", "jobs": 1}
+    count = grade_class.grade
+
+    def interrupted(folder, *more):
+        if folder.name == "bob":
+            raise KeyboardInterrupt
+        return count(folder, *more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(grade_class, "grade", interrupted)
+        with pytest.raises(SystemExit) as end:
+            grade_class.main(Args(**args))
+    assert end.value.code == 130 and "interrupted: 2 of 3 are graded" in capsys.readouterr().err
+    assert set(record(tmp_path / "marks")["students"]) == {"ann", ESCAPES}
+    grade_class.main(Args(**args))
+    assert graded[2:] == ["bob"] and len(record(tmp_path / "marks")["students"]) == 3
+
+
+@pytest.mark.slow
+def test_ctrl_c(submissions, tmp_path):
+    """The endless function and its sandbox end at once, and one sentence is printed."""
+    (submissions / "bob" / "reinforce.py").write_text("while True:\n    pass\n")
+    command = [sys.executable, "-m", "notebooks.exercises.grade_class", submissions, "--out", tmp_path / "out"]
+    command += ["--jobs", "1", "--seconds", "600"]
+    run = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert "ann" in run.stdout.readline() + run.stdout.readline()
+    (server,) = map(int, Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split())
+    run.send_signal(signal.SIGINT)
+    assert run.wait(30) == 130
+    assert run.stderr.read() == "error: interrupted: 2 of 3 are graded; the same command continues.\n"
+    assert len(record(tmp_path / "out")["students"]) == 2
+    with pytest.raises(ProcessLookupError):
+        os.killpg(server, 0)
+
+
+def refused(capsys, *more, **settings):
+    with pytest.raises(SystemExit) as end:
+        grade_class.main(Args(*more, **settings))
+    assert end.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_what_is_not_a_class(submissions, tmp_path, capsys):
+    out = tmp_path / "marks"
+    assert "is not a folder" in refused(capsys, tmp_path / "none", out=out)
+    assert "is one submission" in refused(capsys, submissions / "ann", out=out)
+    (tmp_path / "empty" / ".git").mkdir(parents=True)
+    assert "has no subfolders" in refused(capsys, tmp_path / "empty", out=out)
+    assert "--out must lie outside" in refused(capsys, submissions, out=submissions / "marks")
+    assert "--jobs must be greater" in refused(capsys, submissions, out=out, jobs=0)
+    assert "cannot be read" in refused(capsys, submissions, out=out, roster=tmp_path / "none.csv")
+    out.write_text("")
+    assert "marks cannot be created (File exists)" in refused(capsys, submissions, out=out)
+    out.unlink()
+    out.mkdir()
+    for text in ("{", "[]", '{"seed": 1}'):
+        (out / "marks.json").write_text(text)
+        assert "marks.json is damaged" in refused(capsys, submissions, out=out)
+
+
+def test_a_machine_without_a_sandbox(submissions, graded, tmp_path, monkeypatch, capsys):
+    """Nothing is graded; `Sandbox` itself would run functions unconfined there."""
+    with monkeypatch.context() as patch:
+        patch.setattr(grade, "CONFINES", False)
+        assert "needs Linux" in refused(capsys, submissions, out=tmp_path / "marks") and graded == []
+
+    def broken(*_):
+        raise RuntimeError("the kernel refuses")
+
+    monkeypatch.setattr(grade_class, "grade", broken)
+    with pytest.raises(SystemExit) as end:
+        grade_class.main(Args(submissions, out=tmp_path / "marks"))
+    assert end.value.code == 1 and "does not work on this machine (the kernel refuses)" in capsys.readouterr().err
+    assert not (tmp_path / "marks" / "marks.csv").exists()
+
+
+EXPORTED = """\ufeffStudent,ID,SIS User ID,SIS Login ID,Section,Exercises (812),Exercises 2 (99),Final Score
+,,,,,Manual Posting,,
+    Points Possible,,,,,66,10,(read only)
+"Lee, Ann",101,A-1,Ann,"CS 1, CS 2",,,
+"Ray, Bob",102,B-2,bob,CS 1,,,
+"Student, Test",103,,,CS 1,,,
+"""
+
+
+def test_files_one_folder_deeper(submissions, graded, tmp_path, capsys):
+    (submissions / "bob" / "handout").mkdir()
+    (submissions / "bob" / "dr_grpo.py").rename(submissions / "bob" / "handout" / "dr_grpo.py")
+    grade_class.main(Args(submissions, out=tmp_path / "marks"))
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "folder deeper?" in line)
+    assert line.endswith("0 of 1 points  bob  has none of the files: are they one folder deeper?")
+
+
+def test_canvas(tmp_path, capsys):
+    """Rows repeat what Canvas exported, matched by login; who did not hand in has none."""
+    (tmp_path / "roster.csv").write_text(EXPORTED)
+    roster = canvas.read_roster(tmp_path / "roster.csv", "Exercises")
+    rows = list(csv.reader(canvas.gradebook({"ann": 31, "eve": 5}, 66, roster).splitlines()))
+    assert rows == [
+        ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", "Exercises (812)"],
+        ["    Points Possible", "", "", "", "", "66"],
+        ["Lee, Ann", "101", "A-1", "Ann", "CS 1, CS 2", "31"],
+        ["eve", "", "", "eve", "", "5"],
+    ]
+    assert roster.find("ANN") == roster.find("ann") and roster.find("an") is None
+    grade_class.compare_with(roster, ["ann", "eve"])
+    assert capsys.readouterr().out == (
+        "eve is not in the roster: canvas.csv has only the login.\nbob handed in nothing and is not in canvas.csv.\n"
+    )
+    assert canvas.read_roster(tmp_path / "roster.csv", "Homework").assignment == "Homework"
+    (tmp_path / "roster.csv").write_text(EXPORTED.replace(", ", "/").replace(",", ";"))
+    assert set(canvas.read_roster(tmp_path / "roster.csv", "Exercises").students) == {"ann", "bob"}
+    for text in ("", "Student,ID,Section\n"):
+        (tmp_path / "roster.csv").write_text(text)
+        with pytest.raises(SystemExit):
+            canvas.read_roster(tmp_path / "roster.csv", "Exercises")
+        assert "has no column" in capsys.readouterr().err
+
+
+def test_spreadsheets():
+    """A name cannot be a formula; a name of digits is an ID of Canvas."""
+    assert [canvas.cell(text) for text in ("=1+1", "@x", "-x", "ann", "a=b")] == ["'=1+1", "'@x", "'-x", "ann", "a=b"]
+    lines = canvas.gradebook({"=1+1": 3, "4711": 2}, 66, canvas.read_roster(None, "Exercises")).splitlines()
+    assert lines[2:] == ["'=1+1,,'=1+1,,3", "4711,4711,4711,,2"]
+
+
+def test_feedback():
+    """A reason is code, whatever it holds."""
+    mark = asdict(Mark("a.py", "f", 0, 2, "![x](http://y) " * 20))
+    text = grade_class.feedback("ann", {"points": 0, "most": 2, "marks": [mark]}, 1)
+    assert all(line.startswith("    ![x]") for line in text.splitlines() if "http" in line) and text.count("http") == 20

@@ -1,0 +1,154 @@
+"""Similarity finds copies that were disguised, ranks honest forms below them, and survives any file."""
+
+import os
+from itertools import combinations
+
+from notebooks.exercises import similar
+from notebooks.exercises.exercises import BY_NAME, functions
+from notebooks.exercises.similar import SCRIPT, Args, compare, find_function, similarity
+
+import pytest
+from solutions import solve, written
+from test_grader import GAE_FORWARD_SUM, MASK_FORM
+
+PPO, GRPO = "ppo.compute_advantages", "grpo.policy_loss"
+# GAE_FORWARD_SUM with other names, statements in another order, swapped factors and comments.
+GAE_DISGUISED = """valid = mask.to(values.dtype)  # my own idea
+size, steps = values.shape
+later = torch.cat([valid * values, torch.zeros_like(values[:, :1])], dim=1)[:, 1:]
+td = (rewards + later * args.gamma - values) * valid
+parts = [sum((args.gae_lambda * args.gamma) ** (j - i) * td[:, j] for j in range(i, steps)) for i in range(steps)]
+gain = valid * torch.stack(parts, dim=1)
+return gain, values + gain"""
+GAE_BACKWARD = """keep = mask.double()
+advantages, last, after = torch.zeros_like(rewards), torch.zeros(len(values)), torch.zeros(len(values))
+for t in range(values.shape[1] - 1, -1, -1):
+    error = rewards[:, t] + args.gamma * after - values[:, t]
+    last = keep[:, t] * (error + args.gamma * args.gae_lambda * last)
+    after = torch.where(mask[:, t], values[:, t], after)
+    advantages[:, t] = last
+return advantages, (advantages + values) * keep"""
+CLIP_FORM = """change = (logp - old_logp).exp()
+inside = change.clip(min=1 - args.clip_eps, max=1 + args.clip_eps)
+return torch.maximum(-change * advantages, -inside * advantages), {"ratio": change.detach()}"""
+
+
+def made(name, body):
+    return find_function(written(name, body), BY_NAME[name].function)
+
+
+def test_a_disguised_copy_is_the_same():
+    """The sum and the recursion share a seventh of their expressions, the recursion and the script three fifths."""
+    assert similarity(made(PPO, GAE_FORWARD_SUM), made(PPO, GAE_DISGUISED)) == 1
+    honest = [made(PPO, GAE_FORWARD_SUM), made(PPO, GAE_BACKWARD)]
+    honest.append(find_function("\n\n".join(functions("ppo").values()), "compute_advantages"))
+    others = [similarity(a, b) for a, b in combinations(honest, 2)]
+    others += [similarity(made(GRPO, MASK_FORM), made(GRPO, CLIP_FORM))]
+    assert 0.1 < min(others) < 0.2 and max(others) < 0.65
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ('def f(a: int) -> int:\n    "A docstring."\n    b = a * 2  # doubled\n    return torch.exp(b) + a', True),
+        ("def f(y):\n    x = 2 * y\n    return y + torch.exp(x)", True),
+        ("def f(y):\n    x = 2 * y\n    return torch.log(x) + y", False),
+        ("def f(y):\n    x = 2 * y\n    return torch.exp(y) + torch.exp(x)", False),
+        ("def f(y):\n    x = 3 * y\n    return torch.exp(x) + y", False),
+        ("def f(y):\n    x = y / 2\n    return torch.exp(x) + y", False),
+    ],
+)
+def test_what_counts(text, same):
+    plain = find_function("def f(x):\n    y = x * 2\n    return torch.exp(y) + x", "f")
+    assert (similarity(plain, find_function(text, "f")) == 1) == same
+
+
+def test_order_of_statements():
+    """It does not count inside of a loop either, but what is in the loop does."""
+    loop = "def f(x):\n    for i in x:\n        a = g(i)\n        b = h(i, 2)\n    return a"
+    moved = "def f(x):\n    for i in x:\n        b = h(i, 2)\n        a = g(i)\n    return a"
+    outside = "def f(x):\n    for i in x:\n        a = g(i)\n    b = h(i, 2)\n    return a"
+    one, other, different = (find_function(text, "f") for text in (loop, moved, outside))
+    assert similarity(one, other) == 1 > similarity(one, different)
+
+
+def test_helpers_belong_to_the_function_that_calls_them():
+    """Those of the handout do not."""
+    text = "def f(x):\n    return g(x)\n\ndef g(x):\n    return h(x) * f(x)\n\ndef h(x):\n    return x ** 3\n"
+    whole, part = find_function(text, "f"), find_function(text, "f", ["h"])
+    assert "def h" in whole.source and "def h" not in part.source and "def g" in part.source
+    assert whole.shapes - part.shapes == find_function(text, "h").shapes
+
+
+def classroom(folder, **bodies):
+    """Students' files with a body for PPO's advantages; every other function is the script's."""
+    for name, body in bodies.items():
+        (folder / name).mkdir(parents=True)
+        solve(folder / name, ["ppo", "maxrl"])
+        if body:
+            (folder / name / "ppo.py").write_text(written(PPO, body))
+    return folder
+
+
+def test_the_list(tmp_path, capsys):
+    """The copy comes first; functions that are short, or alike because they are the script's, are not paired."""
+    bodies = {"ann": GAE_FORWARD_SUM, "bob": GAE_DISGUISED, "cyd": GAE_BACKWARD, "dee": None, "eli": None}
+    folder = classroom(tmp_path / "class", **bodies)
+    (folder / "\x1b[2J").mkdir()
+    (folder / "\x1b[2J" / "ppo.py").write_text(written(PPO, GAE_FORWARD_SUM + "  # \x1b[2J"))
+    similar.main(Args(folder, out=tmp_path / "similar.md", top=4))
+    screen, page = capsys.readouterr().out, (tmp_path / "similar.md").read_text()
+    pairs, with_script = screen.split("Submissions and the scripts")
+    first = [line.split("  ")[1:] for line in pairs.splitlines()[1:]]
+    assert [line[0] for line in first] == ["1.00"] * 3
+    assert {line[2] for line in first} == {"ann and bob", r"\x1b[2J and ann", r"\x1b[2J and bob"}
+    assert "dee" not in pairs and "maxrl" not in pairs and "token_weights" not in screen
+    assert with_script.count(f"1.00  ppo.compute_advantages  dee and {SCRIPT}") == 1
+    assert page.count("    gain = valid * torch.stack(parts, dim=1)\n") == 2
+    assert "A high similarity proves nothing" in page
+    assert all(c.isprintable() or c == "\n" for c in screen + page)
+
+
+def test_equal_pairs_that_are_not_listed(tmp_path, capsys):
+    """They are counted, so that nobody takes the listed ones for the only ones."""
+    folder = classroom(tmp_path / "class", ann=None, bob=None, cyd=None)
+    similar.main(Args(folder, top=2))
+    out = capsys.readouterr().out.splitlines()
+    (found,) = (i for i, line in enumerate(out) if line.startswith("Submissions and the scripts"))
+    assert out[1:found] == ["  none"] and [line[:8] for line in out[found + 1 :]] == [
+        "  1.00  ",
+        "  1.00  ",
+        "  7 more",
+    ]
+
+
+def test_size(tmp_path):
+    """`least` counts the expressions of a submission, not those of the script."""
+    exercise, model = BY_NAME[PPO], find_function("def f(x):\n    return x", "f")
+    short = find_function("def f(x):\n    return x + 1", "f")
+    size = short.shapes.total()
+    assert [pair.names for pair in compare(exercise, {SCRIPT: model, "a": short}, size)] == [("a", SCRIPT)]
+    assert compare(exercise, {SCRIPT: model, "a": short}, size + 1) == []
+    assert size == 2  # the sum and the return
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["def", "\0", "x = 1", *(f"x = {part * 99999}1" for part in ("(", "-", "9", "not ")), "x = x" + "[0]" * 99999],
+)
+def test_files_that_cannot_be_compared(text, tmp_path, capsys):
+    folder = classroom(tmp_path / "class", ann=GAE_FORWARD_SUM, bob=GAE_DISGUISED, cyd=None)
+    (folder / "cyd" / "ppo.py").write_text(text)
+    (folder / "dee").mkdir()
+    os.mkfifo(folder / "dee" / "ppo.py")
+    similar.main(Args(folder))
+    out = capsys.readouterr()
+    assert "1.00  ppo.compute_advantages  ann and bob" in out.out and out.err == ""
+    assert "ppo.compute_advantages  cyd" not in out.out and "maxrl.compute_advantages  cyd" in out.out
+
+
+def test_nothing_is_run(tmp_path):
+    folder = classroom(tmp_path / "class", ann=f"open({str(tmp_path / 'ran')!r}, 'w')\n{GAE_FORWARD_SUM}", bob=None)
+    (folder / "bob" / "ppo.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    similar.main(Args(folder))
+    assert not (tmp_path / "ran").exists()
