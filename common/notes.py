@@ -43,11 +43,11 @@ class Notes:
         """The likeliest reason why rewards are equal, and what to do."""
         if truncated > MOST:
             limit = self.args.max_response_tokens
-            return f"{truncated:.0%} of the responses are cut off. Raise --max-response-tokens {limit}."
+            return f"{truncated:.0%} of the responses are cut off. Raise --max-response-tokens ({limit} now)."
         if self.boxed < 1 - MOST:
-            format = "\\boxed{}" if self.args.answer_format == "boxed" else "a last number"
+            form = "\\boxed{}" if self.args.answer_format == "boxed" else "a last number"
             return (
-                f"{1 - self.boxed:.0%} of the responses have no answer in the form that the verifier reads ({format}). "
+                f"{1 - self.boxed:.0%} of the responses have no answer in the form that the verifier reads ({form}). "
                 f"Ask for it with --prompt, or see --answer-format."
             )
         if accuracy == 0:

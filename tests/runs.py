@@ -36,7 +36,7 @@ def results(folder, name="checkpoint-*"):
     """Weights of the last checkpoint and rows of the log; every logged name must be explained in docs/runs.md."""
     last, rows = sorted(folder.glob(name))[-1], read_metrics(folder)
     explained = set(re.findall(r"`([\w/]+)`", (ROOT / "docs/runs.md").read_text())) | {"eval/pass@k"}
-    logged = {re.sub(r"pass@\d+", "pass@k", key) for row in rows for key in row}
+    logged = {re.sub(r"reward/\w+", "reward/NAME", re.sub(r"pass@\d+", "pass@k", key)) for row in rows for key in row}
     assert not logged - explained, f"docs/runs.md does not explain these metrics: {sorted(logged - explained)}"
     # Copies: what is loaded is mapped from the file, which a test may damage.
     return {name: weight.clone() for name, weight in load_file(last / "model.safetensors").items()}, rows

@@ -126,7 +126,7 @@ def make(folder: Path) -> None:
     (folder / "loops").mkdir()
     for script in SCRIPTS:
         (folder / "loops" / f"{script}.py").write_text(loop(script))
-    hidden = shutil.ignore_patterns("__pycache__", "compare.py", "mutate.py", "mutations.py")
+    hidden = shutil.ignore_patterns("__pycache__", "compare.py", "mutate.py", "mutations.py", "equivalent.json")
     for name in ("common", "tools", "worlds"):
         shutil.copytree(ROOT / name, folder / name, ignore=hidden)
     shutil.copy(ROOT / "requirements.txt", folder)

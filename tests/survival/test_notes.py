@@ -26,7 +26,9 @@ def first_evaluation(texts, judges=True, truncated=0.0, average=0.5, solved=0.9)
 
 def test_of_the_first_evaluation():
     assert first_evaluation(["1"] * 20) == ""
-    assert "95% of the responses are cut off. Raise --max-response-tokens 24" in first_evaluation(["1"], truncated=0.95)
+    assert "95% of the responses are cut off. Raise --max-response-tokens (24 now)" in first_evaluation(
+        ["1"], truncated=0.95
+    )
     assert "95% of the responses have no answer in the form" in first_evaluation(["1"] + [""] * 19)
     assert first_evaluation([""] * 20, judges=False) == "", "own rewards do not need a box"
     assert "no response is correct" in first_evaluation(["1"] * 20, average=0.0, solved=0.0)
@@ -61,7 +63,7 @@ def test_a_run_whose_responses_are_all_cut_off(tmp_path, capsys):
     settings = SMALL | {"max_response_tokens": 1, "steps": PATIENCE + 1, "eval_problems": 2, "eval_samples": 1}
     grpo.main(grpo.Args(run_dir=tmp_path / "run", **settings))
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
-    assert len(lines) == 2 and all("Raise --max-response-tokens 1." in line for line in lines)
+    assert len(lines) == 2 and all("Raise --max-response-tokens (1 now)." in line for line in lines)
     assert re.match(f"note: for {PATIENCE} steps, .* equal rewards", lines[1])
 
 
