@@ -26,6 +26,7 @@ import tempfile
 import threading
 import time
 import zlib
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -208,7 +209,7 @@ def page(jobs: list[Job], outcomes: list[tuple[Mutation, str, str]], quick: bool
 def generated_page(
     outcomes: list[tuple[Mutation, str, str]], args: argparse.Namespace, total: int, tests: Tests
 ) -> str:
-    """reports/generated_mutations.md: survivors, then what was noticed."""
+    """reports/generated_mutations.md: survivors, what has no effect, and how many were noticed in each file."""
     known = json.loads(EQUIVALENT.read_text())
     lost = [outcome for outcome in outcomes if not outcome[2]]
     survivors = [outcome for outcome in lost if key(outcome[:2]) not in known]
@@ -220,7 +221,9 @@ def generated_page(
     )  # fmt: skip
     parts = [introduction, "## Survivors\n\n", table(survivors)]
     reasons = [f"- `{name}`: {known[name]}\n" for name in map(key, (outcome[:2] for outcome in lost)) if name in known]
-    parts += ["\n## Without effect\n\n", *reasons, "\n## Noticed\n\n", table([o for o in outcomes if o[2]])]
+    files = Counter(file for _, file, test in outcomes if test)
+    noticed = [f"| {file} | {count} |\n" for file, count in sorted(files.items())]
+    parts += ["\n## Without effect\n\n", *reasons, "\n## Noticed\n\n| in | mutations |\n|---|---|\n", *noticed]
     flags = f" --generated {args.generated} --seed {args.seed}"
     return heading("Generated mutations", f"python -m tools.mutate{flags}", [today()]) + "".join(parts)
 

@@ -96,10 +96,10 @@ class Renderer:
         return self.store((ROOT / path).read_bytes(), path.replace("/", "-"))
 
     def store(self, content: bytes, name: str) -> str:
-        """Keep a PNG with 64 colors, which is a third of its size; its address."""
+        """Keep a PNG with 32 colors, which is a third of its size or less; its address."""
         target = self.out / "img" / name
         if not target.exists():
-            Image.open(io.BytesIO(content)).convert("RGB").quantize(64, dither=0).save(target, optimize=True)
+            Image.open(io.BytesIO(content)).convert("RGB").quantize(32, dither=0).save(target, optimize=True)
         return f"img/{name}"
 
     def relink(self, text: str, file: str) -> str:
