@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from claims.register import changed_after_a_result
 from tools import fingerprint
 from tools.scripts import ROOT, load, parents
 from tools.site import __main__ as build
@@ -247,6 +248,7 @@ def test_search_says_when_nothing_is_found(visit):
 def test_claims_filter_and_open_by_address(visit):
     page = visit.open("claims.html#whitening_is_harmless")
     assert page.locator("#whitening_is_harmless details").get_attribute("open") is not None
+    assert page.locator(".claim .changed").count() == len(changed_after_a_result()) > 10
     page.select_option("#verdicts select[name=verdict]", "refuted")
     verdicts = page.locator(".claim:visible").evaluate_all("claims => claims.map((c) => c.dataset.verdict)")
     assert len(verdicts) > 5 and set(verdicts) == {"refuted"}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from claims import court
+from claims.register import versions
 from tools.scripts import ROOT, parents, script_path
 from tools.site.scripts import highlighted
 
@@ -160,10 +161,10 @@ class Renderer:
 
 
 def claims() -> dict[str, list[dict[str, Any]]]:
-    """All claims by question: statement, docstring, verdict, effect."""
+    """All claims by question: statement, docstring, verdict, effect, and what was changed after a result."""
     found: dict[str, list[dict[str, Any]]] = {question: [] for question in [*QUESTIONS, OTHER]}
     for name in court.names():
-        text, stored = court.docstring(court.HERE / f"{name}.py"), court.record(name) or {}
+        text, stored = court.docstring(court.HERE / f"{name}.py"), court.record(name) or {"verdict": "not run yet"}
         # The name decides before the statement does.
         matches = [q for source in (name, text.split("\n")[0]) for q, p in QUESTIONS.items() if re.search(p, source)]
         paragraphs = [" ".join(p.split()) for p in text.split("\n\n")]
@@ -173,6 +174,7 @@ def claims() -> dict[str, list[dict[str, Any]]]:
                 "statement": paragraphs[0],
                 "paragraphs": paragraphs[1:],
                 "picture": f"reports/claims/{name}.png",
+                "changes": [version for version in versions()[name] if version["known"]],
             }
             | {key: stored.get(key, "") for key in ("verdict", "effect", "date")}
         )
