@@ -273,7 +273,7 @@ MUTATIONS = [
     Mutation("all settings stand in one group", "if field.name in inspect.get_annotations(owner))\n        groups", "if field.name in inspect.get_annotations(owners[-1]) or owner)\n        groups", "common/help.py", f"{PARTS}::test_the_help_has_groups_with_the_methods_own_first"),
     Mutation("the help of another setting", "help_of.get(field.name, '')", "list(help_of.values())[0]", "common/help.py", f"{PARTS}::test_the_help_has_groups_with_the_methods_own_first"),
     # Batches, log-probs and rollouts
-    Mutation("log-probs at temperature 1", "(logits.float() / temperature)", "logits.float()", "common/logprobs.py", f"{LOG_PROBS}::test_engine_log_probs_are_the_learners"),
+    Mutation("log-probs at temperature 1", "(logits.float() / temperature)", "logits.float()", "common/logprobs.py", f"{LOG_PROBS}::test_log_probs_against_a_plain_computation_in_float64"),
     Mutation("log-probs one token late", "batch.prompt_lengths[rows][row] + t - 1", "batch.prompt_lengths[rows][row] + t", "common/logprobs.py", f"{LOG_PROBS}::test_engine_log_probs_are_the_learners"),
     Mutation("log-probs of one's own rows only", "return sum_over_processes(results)", "return results", "common/logprobs.py", f"{DISTRIBUTED}::test_two_processes_end_as_one"),
     Mutation("a micro-batch loses its last row", "yield rows[start:]", "yield rows[start : max(start + 1, len(rows) - 1)]", "common/batch.py", f"{LOG_PROBS}::test_micro_batches_hold_every_row_once"),

@@ -175,6 +175,9 @@ def test_ends_and_truncation(embedded, problems):
         assert (tokens[-1] != tokenizer.eos_token_id) == cut
         assert tokenizer.eos_token_id not in tokens[:-1]
         assert len(tokens) == 20 if cut else len(tokens) <= 20
+    row, n = next((i, len(t)) for i, t in enumerate(rollouts.tokens) if not rollouts.truncated[i] and len(t) > 3)
+    shorter = sample(make(embedded), problems, n=32, limit=n)
+    assert shorter.tokens[row] == rollouts.tokens[row] and not shorter.truncated[row], "it ends at the limit"
 
 
 def test_each_prompt_has_its_own_limit(embedded, problems):

@@ -6,6 +6,7 @@ import multiprocessing.util
 import os
 import shutil
 import signal
+import threading
 import time
 import types
 from multiprocessing import resource_tracker
@@ -215,7 +216,8 @@ class TestOverlap:
         spawn = multiprocessing.util.spawnv_passfds
 
         def interrupted(*args):
-            os.kill(os.getpid(), signal.SIGINT)
+            # To this thread: another one may not block the signal, and would take it.
+            signal.pthread_kill(threading.get_ident(), signal.SIGINT)
             child = spawn(*args)
             os.kill(child, signal.SIGINT)
             return child

@@ -242,9 +242,11 @@ def test_requests_to_end_are_heard(kind, tmp_path, monkeypatch, capsys):
 
 def test_second_ctrl_c_stops_at_once(tmp_path, monkeypatch, capsys):
     """In the evaluation after a step nothing is lost: the step was saved before. One sentence, exit code 130."""
+    saved = []
 
     def stop(*args):
-        if (tmp_path / "run" / "checkpoint-000001").exists():
+        saved.append((tmp_path / "run" / "checkpoint-000001").exists())
+        if saved[-1]:
             os.kill(os.getpid(), signal.SIGINT)
             os.kill(os.getpid(), signal.SIGINT)
         return evaluate(*args)
@@ -253,7 +255,7 @@ def test_second_ctrl_c_stops_at_once(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(evaluation, "evaluate", stop)
     with pytest.raises(SystemExit) as end:
         run("grpo", tmp_path / "run", save_every=1, eval_every=1)
-    assert end.value.code == 130
+    assert end.value.code == 130 and saved == [False, True]
     assert "stopped. Everything up to checkpoint-000001 is saved" in capsys.readouterr().err
     monkeypatch.setattr(evaluation, "evaluate", evaluate)
     grpo.main(grpo.Args(resume=tmp_path / "run"))
