@@ -1,20 +1,22 @@
 """Claims of the literature, tested one by one: each is a file of this folder with its decision rule.
 
-python -m claims                               # all claims with their verdicts
+python -m claims                               # all verdicts
 python -m claims std_favors_extremes           # compute one, judge it, draw its picture
 python -m claims std_favors_extremes --redraw  # only judge and draw the stored result
 python -m claims std_favors_extremes --history # what it said, from when on, and why that changed
 python -m claims --page                        # reports/claims.md, the table of verdicts
 python -m claims habits_decide_what_rl_gains --sweep  # each arm's accuracy at three learning rates, on other seeds
-python -m claims --kind runs --seeds 5         # all claims of a kind; those by runs take up to 45 minutes each
+python -m claims small_groups_suffice --check  # whether its first seed gives the stored numbers again, to the bit
+python -m claims --kind runs                   # all claims of a kind; those by runs take up to two hours each
 """
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from claims import court
+from claims.page import PAGE, page
 from claims.register import changed_after_a_result, history
-from claims.runs import accuracy, sweep
+from claims.runs import accuracy, check, sweep
 from common.cli import fail, say
 from common.help import parse_args
 from common.settings import validated
@@ -29,10 +31,12 @@ class Args:
     """Names of claims to compute; without any, all claims are listed."""
     kind: Literal["exact", "model", "runs"] | None = None
     """Compute all claims of a kind."""
-    seeds: Annotated[int, Ge(2)] = 8
-    """Number of seeds of a claim by runs, from 1 on; the stored verdicts have at least 5."""
+    seeds: Annotated[int, Ge(2)] = 16
+    """Number of seeds of a claim by runs, from 1 on."""
     sweep: bool = False
     """Only compare learning rates, for each arm of claims by runs. The best goes into the arm before it is judged."""
+    check: bool = False
+    """Only repeat the first seed of every arm of claims by runs, and compare it with the stored result."""
     redraw: bool = False
     """Only judge and draw the stored results again."""
     history: bool = False
@@ -51,16 +55,18 @@ def main(args: Args) -> None:
             say(history(name), keep="\n")
         return
     if args.page:
-        court.PAGE.write_text(court.page())
+        PAGE.write_text(page())
     elif not claims:
-        width = max(map(len, court.names()))
         for name in court.names():
-            stored = court.record(name) or {"verdict": "not run yet", "effect": court.statement(name)}
-            print(f"{name:{width}}  {stored['verdict']:12}  {stored['effect']}")
+            verdict = (court.record(name) or {"verdict": "not run yet"})["verdict"]
+            print(f"{verdict}: {court.statement(name)} ({name})")
     for name in claims:
         if args.sweep:
             for arm, words in court.load(name).ARMS.items():
                 say(f"{arm}: {sweep(words.partition(' --lr')[0], accuracy)}")
+            continue
+        if args.check:
+            say(f"{name}: {check(name)}")
             continue
         if not args.redraw:
             court.run(name, args.seeds)

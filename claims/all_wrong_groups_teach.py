@@ -6,7 +6,8 @@ Tested: two prompts with two responses each: one with four answers, all incorrec
 time. The baseline is the batch mean of reinforce.py. We compute the expected gradient on the unsolvable prompt's logits
 over all outcomes, its size on a single outcome, and the mean change of its answers' entropy by a step of length 1.
 
-Rule: reproduced if the expected gradient has at least 1 % of the root mean square length of a single one; else refuted.
+Rule: reproduced if the expected gradient has at least 1 % of the root mean square length of a single one; else
+contradicted.
 """
 
 import reinforce

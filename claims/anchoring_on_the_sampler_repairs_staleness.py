@@ -9,12 +9,14 @@ recomputed log-probs and truncated importance sampling (TIS); with the engine's 
 (anchored).
 
 Rule: by held-out accuracy, 95 % intervals of the paired difference from the uncorrected arm. Reproduced if the anchored
-arm gains 0.05 or more and its interval excludes 0; refuted if the interval excludes a gain of 0.05. TIS is reported.
+arm gains 0.05 or more and its interval excludes 0; contradicted if the interval excludes a gain of 0.05. TIS is
+reported.
 """
 
 from claims.runs import STALE, compare, draw_arms, judged, summarize
 
 KIND = "runs"
+SMALLEST = 0.05
 ARMS = {
     "uncorrected": f"grpo {STALE} --tis-cap 0",
     "TIS": f"grpo {STALE}",
@@ -27,7 +29,7 @@ def compute(seeds):
 
 
 def verdict(result):
-    return judged(result, "uncorrected → anchored", smallest=0.05)
+    return judged(result, "uncorrected → anchored", SMALLEST)
 
 
 effect = summarize

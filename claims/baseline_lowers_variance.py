@@ -7,7 +7,7 @@ reinforce.py's advantages for a given baseline b. Expected gradient and variance
 reward, and at the best b, E[R ‖∇log π‖²] / E[‖∇log π‖²].
 
 Rule: reproduced if the expected gradient differs by less than 1e-9, and the mean reward has less variance than no
-baseline in more than half of the draws. Else refuted.
+baseline in more than half of the draws. Else contradicted.
 """
 
 import reinforce

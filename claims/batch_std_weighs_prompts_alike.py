@@ -6,7 +6,7 @@ Tested: a batch of three prompts with success rates 0.02, 0.5 and 0.98, and 16 r
 of each prompt is w ∇p. We compute w over all outcomes of the batch, with the advantages of methods/lite_ppo.py
 (group mean, std of all rewards) and of grpo.py.
 
-Rule: reproduced if the largest w is at most 1.1 times the smallest with the batch's std; else refuted.
+Rule: reproduced if the largest w is at most 1.1 times the smallest with the batch's std; else contradicted.
 """
 
 import itertools

@@ -6,7 +6,8 @@ Tested: two prompts with two answers each. The correct one has probability 0.01 
 both prompts share one weight, added to its logit. 16 updates of plain gradient ascent on one batch of 100 responses to
 each, of which 1 and 50 are correct, with grpo.py's advantages and loss; also with the first prompt alone.
 
-Rule: reproduced if the ratio of the rare answer stays below 1.21 after all updates in both; else refuted, as a bound.
+Rule: reproduced if the ratio of the rare answer stays below 1.21 after all updates in both; else contradicted, as a
+bound.
 """
 
 import grpo

@@ -9,7 +9,7 @@ entropy along the expected update of dapo.py's loss, to first order, in 20,000 d
 2: peaked, as language models are. Nearly uniform policies (1) and other drifts are also reported.
 
 Rule: by 95 % intervals over the draws. Reproduced if the upper bound alone lowers the entropy, and the bounds 0.2 and
-0.28 leave more of it than 0.2 and 0.2; refuted if either is the other way round.
+0.28 leave more of it than 0.2 and 0.2; contradicted if either is the other way round.
 """
 
 import dapo

@@ -6,7 +6,7 @@ Tested: the embedded model before and after 4 and 16 updates of grpo.py (ε = 0.
 responses, with a fresh optimizer: the fraction of tokens whose ratio is outside 1 ± ε, the smallest and the largest
 ratio.
 
-Rule: reproduced if less than 0.1 % of the tokens are outside after 16 updates; else refuted.
+Rule: reproduced if less than 0.1 % of the tokens are outside after 16 updates; else contradicted.
 """
 
 import grpo

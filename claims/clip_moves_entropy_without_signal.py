@@ -9,14 +9,14 @@ the lower. The entropy after training is measured on fixed text, 64 responses of
 own responses it would change with their length and style.
 
 Rule: 95 % intervals of the paired differences. Reproduced if the entropy with the upper bound alone is lower than with
-the lower alone, and 0.28 keeps more of it than 0.2, both intervals excluding 0; refuted if one of them is the other way
-round with an interval that excludes 0. Void where no arm clips 1 %.
+the lower alone, and 0.28 keeps more of it than 0.2, both intervals excluding 0; contradicted if one of them is the
+other way round with an interval that excludes 0. Void where no arm clips 1 %.
 """
 
 from functools import cache
 
 import grpo
-from claims.court import REFUTED, REPRODUCED, WITHIN_NOISE, embedded
+from claims.court import CONTRADICTED, INCONCLUSIVE, REPRODUCED, embedded
 from claims.runs import REUSE, compare, draw_arms, judged_by_clip, summarize
 from common.logprobs import batch_logps
 from common.models import load_model
@@ -54,7 +54,7 @@ def compute(seeds):
 
 def verdict(result):
     signs = [(mean > 0) - (mean < 0) if abs(mean) > half else 0 for mean, half, _ in result["differences"].values()]
-    found = REFUTED if min(signs) < 0 else REPRODUCED if min(signs) > 0 else WITHIN_NOISE
+    found = CONTRADICTED if min(signs) < 0 else REPRODUCED if min(signs) > 0 else INCONCLUSIVE
     return judged_by_clip(result, found)
 
 

@@ -7,14 +7,15 @@ Tested: grpo.py for 25 steps of 64 responses with 16 updates each: bounds of 0.2
 recipes/olmo3.py without its components is grpo.py with a bound for each side.
 
 Rule: by held-out accuracy, 95 % intervals of the paired differences from both bounds. Reproduced if taking away the
-upper bound and taking away the lower one each lose 0.05 or more, with intervals that exclude 0; refuted if one of the
-intervals excludes a loss of 0.05. Void where less than 1 % is clipped.
+upper bound and taking away the lower one each lose 0.05 or more, with intervals that exclude 0; contradicted if one of
+the intervals excludes a loss of 0.05. Void where less than 1 % is clipped.
 """
 
 from claims.court import judge_all
 from claims.runs import REUSE, compare, draw_arms, judged, judged_by_clip, summarize
 
 KIND = "runs"
+SMALLEST = 0.05
 SIDES = f"olmo3 {REUSE} --no-filter-groups --max-rounds 1 --average response --std group"
 ARMS = {
     "both": f"grpo {REUSE}",
@@ -29,7 +30,7 @@ def compute(seeds):
 
 
 def verdict(result):
-    found = [judged(result, f"both → {one} alone", smallest=0.05, sign=-1) for one in ("lower", "upper")]
+    found = [judged(result, f"both → {one} alone", SMALLEST, sign=-1) for one in ("lower", "upper")]
     return judged_by_clip(result, judge_all(*found))
 
 

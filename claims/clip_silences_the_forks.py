@@ -7,7 +7,7 @@ passes). The fraction of tokens without gradient: by the probability with which 
 the response (which decides the style of answering), and in the fifth of the tokens with the highest entropy.
 
 Rule: reproduced if at least 1 % of the tokens are clipped in all (else void), and tokens below 0.2 are clipped at least
-10 times as often as those above 0.9; else refuted.
+10 times as often as those above 0.9; else contradicted.
 """
 
 import itertools

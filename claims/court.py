@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import grpo
-from claims.register import PARTS, changed_after_a_result
+from claims.register import PARTS, UNTESTABLE, paragraphs, versions
 from common.batch import Batch, collate, minibatches
 from common.cli import fail
 from common.data import load_problems, sample_problems
@@ -25,7 +25,7 @@ from common.models import load_model
 from common.transformers_engine import TransformersEngine
 from common.verification import Verifier
 from tools.plots import panel
-from tools.reports import REPORTS, heading, today
+from tools.reports import REPORTS, today
 from tools.scripts import call, docstring
 
 import torch
@@ -36,40 +36,10 @@ from torch import Tensor
 
 HERE = Path(__file__).parent
 RESULTS = REPORTS / "claims"
-PAGE = REPORTS / "claims.md"
-VERDICTS = REPRODUCED, REFUTED, WITHIN_NOISE, VOID = "reproduced", "refuted", "within noise", "void"
-KINDS = {
-    "exact": "By enumeration: every expectation is exact",
-    "model": "On the embedded model: a few passes or updates, at most one short training run",
-    "runs": "By training runs",
-}
-TABLE_HEAD = "| claim | verdict | effect | command |", "|---|---|---|---|"
-INTRODUCTION = """
-What papers and write-ups say about these methods, each tested by one file of `claims/`. Its docstring gives the source
-of the claim, the test and the decision rule. A verdict holds for what was measured here, on a policy that can be
-enumerated or on the embedded model, not for large models. It links to its picture.
-
-- **reproduced**: the effect goes the claimed way, its interval excludes 0, and its mean is at least the smallest
-  effect worth naming. A claim that nothing is lost is reproduced if the interval excludes a loss worth naming.
-- **refuted**: the interval excludes every effect worth naming; for a claim that nothing is lost, such a loss is there.
-- **within noise**: the interval includes effects that are worth naming and effects that are not.
-- **void**: a claim about clipping, tested where less than 1 % of the loss weight is clipped.
-
-Claims by runs compare arms on the same seeds: the same base model, problems and seeds of the engine (other problems
-where arms have different numbers of prompts: dynamic_sampling_pays, small_groups_suffice). They were first judged with
-five seeds. Those whose runs take less than a minute now have eight, which moved response_mean_lengthens_wrong_answers
-and false_positives_damage_training from reproduced to within noise. Each line gives the mean of every arm, the paired
-difference with its 95 % interval, the smallest difference that so many seeds would find four times out of five, and
-how much of the loss weight was clipped in each arm. Commands, values by seed and budgets in responses, tokens and
-updates are in `reports/claims/`.
-"""
-
-CHANGED = """
-## Changed after a result
-
-What these claims say, or how they are judged, was changed when a verdict was known. `python -m claims NAME --history`
-shows each version; all are in `claims/register.jsonl`.
-"""
+VERDICTS = REPRODUCED, CONTRADICTED, INCONCLUSIVE, VOID, NOT_TESTABLE = (
+    "reproduced", "contradicted", "inconclusive", "void", "not testable here",
+)  # fmt: skip
+KINDS = ("exact", "model", "runs")  # by enumeration, on the embedded model, by training runs
 
 
 # Verdicts
@@ -78,22 +48,32 @@ shows each version; all are in `claims/register.jsonl`.
 def judge(effect: float, half: float, smallest: float) -> str:
     """The verdict on a mean effect ± half, positive in the claimed direction; `smallest` is the least worth naming.
 
-    Reproduced: the interval lies above 0 and the mean is worth naming. Refuted: the interval excludes every effect
-    worth naming. Else the data could not tell.
+    Reproduced: the interval lies above 0 and the mean is worth naming. Contradicted: the interval excludes every effect
+    worth naming. Else inconclusive, as is an effect that is certainly there and certainly not worth naming.
     """
-    if effect - half > 0 and effect >= smallest:
+    if effect - half > 0:
+        return REPRODUCED if effect >= smallest else INCONCLUSIVE
+    return CONTRADICTED if effect + half < smallest else INCONCLUSIVE
+
+
+def judge_lossless(loss: float, half: float, smallest: float) -> str:
+    """The verdict on a claim that nothing is lost, given a mean loss ± half and the least loss worth naming.
+
+    Reproduced: the interval excludes a loss worth naming. Contradicted: it excludes 0, and the mean is such a loss.
+    """
+    if loss + half < smallest:
         return REPRODUCED
-    return REFUTED if effect + half < smallest else WITHIN_NOISE
+    return CONTRADICTED if loss - half > 0 and loss >= smallest else INCONCLUSIVE
 
 
 def judge_all(*verdicts: str) -> str:
     """The verdict on a claim of several parts: that of the part which fares worst."""
-    return next(word for word in (REFUTED, WITHIN_NOISE, REPRODUCED) if word in verdicts)
+    return next(word for word in (CONTRADICTED, INCONCLUSIVE, REPRODUCED) if word in verdicts)
 
 
 def decide(holds: bool) -> str:
     """The verdict on a statement about exact numbers."""
-    return REPRODUCED if holds else REFUTED
+    return REPRODUCED if holds else CONTRADICTED
 
 
 # Files
@@ -131,19 +111,30 @@ def record(name: str) -> dict[str, Any] | None:
     return json.loads(path.read_text()) if path.exists() else None
 
 
-def store(name: str, date: str, result: dict[str, Any]) -> dict[str, Any]:
-    """Judge a result, and store it with its verdict and effect."""
+def not_testable(name: str) -> str:
+    """Why this world cannot test a claim, from its docstring; "" if it can."""
+    return next((p.removeprefix(UNTESTABLE) for p in paragraphs(name) if p.startswith(UNTESTABLE)), "")
+
+
+def store(name: str, result: dict[str, Any], **about: Any) -> dict[str, Any]:
+    """Judge a result, and store it with its verdict and effect; `about` says when and how it was made."""
     claim = load(name)
-    judged = {"verdict": claim.verdict(result), "effect": claim.effect(result), "date": date, "result": result}
+    verdict = NOT_TESTABLE if not_testable(name) else claim.verdict(result)
+    judged = {"verdict": verdict, "effect": claim.effect(result), **about, "result": result}
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(judged, indent=1, ensure_ascii=False) + "\n")
     return judged
 
 
 def run(name: str, seeds: int) -> dict[str, Any]:
-    """Compute a claim, judge and store it; `seeds` is for claims by runs."""
-    claim = load(name)
-    return store(name, today(), rounded(claim.compute(seeds) if claim.KIND == "runs" else claim.compute()))
+    """Compute a claim, judge and store it; `seeds` is for claims by runs, and never fewer than the stored result's."""
+    claim, before = load(name), record(name)
+    about = {"date": today(), "version": len(versions()[name])}
+    if claim.KIND != "runs":
+        return store(name, rounded(claim.compute()), **about)
+    if before and before["result"]["seeds"] > seeds:
+        fail(f"{name} has a verdict by {before['result']['seeds']} seeds: pass at least --seeds with that number.")
+    return store(name, rounded(claim.compute(seeds)), **about)
 
 
 def redraw(name: str) -> Path:
@@ -151,41 +142,11 @@ def redraw(name: str) -> Path:
     stored = record(name)
     if stored is None:
         fail(f"{name} has no result to draw yet: run python -m claims {name} first.")
-    store(name, stored["date"], stored["result"])
+    stored = {key: value for key, value in stored.items() if key not in ("verdict", "effect")}
+    store(name, **stored)
     path = RESULTS / f"{name}.png"
     load(name).draw(stored["result"]).savefig(path, dpi=80)
     return path
-
-
-def row(name: str) -> str:
-    """The line of a claim in reports/claims.md."""
-    stored = record(name)
-    cells = (
-        f"[{statement(name)}](../claims/{name}.py)",
-        f"[{stored['verdict']}](claims/{name}.png)",
-        stored["effect"].replace("|", "\\|"),
-        f"`python -m claims {name}`",
-    )
-    return f"| {' | '.join(cells)} |"
-
-
-def page() -> str:
-    """reports/claims.md: every claim with its verdict, from the stored results."""
-    dates = [stored["date"] for name in names() if (stored := record(name))]
-    lines = [heading("The court of claims", "python -m claims --page", dates) + INTRODUCTION.rstrip()]
-    for kind, title in KINDS.items():
-        of_kind = [name for name in names() if kind == load(name).KIND and record(name)]
-        if of_kind:
-            lines += ["", f"## {title}", "", *TABLE_HEAD, *(row(name) for name in of_kind)]
-    lines += ["", CHANGED.strip(), ""]
-    lines += [
-        f"- [{v['claim']}](../claims/{v['claim']}.py), {v['date']}, when the verdict was {v['known']}: {v['why']}"
-        for v in changed_after_a_result()
-    ]
-    if waiting := [name for name in names() if record(name) is None]:
-        lines += ["", "## Claims without a verdict yet", "", "Their runs have not been made.", ""]
-        lines += [f"- [{statement(name)}](../claims/{name}.py) `python -m claims {name}`" for name in waiting]
-    return "\n".join(lines) + "\n"
 
 
 def axes(title: str, xlabel: str, ylabel: str, **more: Any) -> Axes:

@@ -11,7 +11,7 @@ have little effect.
 
 Rule: by KL-Cov, the stronger of the two in the paper, on paired seeds. Reproduced if its entropy is higher than without
 control by a tenth or more, the 95 % interval excludes 0, and the interval of the accuracies excludes a loss of 0.03;
-refuted if the interval of the entropies excludes a tenth, or accuracy is lower by 0.03 or more and its interval
+contradicted if the interval of the entropies excludes a tenth, or accuracy is lower by 0.03 or more and its interval
 excludes 0.
 """
 
@@ -21,6 +21,7 @@ from claims.court import judge_all
 from claims.runs import compare, draw_arms, judged, judged_lossless, summarize
 
 KIND = "runs"
+SMALLEST = "a tenth"
 ARMS = {
     "no control": "grpo+dapo.token_weights",
     "Clip-Cov": "clip_cov",

@@ -6,13 +6,14 @@ language models. VAPO, 2504.05118, disagrees: a well-trained critic is better.
 Tested: grpo.py and ppo.py for 30 steps of 64 responses, four updates each. PPO's critic has the default learning rate,
 3e-4, or 1e-3; the better mean of the two is compared, which favors PPO.
 
-Rule: the claim is that nothing is lost. Refuted if PPO is better by 0.03 of held-out accuracy or more and the 95 %
+Rule: the claim is that nothing is lost. Contradicted if PPO is better by 0.03 of held-out accuracy or more and the 95 %
 interval of the paired difference excludes 0; reproduced if the interval excludes that PPO is better by 0.03.
 """
 
 from claims.runs import compare, draw_arms, judged_lossless, summarize
 
 KIND = "runs"
+SMALLEST = 0.03
 ARMS = {"GRPO": "grpo", "PPO": "ppo", "PPO, critic 1e-3": "ppo --critic-lr 1e-3"}
 
 
@@ -22,7 +23,7 @@ def compute(seeds):
 
 def verdict(result):
     best = max(result["differences"], key=result["differences"].get)
-    return judged_lossless(result, best, smallest=0.03, sign=-1)
+    return judged_lossless(result, best, SMALLEST, sign=-1)
 
 
 effect = summarize

@@ -6,7 +6,7 @@ Tested: for tokens of probability q = 0.001 to 0.99 under the old policy, the sm
 advantage -1 and the largest for advantage 1, by bisection: methods/dcpo.py and grpo.py.
 
 Rule: reproduced if a token of q = 0.01 may rise at least three times as far with DCPO as with GRPO (r - 1), and one of
-q = 0.9 no farther; else refuted.
+q = 0.9 no farther; else contradicted.
 """
 
 import grpo

@@ -8,7 +8,7 @@ groups without signal replaced (dapo.py, 30 steps). Held-out accuracy is measure
 generated responses, including discarded ones, up to the 3200 of the first arm.
 
 Rule: 95 % interval of the paired difference of that average. Reproduced if refilling gains 0.02 or more and the
-interval excludes 0; refuted if the interval excludes a gain of 0.02. The same at equal steps is reported.
+interval excludes 0; contradicted if the interval excludes a gain of 0.02. The same at equal steps is reported.
 """
 
 from claims.runs import compare, draw_arms, judged, summarize
@@ -16,6 +16,7 @@ from claims.runs import compare, draw_arms, judged, summarize
 import numpy as np
 
 KIND = "runs"
+SMALLEST = 0.02
 OFTEN = "--eval-every 5 --eval-samples 16"  # during the run a quarter of these samples
 ARMS = {
     "all groups": f"olmo3 {OFTEN} --steps 50 --no-filter-groups --max-rounds 1 --std group --clip-eps-high 0.28",
@@ -44,7 +45,7 @@ def compute(seeds):
 
 
 def verdict(result):
-    return judged(result, "all groups → refilled", smallest=0.02)
+    return judged(result, "all groups → refilled", SMALLEST)
 
 
 def effect(result):

@@ -6,16 +6,17 @@ Tested: grpo.py for 30 steps in which an incorrect answer gets the reward 1 at r
 0.5. Held-out accuracy is measured with the true verifier.
 
 Rule: 95 % intervals of the paired differences from q = 0. Reproduced if q = 0.2 loses 0.05 or more and the interval
-excludes 0, and q = 0.5 has no higher mean than q = 0.2; refuted if the interval at q = 0.2 excludes a loss of 0.05; a
-loss that q = 0.5 does not have is within noise.
+excludes 0, and q = 0.5 has no higher mean than q = 0.2; contradicted if the interval at q = 0.2 excludes a loss of
+0.05; a loss that q = 0.5 does not have is inconclusive.
 """
 
 from statistics import mean
 
-from claims.court import REPRODUCED, WITHIN_NOISE
+from claims.court import INCONCLUSIVE, REPRODUCED
 from claims.runs import compare, draw_arms, judged, summarize
 
 KIND = "runs"
+SMALLEST = 0.05
 ARMS = {"q = 0": "grpo", "q = 0.2": "grpo+lenient=0.2", "q = 0.5": "grpo+lenient=0.5"}
 
 
@@ -24,9 +25,9 @@ def compute(seeds):
 
 
 def verdict(result):
-    word = judged(result, "q = 0 → q = 0.2", smallest=0.05, sign=-1)
+    word = judged(result, "q = 0 → q = 0.2", SMALLEST, sign=-1)
     rises = mean(result["arms"]["q = 0.5"]["values"]) > mean(result["arms"]["q = 0.2"]["values"])
-    return WITHIN_NOISE if word == REPRODUCED and rises else word
+    return INCONCLUSIVE if word == REPRODUCED and rises else word
 
 
 effect = summarize

@@ -9,15 +9,16 @@ negative advantage as the negative half masks. In the paper the negative half ma
 except the one with both halves ends below the untrained model, so we measure how much of the collapse remains.
 
 Rule: by held-out accuracy, 95 % intervals of the paired differences. Reproduced if the negative half gains 0.05 or more
-over the random control, the interval excludes 0, and it masks less than 1 % of the loss weight; refuted if the interval
-excludes a gain of 0.05, or if it takes more than 1 % to have it. The rule on void comparisons does not hold here: that
-little is masked is a part of the claim.
+over the random control, the interval excludes 0, and it masks less than 1 % of the loss weight; contradicted if the
+interval excludes a gain of 0.05, or if it takes more than 1 % to have it. The rule on void comparisons does not hold
+here: that little is masked is a part of the claim.
 """
 
-from claims.court import REFUTED, REPRODUCED
+from claims.court import CONTRADICTED, REPRODUCED
 from claims.runs import REUSE, compare, draw_arms, judged, summarize
 
 KIND = "runs"
+SMALLEST = 0.05
 ARMS = {
     "no mask": f"dppo {REUSE} --delta 1e6",
     "random": f"dppo+random {REUSE}",
@@ -33,9 +34,9 @@ def compute(seeds):
 
 
 def verdict(result):
-    gain = judged(result, "random → negative", smallest=0.05)
+    gain = judged(result, "random → negative", SMALLEST)
     few = result["arms"]["negative"]["clipped"] < 0.01
-    return REFUTED if gain == REPRODUCED and not few else gain
+    return CONTRADICTED if gain == REPRODUCED and not few else gain
 
 
 def effect(result):

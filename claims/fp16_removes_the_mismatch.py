@@ -5,7 +5,7 @@ Said by: 2510.26788.
 Tested: 1,024 responses of the embedded model: mean |Δlog p| of a token against fp32 if everything is computed in fp16,
 in bf16, in bf16 with the output layer in fp32, and in bf16 with 8-bit weights.
 
-Rule: reproduced if the mean in fp16 is at most a quarter of that in bf16; else refuted.
+Rule: reproduced if the mean in fp16 is at most a quarter of that in bf16; else contradicted.
 """
 
 import grpo

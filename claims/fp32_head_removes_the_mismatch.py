@@ -5,7 +5,9 @@ Said by: MiniMax-M1, 2506.13585, Fig. 3, for its own model, and ScaleRL, 2510.13
 Tested: the scores of fp16_removes_the_mismatch.py. The embedded model's vocabulary has 99 tokens, theirs more than
 100,000.
 
-Rule: reproduced if the mean |Δlog p| falls by at least a half; else refuted, for a vocabulary of this size.
+Rule: reproduced if the mean |Δlog p| falls by at least a half; else contradicted, for a vocabulary of this size.
+
+Not testable here: the embedded model's output layer has 99 rows, theirs more than 100,000.
 """
 
 from claims.court import axes, bars, decide

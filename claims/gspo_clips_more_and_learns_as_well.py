@@ -6,15 +6,16 @@ higher training efficiency).
 Tested: gspo.py with the paper's bounds (3e-4 and 4e-4) and grpo.py (0.2) for 25 steps of 64 responses with 16 updates
 each. Responses have about 40 tokens here and thousands in the paper, so a response's ratio is noisier here.
 
-Rule: by held-out accuracy, 95 % interval of the paired difference. Refuted if GSPO clips less than 10 times as much as
-GRPO, or if it is worse by 0.05 or more and the interval excludes 0; reproduced if it clips more and the interval
-excludes a loss of 0.05; else within noise. Void where GRPO clips less than 1 %.
+Rule: by held-out accuracy, 95 % interval of the paired difference. Contradicted if GSPO clips less than 10 times as
+much as GRPO, or if it is worse by 0.05 or more and the interval excludes 0; reproduced if it clips more and the
+interval excludes a loss of 0.05; else inconclusive. Void where GRPO clips less than 1 %.
 """
 
-from claims.court import REFUTED, VOID
+from claims.court import CONTRADICTED, VOID
 from claims.runs import CLIPPED, REUSE, compare, draw_arms, judged_lossless, summarize
 
 KIND = "runs"
+SMALLEST = 0.05
 ARMS = {"GRPO": f"grpo {REUSE}", "GSPO": f"gspo {REUSE}"}
 
 
@@ -27,8 +28,8 @@ def verdict(result):
     if clipped["GRPO"] < CLIPPED:
         return VOID
     if clipped["GSPO"] < 10 * clipped["GRPO"]:
-        return REFUTED
-    return judged_lossless(result, "GRPO → GSPO", smallest=0.05)
+        return CONTRADICTED
+    return judged_lossless(result, "GRPO → GSPO", SMALLEST)
 
 
 effect = summarize

@@ -9,13 +9,14 @@ who go on after a failure, and who do so but always box a wrong answer (worlds/s
 steps of 64 responses, each at its best learning rate of three (--sweep). Held-out accuracy after the last step.
 
 Rule: 95 % intervals of the paired differences. Reproduced if both models that go on after a failure end higher than
-both others by 0.2 or more, with all four intervals above 0; refuted if one interval excludes a gain of 0.2.
+both others by 0.2 or more, with all four intervals above 0; contradicted if one interval excludes a gain of 0.2.
 """
 
 from claims.court import judge_all
 from claims.runs import SEARCH, compare, draw_arms, judged, summarize
 
 KIND = "runs"
+SMALLEST = 0.2
 ARMS = {
     "guess": f"grpo {SEARCH} --model runs/habits/guess",
     "try once": f"grpo {SEARCH} --model runs/habits/try-once",
@@ -31,7 +32,7 @@ def compute(seeds):
 
 
 def verdict(result):
-    return judge_all(*(judged(result, f"{a} → {b}", smallest=0.2) for a, b in PAIRS))
+    return judge_all(*(judged(result, f"{a} → {b}", SMALLEST) for a, b in PAIRS))
 
 
 def effect(result):

@@ -8,12 +8,13 @@ loss. Compared is the KL to the initial model per token, as the mean over the la
 values on on-policy responses, both are unbiased.
 
 Rule: reproduced if k1 lowers the KL by a quarter of its mean without a penalty or more, and the 95 % interval of the
-paired difference excludes 0; refuted if the interval excludes such an effect.
+paired difference excludes 0; contradicted if the interval excludes such an effect.
 """
 
 from claims.runs import compare, draw_arms, judged, summarize
 
 KIND = "runs"
+SMALLEST = "a quarter"
 ARMS = {"β = 0": "grpo --kl-beta 1e-9", "k1, β = 0.5": "grpo+k1 --kl-beta 0.5", "k3, β = 0.5": "grpo --kl-beta 0.5"}
 
 

@@ -6,8 +6,8 @@ adopted it.
 Tested: grpo.py's kl_penalty on two policies over 6 tokens, on-policy: the expected value against the exact KL, and the
 expected gradient of the estimate as a loss against those of KL(π_θ ‖ π_ref) and KL(π_ref ‖ π_θ).
 
-Rule: reproduced if the value and the gradient are those of KL(π_θ ‖ π_ref), to 1e-6
-and to 1e-5 of its length (six digits are stored); refuted if either is not.
+Rule: reproduced if the value and the gradient are those of KL(π_θ ‖ π_ref), to 1e-6 and to 1e-5 of its length (six
+digits are stored); contradicted if either is not.
 """
 
 import grpo

@@ -7,15 +7,16 @@ Tested: grpo.py for 30 steps with the k3 estimate in the loss and β = 0 (1e-9, 
 0.5.
 
 Rule: by held-out accuracy, 95 % intervals of the paired differences from β = 0. Reproduced if β = 0.5 loses 0.05 or
-more and the interval excludes 0, and training without the KL does not end below the base model; refuted if the interval
-excludes a loss of 0.05 at β = 0.5, or if training without the KL does end below it. The KL reached in the last 5 steps
-(the k3 estimate) is reported.
+more and the interval excludes 0, and training without the KL does not end below the base model; contradicted if the
+interval excludes a loss of 0.05 at β = 0.5, or if training without the KL does end below it. The KL reached in the last
+5 steps (the k3 estimate) is reported.
 """
 
-from claims.court import REFUTED
+from claims.court import CONTRADICTED
 from claims.runs import compare, draw_arms, judged, summarize
 
 KIND = "runs"
+SMALLEST = 0.05
 ARMS = {"β = 0": "grpo --kl-beta 1e-9", "β = 0.04": "grpo --kl-beta 0.04", "β = 0.5": "grpo --kl-beta 0.5"}
 
 
@@ -26,10 +27,10 @@ def compute(seeds):
 
 
 def verdict(result):
-    capped = judged(result, "β = 0 → β = 0.5", smallest=0.05, sign=-1)
+    capped = judged(result, "β = 0 → β = 0.5", SMALLEST, sign=-1)
     free = result["arms"]["β = 0"]
     breaks = sum(free["values"]) / len(free["values"]) < free["base"]
-    return REFUTED if breaks else capped
+    return CONTRADICTED if breaks else capped
 
 
 def effect(result):

@@ -5,7 +5,8 @@ Said by: write-ups that propose the combination. We know of no paper on it.
 Tested: (R_i - mean of the others) / std of the group, from rloo.py's advantages, against grpo.py's, for every group of
 2 to 64 responses with rewards of 0 and 1 that is neither all correct nor all incorrect.
 
-Rule: refuted if the two are one another's multiple by a constant that depends on G alone, to 1e-4; else reproduced.
+Rule: contradicted if the two are one another's multiple by a constant that depends on G alone, to 1e-4; else
+reproduced.
 """
 
 import grpo

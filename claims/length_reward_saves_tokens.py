@@ -8,14 +8,16 @@ Working step by step takes more tokens than guessing but is correct more often, 
 the most reliable. Mean length over the last 10 steps; held-out accuracy is reported and is part of the rule.
 
 Rule: on paired seeds. Reproduced if responses are shorter by 2 tokens or more, the 95 % interval excludes 0, and the
-interval of the accuracies excludes a loss of 0.03; refuted if the interval of the lengths excludes 2 tokens, or
-accuracy is lower by 0.03 or more and its interval excludes 0.
+interval of the accuracies excludes a loss of 0.03; contradicted if the interval of the lengths includes 0 and excludes
+2 tokens, or accuracy is lower by 0.03 or more and its interval excludes 0; a certain saving of less than 2 tokens is
+inconclusive.
 """
 
 from claims.court import judge_all
 from claims.runs import compare, draw_arms, judged, judged_lossless, summarize
 
 KIND = "runs"
+SMALLEST = 2
 ARMS = {"no length reward": "grpo", "Kimi's": "kimi_length"}
 PAIR = "no length reward → Kimi's"
 
@@ -26,9 +28,7 @@ def compute(seeds):
 
 
 def verdict(result):
-    return judge_all(
-        judged(result, PAIR, smallest=2, sign=-1), judged_lossless(result["accuracy"], PAIR, smallest=0.03)
-    )
+    return judge_all(judged(result, PAIR, SMALLEST, sign=-1), judged_lossless(result["accuracy"], PAIR, smallest=0.03))
 
 
 def effect(result):

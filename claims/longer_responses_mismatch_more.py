@@ -5,7 +5,8 @@ Said by: Yao et al. (2025), who compare lengths of 4,000 and 20,000 tokens.
 Tested: responses of the embedded model of at least 40 tokens, scored in fp32 and bf16: mean and largest |Δp| over their
 first 5, 10, 20 and 40 tokens; and the largest of as many differences sampled from all positions at random.
 
-Rule: reproduced if from 5 to 40 tokens the largest grows by at least 50 % and the mean by at most 25 %; else refuted.
+Rule: reproduced if from 5 to 40 tokens the largest grows by at least 50 % and the mean by at most 25 %; else
+contradicted.
 """
 
 import grpo

@@ -6,7 +6,7 @@ Tested: 30 updates on a softmax over 6 answers, two of them correct, with dr_grp
 multiplied by 0.1, 1 and 10; with AdamW, as in every script, and with plain gradient descent. No gradient is clipped.
 
 Rule: reproduced if with AdamW the probability of a correct answer after the updates differs by more than 0.01 between
-the factors; else refuted, for AdamW.
+the factors; else contradicted, for AdamW.
 """
 
 import dr_grpo

@@ -6,14 +6,15 @@ Tested: maxrl.py and grpo.py for 60 steps of 64 responses on sums of 5 to 8 term
 on the default problems every method ends with a pass@k near 1. pass@32, from 128 samples, of 128 held-out problems.
 
 Rule: 95 % intervals of the paired differences. Reproduced if MaxRL's pass@32 is higher by 0.03 or more and the interval
-excludes 0, and its mean pass@1 is not lower by 0.03; refuted if the interval excludes such a gain in pass@32; a gain at
-a lower pass@1 is within noise.
+excludes 0, and its mean pass@1 is not lower by 0.03; contradicted if the interval excludes such a gain in pass@32; a
+gain at a lower pass@1 is inconclusive.
 """
 
-from claims.court import REPRODUCED, WITHIN_NOISE
+from claims.court import INCONCLUSIVE, REPRODUCED
 from claims.runs import HARD, compare, draw_arms, judged, summarize
 
 KIND = "runs"
+SMALLEST = 0.03
 ARMS = {"GRPO": f"grpo {HARD}", "MaxRL": f"maxrl {HARD}"}
 
 
@@ -23,9 +24,9 @@ def compute(seeds):
 
 
 def verdict(result):
-    word = judged(result, "GRPO → MaxRL", smallest=0.03)
+    word = judged(result, "GRPO → MaxRL", SMALLEST)
     loses = result["arms"]["MaxRL"]["pass@1"] < result["arms"]["GRPO"]["pass@1"] - 0.03
-    return WITHIN_NOISE if word == REPRODUCED and loses else word
+    return INCONCLUSIVE if word == REPRODUCED and loses else word
 
 
 def effect(result):

@@ -5,7 +5,7 @@ holds for the form without a baseline, T = N - 1 for Algorithm 1, which subtract
 
 Tested: the expected weight of ∇p over all groups of N = 2 to 32 with maxrl.py's advantages, for p from 0.01 to 0.99.
 
-Rule: reproduced if the weight differs from the formula with T = N - 1 by less than 1e-5 of it; else refuted.
+Rule: reproduced if the weight differs from the formula with T = N - 1 by less than 1e-5 of it; else contradicted.
 """
 
 import maxrl

@@ -6,7 +6,7 @@ baseline, E[R ‖∇log π‖²] / E[‖∇log π‖²].
 Tested: the policies of baseline_lowers_variance.py, 200 draws of a softmax over 8 answers.
 
 Rule: reproduced if the mean reward has at most 1 % more variance than the best baseline in 95 % of the draws. Else
-refuted.
+contradicted.
 """
 
 from claims.baseline_lowers_variance import compute

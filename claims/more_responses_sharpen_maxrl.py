@@ -7,7 +7,7 @@ one group's gradient over its squared mean, and the weight w(p) of ∇p over max
 rloo.py.
 
 Rule: reproduced if with every doubling of N the relative variance of maxrl.py falls and w(p) p rises (or is within 1 %
-of 1), at every p; else refuted.
+of 1), at every p; else contradicted.
 """
 
 import itertools

@@ -5,7 +5,7 @@ Said by: write-ups on the group size. Some libraries instead define the advantag
 Tested: grpo.py's advantages for groups of one response, correct or incorrect, with the population's and the sample's
 standard deviation.
 
-Rule: reproduced if the advantage is 0 under both; else refuted.
+Rule: reproduced if the advantage is 0 under both; else contradicted.
 """
 
 import warnings

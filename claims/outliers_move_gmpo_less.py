@@ -6,7 +6,7 @@ Tested: a response of 10 or 100 tokens with a negative advantage, for which no c
 are 1 except one of 1 to 30; the mean weight of the tokens' ∇log π in grpo.py and gmpo.py.
 
 Rule: reproduced if at an outlier of 10 the weight moves away from 1 less than half as far in gmpo.py, at both lengths;
-else refuted.
+else contradicted.
 """
 
 import gmpo

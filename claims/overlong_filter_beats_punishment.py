@@ -8,13 +8,14 @@ many correct answers. Truncated responses either count as incorrect or are left 
 measured with the same limit.
 
 Rule: 95 % interval of the paired difference in held-out accuracy. Reproduced if the filter gains 0.03 or more and the
-interval excludes 0; refuted if the interval excludes a gain of 0.03. The fraction truncated in the last 5 steps is
+interval excludes 0; contradicted if the interval excludes a gain of 0.03. The fraction truncated in the last 5 steps is
 reported.
 """
 
 from claims.runs import TIGHT, compare, draw_arms, judged, summarize
 
 KIND = "runs"
+SMALLEST = 0.03
 ARMS = {
     "incorrect": f"dapo {TIGHT} --overlong-cache 0",
     "left out": f"dapo {TIGHT} --overlong-cache 0 --overlong-filter",
@@ -26,7 +27,7 @@ def compute(seeds):
 
 
 def verdict(result):
-    return judged(result, "incorrect → left out", smallest=0.03)
+    return judged(result, "incorrect → left out", SMALLEST)
 
 
 def effect(result):

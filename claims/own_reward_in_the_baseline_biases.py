@@ -7,7 +7,7 @@ Tested: a softmax over 4 answers with rewards 1, 1/2, 0 and 0. The expected grad
 the advantages of rloo.py and dr_grpo.py, against the true gradient.
 
 Rule: a bias is worth the name if it turns the gradient: reproduced if the angle to the true gradient exceeds 1° with
-the group mean at any G, refuted if it does not. A factor alone is a learning rate.
+the group mean at any G, contradicted if it does not. A factor alone is a learning rate.
 """
 
 import dr_grpo

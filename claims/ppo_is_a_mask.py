@@ -5,7 +5,7 @@ advantage.
 
 Tested: ppo.py's loss and its gradient for ratios of 0.3 to 2 and advantages of 1 and -1, against M r A.
 
-Rule: reproduced if the gradients differ by less than 1e-9 everywhere; else refuted. The values are compared too.
+Rule: reproduced if the gradients differ by less than 1e-9 everywhere; else contradicted. The values are compared too.
 """
 
 import ppo

@@ -6,8 +6,8 @@ Tested: ppo.py's advantages, not whitened, on 100 random responses of up to 12 t
 and random values, and the factor of ∇log π in its loss at a ratio of 1, against reinforce.py's with the value as its
 baseline.
 
-Rule: reproduced if the two differ by less than 1e-9 on every token with γ = λ = 1; else refuted. λ = 0.95, the default,
-is shown beside it.
+Rule: reproduced if the two differ by less than 1e-9 on every token with γ = λ = 1; else contradicted. λ = 0.95, the
+default, is shown beside it.
 """
 
 import ppo

@@ -8,12 +8,13 @@ solutions by writers who go on after a failure and always box a wrong answer. Th
 responses, each at its best learning rate of three (--sweep). Held-out accuracy after the last step.
 
 Rule: 95 % interval of the paired difference. Reproduced if the primed model ends higher by 0.2 or more and the interval
-excludes 0; refuted if the interval excludes a gain of 0.2.
+excludes 0; contradicted if the interval excludes a gain of 0.2.
 """
 
 from claims.runs import SEARCH, compare, draw_arms, judged, summarize
 
 KIND = "runs"
+SMALLEST = 0.2
 ARMS = {
     "try once": f"grpo {SEARCH} --model runs/habits/try-once",
     "primed": f"grpo {SEARCH} --model runs/habits/primed",
@@ -26,7 +27,7 @@ def compute(seeds):
 
 
 def verdict(result):
-    return judged(result, "try once → primed", smallest=0.2)
+    return judged(result, "try once → primed", SMALLEST)
 
 
 def effect(result):

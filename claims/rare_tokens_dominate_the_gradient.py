@@ -6,7 +6,7 @@ tokens. "In proportion" is how others read the bound.
 Tested: ‖∇_θ log p‖ over all weights of the embedded model, of up to 200 sampled tokens in each range of probability.
 
 Rule: reproduced if the mean norm of tokens below 0.05 is at least 10 times that of tokens above 0.99, and the mean norm
-over the mean of 1 - p differs by at most a factor of 2 between the ranges below 0.9; else refuted.
+over the mean of 1 - p differs by at most a factor of 2 between the ranges below 0.9; else contradicted.
 """
 
 import itertools

@@ -6,7 +6,7 @@ Tested: 1,024 responses of the embedded model, scored in fp32 and in bf16, by th
 ratio| and mean |Δp|.
 
 Rule: reproduced if tokens below 0.05 have at least 10 times the mean |log ratio| of those above 0.9, and at most twice
-the mean |Δp| of all tokens; refuted if either fails.
+the mean |Δp| of all tokens; contradicted if either fails.
 """
 
 import itertools

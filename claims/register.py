@@ -18,6 +18,7 @@ from tools.scripts import docstring
 HERE = Path(__file__).parent
 FILE = HERE / "register.jsonl"
 PARTS = ("Said by:", "Tested:", "Rule:")  # what the paragraphs of a claim's docstring begin with, after the claim
+UNTESTABLE = "Not testable here: "  # and the last one of a claim that this world cannot test
 
 
 def paragraphs(name: str) -> list[str]:

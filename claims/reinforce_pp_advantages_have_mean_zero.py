@@ -5,7 +5,7 @@ Said by: write-ups on REINFORCE++, 2501.03262, Eq. 5, whose loss (Eq. 1) average
 Tested: methods/reinforce_pp.py's advantages on a batch of 8 responses, 4 of them correct; the correct ones have 10
 tokens, the incorrect ones 10 to 80. Means over tokens, and over responses with the script's own weights.
 
-Rule: reproduced if the mean over responses, which the loss takes, stays within 0.01 of 0; else refuted.
+Rule: reproduced if the mean over responses, which the loss takes, stays within 0.01 of 0; else contradicted.
 """
 
 from claims.court import axes, decide

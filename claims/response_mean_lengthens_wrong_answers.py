@@ -8,13 +8,14 @@ length): advantages with and without std; a response's loss as a mean or divided
 are two of the four; the others exchange one function. Mean length of incorrect responses over the last 10 of 30 steps.
 
 Rule: 95 % interval of the paired difference, with std. Reproduced if incorrect responses are longer with the mean than
-with the constant by 2 tokens or more and the interval excludes 0; refuted if the interval excludes such a difference.
-The lengths of correct responses and held-out accuracies are reported.
+with the constant by 2 tokens or more and the interval excludes 0; contradicted if the interval excludes such a
+difference. The lengths of correct responses and held-out accuracies are reported.
 """
 
 from claims.runs import compare, draw_arms, judged, summarize
 
 KIND = "runs"
+SMALLEST = 2
 BASE = "--model sums-filler"
 ARMS = {
     "std, constant": f"grpo+dr_grpo.token_weights {BASE}",
@@ -31,7 +32,7 @@ def compute(seeds):
 
 
 def verdict(result):
-    return judged(result, "std, constant → std, mean", smallest=2)
+    return judged(result, "std, constant → std, mean", SMALLEST)
 
 
 def effect(result):

@@ -7,13 +7,14 @@ Tested: grpo.py for 25 steps of 64 responses with 1 and with 16 updates from eac
 minibatches), at the same learning rate. How fast training accuracy rises in the first 10 steps is reported.
 
 Rule: by held-out accuracy after equal responses, 95 % interval of the paired difference. Reproduced if 16 updates are
-better than one by 0.05 or more and the interval excludes 0; refuted if the interval excludes a gain of 0.05. Void where
-less than 1 % is clipped.
+better than one by 0.05 or more and the interval excludes 0; contradicted if the interval excludes a gain of 0.05. Void
+where less than 1 % is clipped.
 """
 
 from claims.runs import REUSE, compare, draw_arms, judged, judged_by_clip, summarize
 
 KIND = "runs"
+SMALLEST = 0.05
 ARMS = {"1 update": "grpo --num-minibatches 1 --steps 25", "16 updates": f"grpo {REUSE}"}
 
 
@@ -23,7 +24,7 @@ def compute(seeds):
 
 
 def verdict(result):
-    return judged_by_clip(result, judged(result, "1 update → 16 updates", smallest=0.05))
+    return judged_by_clip(result, judged(result, "1 update → 16 updates", SMALLEST))
 
 
 def effect(result):

@@ -5,7 +5,7 @@ Said by: write-ups that list DAPO's rewards, 2503.14476, Eq. 7, among its change
 Tested: advantages for both, in every mixed group of 8: dapo.py, grpo.py, rloo.py and dr_grpo.py.
 
 Rule: a constant factor is a learning rate. Reproduced if the advantages of any of them differ by more than a constant
-factor (1e-4); else refuted.
+factor (1e-4); else contradicted.
 """
 
 import dapo

@@ -8,8 +8,11 @@ Tested: the fraction of 2048 responses in which the embedded model writes "wait"
 and without it is reported. The base model's fraction, one figure from 2,048 responses for all seeds, has an uncertainty
 of 0.003, which the interval does not include.
 
-Rule: reproduced if training raises the fraction by 0.01 or more and the 95 % interval over seeds excludes 0; refuted if
-the interval excludes a rise of 0.01.
+Rule: reproduced if training raises the fraction by 0.01 or more and the 95 % interval over seeds excludes 0;
+contradicted if the interval excludes a rise of 0.01.
+
+Not testable here: 0.4 % of the base model's responses have a "wait", and none of these is correct, so nothing pays that
+could be selected. The world of search has attempts to go on from.
 """
 
 from functools import cache
@@ -22,6 +25,7 @@ from common.models import load_model
 import torch
 
 KIND = "runs"
+SMALLEST = 0.01
 ARMS = {"before": "grpo", "after": "grpo"}
 
 
@@ -43,7 +47,7 @@ def compute(seeds):
 
 
 def verdict(result):
-    return judged(result, "before → after", smallest=0.01)
+    return judged(result, "before → after", SMALLEST)
 
 
 def effect(result):

@@ -8,13 +8,14 @@ of maxrl_keeps_pass_at_k_in_training.py), sampled at temperature 1. The base mod
 error is not in the interval.
 
 Rule: reproduced if pass@1 rises and pass@32 falls by 0.02 or more, with a 95 % interval over seeds that excludes 0;
-refuted if the interval excludes such a fall of pass@32, or if pass@1 does not rise.
+contradicted if the interval excludes such a fall of pass@32, or if pass@1 does not rise.
 """
 
-from claims.court import REFUTED
+from claims.court import CONTRADICTED
 from claims.runs import HARD, compare, draw_arms, judged, summarize
 
 KIND = "runs"
+SMALLEST = 0.02
 ARMS = {"before": f"grpo {HARD}", "after": f"grpo {HARD}"}
 
 
@@ -25,9 +26,9 @@ def compute(seeds):
 
 
 def verdict(result):
-    word = judged(result, "before → after", smallest=0.02, sign=-1)
+    word = judged(result, "before → after", SMALLEST, sign=-1)
     arm = result["arms"]["after"]
-    return REFUTED if arm["pass@1 after"] <= arm["pass@1 before"] else word
+    return CONTRADICTED if arm["pass@1 after"] <= arm["pass@1 before"] else word
 
 
 def effect(result):

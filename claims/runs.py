@@ -4,7 +4,7 @@ An arm is a script's name, with changes of claims/variant.py, and flags on top o
 "grpo+coin". Seed s of every arm has the same base model and, where a step has as many prompts, the same problems and
 seeds of the engine. A run stays in runs/claims/ under a name made of its command and its script's code, so an
 interrupted claim resumes, and arms that several claims share are run once. A run that ends because its numbers are not
-finite has a final accuracy of 0.
+finite has a final accuracy of 0. Every x86 processor with AVX2 gives the same numbers (ENVIRONMENT).
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from claims.court import REFUTED, REPRODUCED, VOID, judge
+from claims.court import VOID, judge, judge_lossless, load, record, rounded
 from common.checkpoints import checkpoints
 from common.cli import fail
 from common.metrics import read_metrics
@@ -31,6 +31,7 @@ from tools.plots import BLUE, GRAY, GREEN, ORANGE, PURPLE, RED, draw_intervals, 
 from tools.scripts import ROOT, command, script_path
 from tools.stats import interval
 
+import torch
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from scipy import stats
@@ -41,6 +42,9 @@ SETTINGS = (
     "--engine transformers --prompts-per-step 8 --responses-per-prompt 8 --steps 30 --eval-every 0 --save-every 0 "
     "--eval-problems 64 --eval-samples 8"
 )
+ENVIRONMENT = {  # one thread, and the same instructions whatever the processor has
+    "OMP_NUM_THREADS": "1", "ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "AVX2,STRICT", "ONEDNN_MAX_CPU_ISA": "AVX2",
+}  # fmt: skip
 LAST = ""  # flags after all others: tests make runs tiny
 REUSE = "--num-minibatches 4 --update-epochs 4 --steps 25"  # 16 updates from every rollout batch
 STALE = "--staleness 8 --lr 1.5e-4 --num-minibatches 2 --steps 48"  # rollouts that are 8 batches old
@@ -118,20 +122,24 @@ def words(arm: str, seed: int) -> list[str]:
     return [*script, *SETTINGS.split(), *flags, *LAST.split(), "--seed", str(seed)]
 
 
-def trial(arm: str, seed: int) -> Trial:
-    """The run of an arm with a seed: a stored one, or else a new one."""
+def code_hash(arm: str) -> str:
+    """Of the code that makes an arm's runs: its script without comments, and claims/variant.py where it is used."""
     script, *changes = arm.split()[0].split("+")
     with PARSER:
-        text = "\n".join([*words(arm, seed), *code(script)])
+        text = "\n".join(code(script))
     if changes:
         text += (Path(__file__).parent / "variant.py").read_text()
-    folder = RUNS / f"{script}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def trial(arm: str, seed: int) -> Trial:
+    """The run of an arm with a seed: a stored one, or else a new one."""
+    key = hashlib.sha256("\n".join([*words(arm, seed), code_hash(arm)]).encode()).hexdigest()[:16]
+    folder = RUNS / f"{arm.split()[0].partition('+')[0]}-{key}"
     if not (folder / "done").exists():
         shutil.rmtree(folder, ignore_errors=True)
         arguments = [sys.executable, *words(arm, seed), "--run-dir", str(folder)]
-        ran = subprocess.run(
-            arguments, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True
-        )
+        ran = subprocess.run(arguments, cwd=ROOT, env=os.environ | ENVIRONMENT, capture_output=True, text=True)
         if "not finite" not in ran.stderr and (ran.returncode or not Trial(folder).ended):
             reason = (ran.stderr.strip() or "no reason given").splitlines()[-1]
             fail(f"python {' '.join(arguments[1:])} did not finish: {reason}", code=1)
@@ -187,18 +195,19 @@ def compare(
     done = trials(arms, seeds)
     of_arms = metric if isinstance(metric, dict) else dict.fromkeys(arms, metric)
     values = {name: [of_arms[name](t) for t in of_arm] for name, of_arm in done.items()}
-    result = {"seeds": seeds, "arms": {}, "differences": {}}
+    result = {"seeds": seeds, "torch": torch.__version__, "arms": {}, "differences": {}}
     for name, of_arm in done.items():
         budgets = [t.budget for t in of_arm]
         result["arms"][name] = {
             "command": "python " + " ".join(words(arms[name], 1)[:-2]),
+            "code": code_hash(arms[name]),
             "values": values[name],
             "clipped": statistics.mean(t.clipped for t in of_arm),
             **{key: statistics.mean(budget[key] for budget in budgets) for key in budgets[0]},
             **{key: statistics.mean(map(other, of_arm)) for key, other in others.items()},
             "curve": [round(statistics.mean(step), 4) for step in zip(*(t.series(curve) for t in of_arm), strict=True)],
         }
-    for a, b in pairs:
+    for a, b in pairs if seeds > 1 else []:
         changes = [y - x for x, y in zip(values[a], values[b], strict=True)]
         result["differences"][f"{a} → {b}"] = [*interval(changes), detectable(changes)]
     return result
@@ -211,9 +220,29 @@ def judged(result: dict[str, Any], pair: str, smallest: float, sign: int = 1) ->
 
 
 def judged_lossless(result: dict[str, Any], pair: str, smallest: float, sign: int = 1) -> str:
-    """The verdict on a claim that nothing is lost from the first arm to the second: that on a loss, reversed."""
-    loss = judged(result, pair, smallest, -sign)
-    return {REPRODUCED: REFUTED, REFUTED: REPRODUCED}.get(loss, loss)
+    """The verdict on a claim that nothing is lost from the first arm to the second."""
+    mean, half, _ = result["differences"][pair]
+    return judge_lossless(-sign * mean, half, smallest)
+
+
+def p_values(result: dict[str, Any]) -> dict[str, float]:
+    """Of a two-sided t-test on each difference, as its interval was made."""
+    degrees, found = result["seeds"] - 1, {}
+    for pair, (mean, half, _) in result["differences"].items():
+        error = half / stats.t.ppf(0.975, degrees)
+        found[pair] = 2 * stats.t.sf(abs(mean) / error, degrees) if error else float(mean == 0)
+    return found
+
+
+def check(name: str) -> str:
+    """Whether the first seed of each arm of a claim gives its stored value again, to the bit."""
+    claim, stored = load(name), record(name)
+    if claim.KIND != "runs" or stored is None:
+        fail(f"{name} has no result by runs to repeat: python -m claims {name} computes it.")
+    again, arms = rounded(claim.compute(1)), stored["result"]["arms"]
+    pairs = {arm: (arms[arm]["values"][0], again["arms"][arm]["values"][0]) for arm in arms}
+    other = [f"{arm} {was} and now {now}" for arm, (was, now) in pairs.items() if was != now]
+    return f"other values: {'; '.join(other)}" if other else f"the same in {len(arms)} arms"
 
 
 def judged_by_clip(result: dict[str, Any], verdict: str) -> str:

@@ -9,7 +9,7 @@ mean squared error of methods/vineppo.py's values and of the critic's at the sta
 held-out problems. The truth is the mean reward of 64 other continuations, whose own variance is subtracted. The
 variance of the truth is the error of a constant prediction.
 
-Rule: reproduced if the error with 9 continuations is at most half of the critic's; else refuted.
+Rule: reproduced if the error with 9 continuations is at most half of the critic's; else contradicted.
 """
 
 from contextlib import closing

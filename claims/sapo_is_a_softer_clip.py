@@ -6,7 +6,7 @@ Tested: the factor of a token's ∇log π for an advantage of 1 and ratios of 0.
 ratio itself, without a gate.
 
 Rule: reproduced if the gate leaves all of the gradient at r = 1, ever less the further away on both sides, and less
-than 10 % at r = 5; else refuted.
+than 10 % at r = 5; else contradicted.
 """
 
 import grpo

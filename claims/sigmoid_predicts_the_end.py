@@ -8,7 +8,7 @@ kept). The sigmoid, with R_0 the base model's accuracy, is fitted to the first 2
 last 10; the comparison is a constant prediction, the mean of steps 21 to 25.
 
 Rule: reproduced if the sigmoid's absolute error is smaller than that of the last value, by 0.02 or more, with a 95 %
-interval of the paired difference that excludes 0; refuted if the interval excludes such a gain.
+interval of the paired difference that excludes 0; contradicted if the interval excludes such a gain.
 """
 
 from claims.dynamic_sampling_pays import ARMS as CURVES
@@ -18,6 +18,7 @@ import numpy as np
 from scipy.optimize import curve_fit
 
 KIND = "runs"
+SMALLEST = 0.02
 ARMS = {name: CURVES["all groups"] for name in ("last value", "sigmoid")}
 END = 10
 
@@ -46,7 +47,7 @@ def compute(seeds):
 
 
 def verdict(result):
-    return judged(result, "last value → sigmoid", smallest=0.02, sign=-1)
+    return judged(result, "last value → sigmoid", SMALLEST, sign=-1)
 
 
 def effect(result):

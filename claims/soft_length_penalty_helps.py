@@ -7,13 +7,14 @@ responses count as incorrect or are left out of the loss, each with and without 
 about the paper's fraction of the limit.
 
 Rule: 95 % interval of the paired difference in held-out accuracy where truncated responses count as incorrect.
-Reproduced if the penalty gains 0.03 or more and the interval excludes 0; refuted if the interval excludes a gain of
-0.03. The same where they are left out, and response lengths in the last 5 steps, are reported.
+Reproduced if the penalty gains 0.03 or more and the interval excludes 0; contradicted if the interval excludes a gain
+of 0.03. The same where they are left out, and response lengths in the last 5 steps, are reported.
 """
 
 from claims.runs import TIGHT, compare, draw_arms, judged, summarize
 
 KIND = "runs"
+SMALLEST = 0.03
 ARMS = {
     "incorrect": f"dapo {TIGHT} --overlong-cache 0",
     "penalty": f"dapo {TIGHT} --overlong-cache 8",
@@ -28,7 +29,7 @@ def compute(seeds):
 
 
 def verdict(result):
-    return judged(result, "incorrect → penalty", smallest=0.03)
+    return judged(result, "incorrect → penalty", SMALLEST)
 
 
 def effect(result):

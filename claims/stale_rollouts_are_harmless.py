@@ -7,13 +7,15 @@ Tested: grpo.py with fresh rollouts and with rollouts 8 batches old (two updates
 uncorrected: the ratio uses the learner's recomputed log-probs, without TIS. The stale arm has 8 more steps, so that the
 delay at the start does not count against it.
 
-Rule: the claim is that nothing is lost. Refuted if the stale arm loses 0.05 of held-out accuracy or more and the 95 %
-interval of the paired difference excludes 0; reproduced if the interval excludes a loss of 0.05; else within noise.
+Rule: the claim is that nothing is lost. Contradicted if the stale arm loses 0.05 of held-out accuracy or more and the
+95 % interval of the paired difference excludes 0; reproduced if the interval excludes a loss of 0.05; else
+inconclusive.
 """
 
 from claims.runs import STALE, compare, draw_arms, judged_lossless, summarize
 
 KIND = "runs"
+SMALLEST = 0.05
 ARMS = {
     "fresh": "grpo --lr 1.5e-4 --num-minibatches 2 --steps 40",
     "8 batches old": f"grpo {STALE} --tis-cap 0",
@@ -25,7 +27,7 @@ def compute(seeds):
 
 
 def verdict(result):
-    return judged_lossless(result, "fresh → 8 batches old", smallest=0.05)
+    return judged_lossless(result, "fresh → 8 batches old", SMALLEST)
 
 
 effect = summarize

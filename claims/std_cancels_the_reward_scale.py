@@ -5,7 +5,7 @@ Said by: DeepSeekMath, 2402.03300, Sec. 4.1.2, by its formula, and most write-up
 Tested: grpo.py's and dr_grpo.py's advantages of 200 random groups of 8 rewards in [0, 1], and of the same rewards times
 0.01, 0.1, 10 and 100, plus 5.
 
-Rule: reproduced if grpo.py's advantages change by less than 1e-3 for every scale; else refuted.
+Rule: reproduced if grpo.py's advantages change by less than 1e-3 for every scale; else contradicted.
 """
 
 import dr_grpo

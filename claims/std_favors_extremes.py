@@ -7,8 +7,8 @@ GRPO (Qwen2.5-1.5B, 3 seeds) and finds a better score.
 Tested: the expected gradient of a prompt that is solved with probability p is w(p) ∇p. w is computed with grpo.py's
 functions, on-policy, over all groups of G responses. For rloo.py w is 1 at every p.
 
-Rule: reproduced if a prompt solved in 1 % of the cases, and one solved in 99 %, weigh at least 1.2 times as much as
-one solved in half of them, at G = 8, the smallest of the usual group sizes, and at G = 64. Else refuted.
+Rule: reproduced if a prompt solved in 1 % of the cases, and one solved in 99 %, weigh at least 1.2 times as much as one
+solved in half of them, at G = 8, the smallest of the usual group sizes, and at G = 64. Else contradicted.
 """
 
 import grpo

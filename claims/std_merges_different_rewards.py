@@ -5,7 +5,7 @@ Said by: GDPO, 2601.05242, which therefore normalizes each reward separately.
 Tested: two responses to a prompt and the sum of two binary rewards, for example for correctness and brevity; grpo.py's
 advantages for all 16 outcomes, against the sum of its advantages for each reward.
 
-Rule: reproduced if normalizing the sum tells fewer groups apart than normalizing each reward; else refuted.
+Rule: reproduced if normalizing the sum tells fewer groups apart than normalizing each reward; else contradicted.
 """
 
 import itertools

@@ -7,12 +7,13 @@ Tested: grpo.py for 30 steps with its rewards, and with each group's rewards shu
 each group, but independently of their content. Mean length over the last 5 steps.
 
 Rule: 95 % interval of the paired difference. Reproduced if true rewards make responses longer than shuffled ones do by
-5 tokens or more, with the interval above 0; refuted if the interval excludes 5 tokens.
+5 tokens or more, with the interval above 0; contradicted if the interval excludes 5 tokens.
 """
 
 from claims.runs import compare, draw_arms, judged, summarize
 
 KIND = "runs"
+SMALLEST = 5
 ARMS = {"true rewards": "grpo", "shuffled": "grpo+shuffled"}
 
 
@@ -21,7 +22,7 @@ def compute(seeds):
 
 
 def verdict(result):
-    return judged(result, "shuffled → true rewards", smallest=5)
+    return judged(result, "shuffled → true rewards", SMALLEST)
 
 
 def effect(result):

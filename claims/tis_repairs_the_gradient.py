@@ -9,11 +9,11 @@ all responses, with the loss and the weight of grpo.py; for a whole response the
 the log-probs. Bias: ‖E ĝ - ∇J‖ / ‖∇J‖.
 
 Rule: the fraction of the bias that the weight per token removes, with a 95 % interval over the draws. Reproduced if the
-fraction is at least a half, refuted if the interval excludes a half.
+fraction is at least a half, contradicted if the interval excludes a half.
 """
 
 import grpo
-from claims.court import axes, coefficients, judge, tree
+from claims.court import CONTRADICTED, axes, coefficients, judge, tree
 from tools.plots import BLUE, ORANGE
 from tools.stats import interval
 
@@ -66,7 +66,8 @@ def compute():
 
 
 def verdict(result):
-    return judge(*result["removed"]["token, C = 2"], smallest=0.5)
+    fraction, half = result["removed"]["token, C = 2"]
+    return CONTRADICTED if fraction + half < 0.5 else judge(fraction, half, smallest=0.5)
 
 
 def effect(result):

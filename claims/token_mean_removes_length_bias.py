@@ -8,7 +8,7 @@ after 12. Length and reward are independent, so the expected gradient on the log
 should be 0. It is computed over all outcomes of P groups of G, with the advantages of grpo.py and the token weights of
 grpo.py, dapo.py and dr_grpo.py. A positive gradient shortens correct responses and lengthens incorrect ones equally.
 
-Rule: reproduced if the printed objective leaves less than 10 % of GRPO's bias at G = 8; else refuted. What larger
+Rule: reproduced if the printed objective leaves less than 10 % of GRPO's bias at G = 8; else contradicted. What larger
 groups and a mean over the minibatch leave is shown beside it; by the same rule G = 16, which DAPO uses, is enough.
 """
 

@@ -6,7 +6,7 @@ Tested: a softmax over 4 answers with rewards 1, 0.6, 0 and -1, responses of one
 reward; ppo.py's whiten over all batches of B = 2 to 64 responses. The angle between the expected gradient and the true
 one.
 
-Rule: reproduced if the angle is below 1° at every B; else refuted. How it shrinks with B is shown beside it.
+Rule: reproduced if the angle is below 1° at every B; else contradicted. How it shrinks with B is shown beside it.
 """
 
 import ppo

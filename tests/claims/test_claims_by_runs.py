@@ -108,17 +108,18 @@ def test_differences_are_paired(tmp_path, monkeypatch):
 
     monkeypatch.setattr(runs, "trial", trial)
     monkeypatch.setattr(runs, "words", lambda arm, seed: [arm, "--seed", str(seed)])
+    monkeypatch.setattr(runs, "code_hash", lambda arm: "")
     result = runs.compare({"first": "a", "second": "b"}, [("first", "second")], 5)
     mean, half, seen = result["differences"]["first → second"]
     low, high = stats.ttest_rel(ends["b"], ends["a"]).confidence_interval(0.95)
     assert (mean - half, mean + half) == pytest.approx((low, high)) and half < 0.03
     assert runs.judged(result, "first → second", 0.05) == court.REPRODUCED
-    assert runs.judged(result, "first → second", 0.05, sign=-1) == court.REFUTED
+    assert runs.judged(result, "first → second", 0.05, sign=-1) == court.CONTRADICTED
     assert runs.judged_lossless(result, "first → second", 0.05) == court.REPRODUCED
-    assert runs.judged_lossless(result, "first → second", 0.05, sign=-1) == court.REFUTED
-    assert runs.judged_by_clip(result, court.REFUTED) == court.REFUTED  # a quarter is clipped
+    assert runs.judged_lossless(result, "first → second", 0.05, sign=-1) == court.CONTRADICTED
+    assert runs.judged_by_clip(result, court.CONTRADICTED) == court.CONTRADICTED  # a quarter is clipped
     result["arms"] = {name: arm | {"clipped": 0.009} for name, arm in result["arms"].items()}
-    assert runs.judged_by_clip(result, court.REFUTED) == court.VOID
+    assert runs.judged_by_clip(result, court.CONTRADICTED) == court.VOID
     generator = torch.Generator().manual_seed(0)  # four samples out of five with this true mean find it
     spread = stats.tstd(gain)
     samples = seen + spread * torch.randn(4000, 5, generator=generator, dtype=torch.float64)

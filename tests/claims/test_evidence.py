@@ -65,15 +65,15 @@ def test_thresholds_stand_in_the_rule(name):
             assert known or value < 1e-3, f"{value:g} is not in the rule: {rule}"
 
 
-@pytest.mark.parametrize("ratio,verdict", [(1.49, court.REFUTED), (1.51, court.REPRODUCED)])
+@pytest.mark.parametrize("ratio,verdict", [(1.49, court.CONTRADICTED), (1.51, court.REPRODUCED)])
 def test_the_verdict_on_large_groups_is_about_the_mean(ratio, verdict):
     """Over the chances of a correct response."""
-    claim = court.load("large_groups_are_needed")
+    claim = court.load("small_groups_are_noisier")
     of_chance = {p: {"2": ratio + d, "64": 1.0} for p, d in zip(claim.CHANCES, (0.2, -0.1, -0.1), strict=True)}
     assert claim.verdict({"grpo": of_chance}) == verdict
 
 
-@pytest.mark.parametrize("best,verdict", [(96, court.REPRODUCED), (94, court.REFUTED)])
+@pytest.mark.parametrize("best,verdict", [(96, court.REPRODUCED), (94, court.CONTRADICTED)])
 def test_the_verdict_on_the_best_baseline_is_about_95_of_100_draws(best, verdict):
     ratios = [1.005] * best + [1.02] * (100 - best)
     assert (
@@ -82,7 +82,7 @@ def test_the_verdict_on_the_best_baseline_is_about_95_of_100_draws(best, verdict
     )
 
 
-@pytest.mark.parametrize("rare,verdict", [(20.2, court.REPRODUCED), (19.8, court.REFUTED)])
+@pytest.mark.parametrize("rare,verdict", [(20.2, court.REPRODUCED), (19.8, court.CONTRADICTED)])
 def test_rare_tokens_have_ten_times_the_gradient_of_sure_ones(rare, verdict):
     claim = court.load("rare_tokens_dominate_the_gradient")
     norms = {claim.BINS[0]: rare, claim.BINS[-1]: 2.0}
@@ -95,7 +95,7 @@ def test_clipped_ten_times_as_often_is_enough():
     assert court.load("clip_silences_the_forks").verdict(result) == court.REPRODUCED
 
 
-@pytest.mark.parametrize("pass_at_1,verdict", [(0.48, court.REPRODUCED), (0.46, court.WITHIN_NOISE)])
+@pytest.mark.parametrize("pass_at_1,verdict", [(0.48, court.REPRODUCED), (0.46, court.INCONCLUSIVE)])
 def test_maxrl_may_lose_less_than_003_at_pass_at_1(pass_at_1, verdict):
     arms = {"GRPO": {"pass@1": 0.5, "clipped": 0.1}, "MaxRL": {"pass@1": pass_at_1, "clipped": 0.1}}
     result = {"arms": arms, "differences": {"GRPO → MaxRL": [0.1, 0.01, 0.02]}}

@@ -249,9 +249,9 @@ def test_claims_filter_and_open_by_address(visit):
     page = visit.open("claims.html#whitening_is_harmless")
     assert page.locator("#whitening_is_harmless details").get_attribute("open") is not None
     assert page.locator(".claim .changed").count() == len(changed_after_a_result()) > 10
-    page.select_option("#verdicts select[name=verdict]", "refuted")
+    page.select_option("#verdicts select[name=verdict]", "contradicted")
     verdicts = page.locator(".claim:visible").evaluate_all("claims => claims.map((c) => c.dataset.verdict)")
-    assert len(verdicts) > 5 and set(verdicts) == {"refuted"}
+    assert len(verdicts) > 5 and set(verdicts) == {"contradicted"}
 
 
 def test_sliders_multiply_what_the_scripts_compute(visit):

@@ -149,11 +149,11 @@ class Site:
 
     def texts(self) -> None:
         """Claims, lessons, worlds, docs and reports."""
-        grouped, counts = claims(), {}
-        for claim in (claim for items in grouped.values() for claim in items):
+        groups, counts = claims(), {}
+        for claim in (claim for group in groups for claim in group["claims"]):
             claim["image"] = self.renderer.picture(claim["picture"]) if (ROOT / claim["picture"]).exists() else ""
             counts[claim["verdict"]] = counts.get(claim["verdict"], 0) + 1
-        self.write("claims.html", "claims.html", "Claims by question", claims=grouped, counts=counts)
+        self.write("claims.html", "claims.html", "Claims by question", groups=groups, counts=counts)
         titles: dict[str, list[str]] = {}
         for file, url in self.renderer.routes.items():
             if file.endswith((".md", ".ipynb")) and url != "claims.html":

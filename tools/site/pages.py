@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from claims import court
-from claims.register import versions
+from claims.page import QUESTIONS, REST, rest
+from claims.register import paragraphs, versions
 from tools.scripts import ROOT, parents, script_path
 from tools.site.scripts import highlighted
 
@@ -20,19 +21,6 @@ from markdown_it import MarkdownIt
 from mdit_py_plugins.anchors import anchors_plugin
 from mdit_py_plugins.dollarmath import dollarmath_plugin
 from PIL import Image
-
-# Claims by question: the first pattern that a claim's name or statement has decides.
-QUESTIONS = {
-    "What should a reward be compared with, and divided by?": r"baseline|critic|std|whiten|advantages_have|plus_minus",
-    "How should tokens be averaged?": r"token_mean|response_mean|loss_constants|length_bias",
-    "How many responses per prompt, and which prompts?": r"group|one_resp|dynamic_samp|more_resp|false_pos|negatives",
-    "What do the ratio and its clip do?": r"clip|ratio|mask|sapo|gspo|gmpo|outliers|dcpo|cispo",
-    "What if rollouts are stale, or engine and learner differ?": r"stale|anchor|tis_|mismatch|reusing|precision",
-    "Which tokens matter?": r"rare_tokens|tokens_dominate|fork",
-    "What happens to pass@k, entropy and the KL?": r"pass_at_k|entropy|maxrl|k1_|k3_|kl_",
-    "What happens to the length?": r"length|overlong|thinking|reflect",
-}
-OTHER = "Other questions"
 
 
 def pages() -> dict[str, str]:
@@ -160,22 +148,20 @@ class Renderer:
         return f'<pre tabindex="0" class="output">{html.escape(text)}</pre>'
 
 
-def claims() -> dict[str, list[dict[str, Any]]]:
-    """All claims by question: statement, docstring, verdict, effect, and what was changed after a result."""
-    found: dict[str, list[dict[str, Any]]] = {question: [] for question in [*QUESTIONS, OTHER]}
-    for name in court.names():
-        text, stored = court.docstring(court.HERE / f"{name}.py"), court.record(name) or {"verdict": "not run yet"}
-        # The name decides before the statement does.
-        matches = [q for source in (name, text.split("\n")[0]) for q, p in QUESTIONS.items() if re.search(p, source)]
-        paragraphs = [" ".join(p.split()) for p in text.split("\n\n")]
-        found[matches[0] if matches else OTHER].append(
-            {
-                "name": name,
-                "statement": paragraphs[0],
-                "paragraphs": paragraphs[1:],
-                "picture": f"reports/claims/{name}.png",
-                "changes": [version for version in versions()[name] if version["known"]],
-            }
-            | {key: stored.get(key, "") for key in ("verdict", "effect", "date")}
-        )
-    return {question: found[question] for question in found if found[question]}
+def claims() -> list[dict[str, Any]]:
+    """Groups of claims with a title and an answer or ""; each claim with docstring, verdict, effect and changes."""
+    groups = [(question.title, question.answer, question.claims) for question in QUESTIONS]
+    groups += [(title, "", rest(kind)) for kind, title in REST.items()]
+    return [{"title": title, "answer": answer, "claims": [*map(claim, names)]} for title, answer, names in groups]
+
+
+def claim(name: str) -> dict[str, Any]:
+    stored = court.record(name) or {"verdict": "not run yet"}
+    statement, *others = paragraphs(name)
+    return {
+        "name": name,
+        "statement": statement,
+        "paragraphs": others,
+        "picture": f"reports/claims/{name}.png",
+        "changes": [version for version in versions()[name] if version["known"]],
+    } | {key: stored.get(key, "") for key in ("verdict", "effect", "date")}

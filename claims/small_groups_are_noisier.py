@@ -7,7 +7,7 @@ gradient of 256 responses as 256 / G groups, relative to its squared mean, exact
 rloo.py. The gain from more prompts per batch, if prompts differ, is not included; it would favor small groups.
 
 Rule: reproduced if groups of 2 have at least 1.5 times the variance of groups of 64 with grpo.py, averaged over the
-three p at an equal number of responses; else refuted.
+three p at an equal number of responses; else contradicted.
 """
 
 import grpo

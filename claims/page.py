@@ -1,0 +1,200 @@
+"""reports/claims.md: six questions with their answers and claims, then all other claims."""
+
+from dataclasses import dataclass
+
+from claims import court
+from claims.register import changed_after_a_result
+from claims.runs import p_values
+from tools.reports import REPORTS, heading
+
+PAGE = REPORTS / "claims.md"
+
+
+@dataclass(frozen=True)
+class Question:
+    """What people argue about: two sentences of answer, and the claims behind them; the first one gives the picture."""
+
+    title: str
+    answer: str
+    claims: tuple[str, ...]
+
+
+QUESTIONS = (
+    Question(
+        "What does the group's standard deviation do, and what its size?",
+        "Dividing by it gives nearly solved and nearly unsolved prompts more weight, at 64 responses 3.39 times as "
+        "much; the standard deviation of the batch does not. Groups of two have twice the variance of large ones per "
+        "prompt, but at equal responses they come from more prompts, and learn as well here.",
+        (
+            "std_favors_extremes",
+            "batch_std_weighs_prompts_alike",
+            "std_merges_different_rewards",
+            "small_groups_are_noisier",
+            "small_groups_suffice",
+            "critic_is_unnecessary",
+            "dynamic_sampling_pays",
+        ),
+    ),
+    Question(
+        "What does the clip do?",
+        "It stops the gradient of a token that has left the bounds, and does not keep it inside: after 16 updates 8 % "
+        "of the tokens are outside, most of them where a response forks. At the one learning rate that was tried, 16 "
+        "updates from a batch need both bounds, and end lower than one update does.",
+        (
+            "clip_needs_both_bounds",
+            "clip_keeps_ratios_within_its_bounds",
+            "clip_bounds_the_probability",
+            "clip_silences_the_forks",
+            "reusing_responses_pays",
+            "gspo_clips_more_and_learns_as_well",
+            "few_negatives_destabilize",
+        ),
+    ),
+    Question(
+        "How old may rollouts be?",
+        "Rollouts that are 8 batches old cost most of what is learned if nothing corrects for it. Importance sampling "
+        "gives the greater part back; with the engine's log-probs in the ratio, more than with truncated weights.",
+        ("stale_rollouts_are_harmless", "anchoring_on_the_sampler_repairs_staleness"),
+    ),
+    Question(
+        "How exact must the engine's log-probs be?",
+        "Rounding changes the log-probs of rare tokens most, and in FP16 a seventh as much as in BF16. Truncated "
+        "weights per token remove a sixth of the bias of one gradient, as they must leave out the tokens before; where "
+        "the engine's weights are old and not only rounded, the same weights still gain 0.297 of accuracy.",
+        (
+            "fp16_removes_the_mismatch",
+            "ratios_of_rare_tokens_are_noise",
+            "longer_responses_mismatch_more",
+            "tis_repairs_the_gradient",
+            "sampler_anchor_suits_a_quantized_sampler",
+        ),
+    ),
+    Question(
+        "What makes responses long?",
+        "The reward does: with shuffled rewards they do not grow. That the mean over each response lengthens wrong "
+        "answers is true of the expected gradient, and too small to be sure of in runs of this length.",
+        (
+            "thinking_lengthens_because_it_pays",
+            "token_mean_removes_length_bias",
+            "response_mean_lengthens_wrong_answers",
+            "length_reward_saves_tokens",
+        ),
+    ),
+    Question(
+        "Does reinforcement learning teach anything new?",
+        "On sums it raises pass@1 and lowers pass@32, which is what sharpening does. Whether it improves a model that "
+        "has no habits of search is being measured.",
+        (
+            "rl_trades_pass_at_k_for_pass_at_1",
+            "maxrl_keeps_pass_at_k",
+            "maxrl_keeps_pass_at_k_in_training",
+            "kl_caps_what_is_learned",
+            "habits_decide_what_rl_gains",
+            "priming_with_wrong_answers",
+        ),
+    ),
+)
+REST = {
+    "exact": "Further claims, by enumeration",
+    "model": "Further claims, on the embedded model: a few passes or updates, at most one short run",
+    "runs": "Further claims, by training runs",
+}
+HEAD = (
+    "| verdict | claim | effect, with 95 % interval | p, adjusted | smallest effect worth naming |",
+    "|---|---|---|---|---|",
+)
+INTRODUCTION = """
+What papers and write-ups say about these methods, each tested by one file of `claims/`. Its docstring gives the source
+of the claim, the test and the decision rule; `python -m claims NAME` computes it. A verdict holds for what was measured
+here, on a policy that can be enumerated or on the embedded model, at one learning rate, not for large models.
+
+- **reproduced**: the effect goes the claimed way, its interval excludes 0, and its mean is at least the smallest effect
+  worth naming. A claim that nothing is lost is reproduced if the interval excludes a loss worth naming.
+- **contradicted**: the interval excludes every effect worth naming, and does not lie above 0; for a claim that nothing
+  is lost, such a loss is there.
+- **inconclusive**: the interval holds effects that are worth naming and effects that are not, or the effect is there
+  and certainly smaller than that.
+- **void**: a claim about clipping, tested where less than 1 % of the loss weight is clipped.
+- **not testable here**: this world cannot show the effect; the claim's file says why.
+
+Claims by runs compare arms on the same seeds: the same base model, problems and seeds of the engine (other problems
+where arms have different numbers of prompts: dynamic_sampling_pays, small_groups_suffice). All runs are evaluated on
+the same held-out problems, so the intervals are those of new seeds, not of new problems. p-values are adjusted for
+all differences on this page (Holm). Values by seed, commands, and budgets in responses, tokens and updates are in
+`reports/claims/`.
+
+Which effect is worth naming: 0.05 of accuracy is a tenth of what 30 steps of `grpo.py` gain; 0.03 and 0.02 stand where
+the paper itself reports gains of a few points for one component, as DAPO's Table 1 does; 2 tokens are a twentieth of a
+response; 0.2 on the world of search is a quarter of what the default run gains.
+"""
+CHANGED = """
+## Changed after a result
+
+What these claims say, or how they are judged, was changed when a verdict was known. `python -m claims NAME --history`
+shows each version; all are in `claims/register.jsonl`. Until 2026-11-24 contradicted was called refuted, inconclusive
+within noise, and an effect that is there and certainly smaller than worth naming was refuted. With eight seeds in the
+place of five, response_mean_lengthens_wrong_answers and false_positives_damage_training moved from reproduced to within
+noise.
+"""
+
+
+def adjusted() -> dict[tuple[str, str], float]:
+    """Holm's adjusted p-value of each difference of the claims by runs, by claim and pair of arms."""
+    found = {}
+    for name in court.names():
+        if court.load(name).KIND == "runs" and (stored := court.record(name)):
+            found |= {(name, pair): p for pair, p in p_values(stored["result"]).items()}
+    largest = 0.0
+    for rank, (key, p) in enumerate(sorted(found.items(), key=lambda item: item[1])):
+        largest = max(largest, min(1.0, p * (len(found) - rank)))
+        found[key] = largest
+    return found
+
+
+def cells(name: str, p: dict[tuple[str, str], float]) -> dict[str, str]:
+    """Effect, p-values and smallest effect of a claim that has a result; `p` is `adjusted()`."""
+    stored, claim = court.record(name), court.load(name)
+    if claim.KIND != "runs":
+        return {"effect": stored["effect"], "p": "", "smallest": ""}
+    metric, differences = stored["effect"].partition(":")[0], stored["result"]["differences"]
+    smallest = getattr(claim, "SMALLEST", "")
+    return {
+        "effect": f"{metric}: " + "; ".join(f"{pair} {m:+.3g} ± {h:.2g}" for pair, (m, h, _) in differences.items()),
+        "p": ", ".join("< 0.001" if p[name, pair] < 0.001 else f"{p[name, pair]:.2g}" for pair in differences),
+        "smallest": smallest if isinstance(smallest, str) else f"{smallest:g}",
+    }
+
+
+def row(name: str, p: dict[tuple[str, str], float]) -> str:
+    """The line of a claim."""
+    stored, link = court.record(name), f"[{court.statement(name)}](../claims/{name}.py)"
+    if stored is None:
+        return f"| not run yet | {link} | | | |"
+    shown = cells(name, p)
+    verdict = f"[{stored['verdict']}](claims/{name}.png)"
+    effect = shown["effect"].replace("|", "\\|")
+    return f"| {verdict} | {link} | {effect} | {shown['p']} | {shown['smallest']} |"
+
+
+def rest(kind: str) -> list[str]:
+    """The claims of a kind that are under no question."""
+    answered = {name for question in QUESTIONS for name in question.claims}
+    return [name for name in court.names() if kind == court.load(name).KIND and name not in answered]
+
+
+def page() -> str:
+    p = adjusted()
+    dates = [stored["date"] for name in court.names() if (stored := court.record(name))]
+    lines = [heading("The court of claims", "python -m claims --page", dates) + INTRODUCTION.rstrip()]
+    for question in QUESTIONS:
+        lines += ["", f"## {question.title}", "", question.answer, ""]
+        lines += [f"![{court.statement(question.claims[0])}](claims/{question.claims[0]}.png)", ""]
+        lines += [*HEAD, *(row(name, p) for name in question.claims)]
+    for kind, title in REST.items():
+        lines += ["", f"## {title}", "", *HEAD, *(row(name, p) for name in rest(kind))]
+    lines += ["", CHANGED.strip(), ""]
+    lines += [
+        f"- [{v['claim']}](../claims/{v['claim']}.py), {v['date']}, when the verdict was {v['known']}: {v['why']}"
+        for v in changed_after_a_result()
+    ]
+    return "\n".join(lines) + "\n"
