@@ -6,7 +6,6 @@ process write its own rows of every tensor; `python -m tools.checkpoints` turns 
 folder. A checkpoint may come from anybody, and no pickle in it is loaded.
 """
 
-import hashlib
 import json
 import shutil
 from collections import defaultdict
@@ -16,7 +15,7 @@ from typing import Any
 
 from common.cli import fail, first_line, lacks_memory, say
 from common.distributed import gather, is_sharded, load_state, local, rank, whole_state, world_size
-from common.folders import flush
+from common.folders import checksum, flush
 from common.lora import named_weights
 
 import torch
@@ -28,11 +27,6 @@ KEPT = 2  # the newest, and one more in case the newest is broken
 CHECKSUMS = "checksums.json"
 PARTS = "parts"  # folder of a sharded checkpoint
 MODEL = "model."  # before the names of weights in it; moments have the parameter's number there
-
-
-def checksum(file: Path) -> str:
-    with file.open("rb") as handle:
-        return hashlib.file_digest(handle, "blake2b").hexdigest()
 
 
 def checkpoints(run_dir: Path) -> list[Path]:

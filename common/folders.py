@@ -1,5 +1,6 @@
 """Run folders: one per run, locked while the run uses it, with the settings that made it."""
 
+import hashlib
 import json
 import os
 import shlex
@@ -9,12 +10,13 @@ import time
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, fields, replace
 from importlib.metadata import PackageNotFoundError, version
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
 
 from common.cli import fail, flag, on_command_line, say
 from common.distributed import device, world_size
-from common.settings import expanded, validated
+from common.settings import DATA_SETTINGS, absolute, expanded, validated
 from common.verification.rewards import CORRECT, split_weight
 
 import torch
@@ -49,6 +51,11 @@ def flush(path: Path) -> None:
     """Wait until a file is on the disk."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
+
+
+def checksum(file: Path) -> str:
+    with file.open("rb") as handle:
+        return hashlib.file_digest(handle, "blake2b").hexdigest()
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -114,6 +121,7 @@ def write_config(folder: Path, method: str, args: Any) -> None:
         "method": method,
         "args": plain(args),
         "command": " ".join(sys.argv),
+        "files": data_files(args),
         "versions": package_versions(),
         "commit": git_commit(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else device().type,
@@ -122,10 +130,27 @@ def write_config(folder: Path, method: str, args: Any) -> None:
     write_whole(folder / "config.json", json.dumps(config, indent=2) + "\n")
 
 
+def names_of(value: Any) -> list[str]:
+    return [name for name in (value if isinstance(value, tuple | list) else [value]) if name]
+
+
+def data_files(args: Any) -> dict[str, str]:
+    """The checksums of the local files among a run's data sets."""
+    names = [name for setting in DATA_SETTINGS for name in names_of(getattr(args, setting, None))]
+    return {name: checksum(Path(name)) for name in names if Path(name).is_file()}
+
+
+def moved(saved: Any, given: Any, sums: dict[str, str]) -> bool:
+    """Whether data sets have only other paths: each file's content is that of the run's beginning."""
+    pairs = list(zip_longest(names_of(saved), names_of(given)))
+    return all(a == b or (b and Path(b).is_file() and sums.get(a) == checksum(Path(b))) for a, b in pairs)
+
+
 def change_config(folder: Path, args: Any) -> None:
     """Put changed settings into `config.json`, and add the command that changed them."""
     config = json.loads((folder / "config.json").read_text())
-    config |= {"args": plain(args), "changed_by": [*config.get("changed_by", []), " ".join(sys.argv)]}
+    config |= {"args": plain(args), "files": data_files(args)}
+    config["changed_by"] = [*config.get("changed_by", []), " ".join(sys.argv)]
     write_whole(folder / "config.json", json.dumps(config, indent=2) + "\n")
 
 
@@ -163,9 +188,13 @@ def saved_settings(args: A, method: str, may_change: tuple[str, ...] = ()) -> tu
         if given and name == "reward":
             value = replace(saved, reward=value).checked().reward
             trusted.add(value)
+        if given and name in DATA_SETTINGS:
+            value = tuple(map(absolute, value)) if isinstance(value, tuple) else absolute(value)
         if name == "resume" or not given or value == getattr(saved, name):
             continue
-        if name not in may_change:
+        if name in DATA_SETTINGS and not moved(getattr(saved, name), value, config.get("files", {})):
+            fail(f"{flag(name)} {value} is not what the run in {folder} began with: leave it out, or name a copy.")
+        if name not in (*may_change, *DATA_SETTINGS):
             fail(f"--resume uses the settings of the run folder: leave out {flag(name)}.")
         setattr(saved, name, value)
         changed.append(name)

@@ -21,7 +21,7 @@ from common.metrics import StepMetrics, evaluations, logged_rows, mismatch_metri
 from common.notes import Notes
 from common.records import Problem, Rollouts
 from common.schedule import learning_rate
-from common.settings import Settings
+from common.settings import SAME_RESULT, Settings
 from common.terminal import Terminal, write_samples
 from common.trackers import Tracker
 
@@ -46,7 +46,7 @@ def seed_step(seed: int, step: int) -> None:
 class Run:
     """One run and its folder, as a context: at the end what it opened is closed and what it changed is restored."""
 
-    MAY_CHANGE = ("steps", "eval_every", "eval_samples", "save_every")  # together with --resume
+    MAY_CHANGE = ("steps", "eval_every", "eval_samples", "save_every", *SAME_RESULT)  # together with --resume
 
     def __init__(self, args: Settings, script: str) -> None:
         self.script = Path(script).resolve()

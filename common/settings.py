@@ -22,6 +22,8 @@ EMBEDDED_MODELS, GENERATED_DATA = tuple(MODELS), tuple(DATASETS)
 STANDARD_DATA = ("gsm8k", "math500", "aime24")  # on the hub, under longer names
 DATA_FILES = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}  # and what reads them
 
+SAME_RESULT = ("micro_batch_tokens", "gradient_checkpointing", "gpu_memory_utilization", "track")  # but for rounding
+DATA_SETTINGS = ("dataset", "eval_dataset", "few_shot", "cold_start")  # which may name local files
 OF_EACH_DATASET = ("dataset_config", "question_column", "answer_column", "train_split", "eval_split", "eval_dataset")
 
 # Ranges. Numbers must be finite unless a range says otherwise.
@@ -79,8 +81,7 @@ class ModelSettings:
         args = validated(type(self), {f.name: getattr(self, f.name) for f in fields(self)})
         if args.max_response_tokens is None:
             fail(f"--max-response-tokens: give a length limit for --model {args.model}, for example 512 for GSM8K.")
-        named = ("model", "teacher", "student", "dataset", "eval_dataset", "cold_start", "few_shot")
-        for name in named:  # a resumed run may be started from another folder
+        for name in ("model", "teacher", "student", *DATA_SETTINGS):  # a resumed run may be started from another folder
             if value := getattr(args, name, None):
                 setattr(args, name, tuple(map(absolute, value)) if isinstance(value, tuple) else absolute(value))
         for name in ("run_dir", "resume"):

@@ -22,12 +22,12 @@ from typing import Any
 
 import grpo
 import worlds
-from common.checkpoints import CHECKSUMS, checksum
+from common.checkpoints import CHECKSUMS
 from common.cli import fail, flag, say
 from common.data import make_prompt
 from common.engines import make_engine
 from common.evaluation import evaluate
-from common.folders import write_whole
+from common.folders import checksum, write_whole
 from common.help import parse_args
 from common.metrics import read_metrics
 from common.models import load_model

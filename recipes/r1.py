@@ -57,7 +57,7 @@ from common.metrics import evaluations, read_metrics
 from common.models import context_length, load_model
 from common.records import Problem, Rollouts
 from common.run import Run
-from common.settings import Count, CountOrZero, Fraction, GroupSize, NonNegative, Positive, Rate, Settings
+from common.settings import SAME_RESULT, Count, CountOrZero, Fraction, GroupSize, NonNegative, Positive, Rate, Settings
 from common.verification import Verifier
 from worlds import generated_problems
 from worlds.sums.writers import solution
@@ -322,7 +322,7 @@ def progress(folder: Path) -> tuple[bool, bool]:
 class Stages(Run):
     """The folder of all stages, with a run folder of each in it."""
 
-    MAY_CHANGE = ()  # each stage began with the result of the one before
+    MAY_CHANGE = SAME_RESULT  # each stage began with the result of the one before
 
     def summarize(self) -> None:
         """Print and write one table of the stages that are done."""
@@ -374,7 +374,7 @@ def run_stages(args: Args) -> None:
                     rejection_sample(replace(of_stage, model=model), solutions)
             begun, done = progress(folder)
             if begun:
-                of_stage = Args(resume=folder)
+                of_stage = Args(resume=folder, **{name: getattr(args, name) for name in SAME_RESULT})
             if not done:
                 if stage == "rl":
                     main(of_stage)

@@ -7,7 +7,8 @@ import subprocess
 import sys
 
 import grpo
-from common.checkpoints import CHECKSUMS, checksum
+from common.checkpoints import CHECKSUMS
+from common.folders import checksum
 from common.metrics import read_metrics
 from tools.scripts import ROOT, load
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from itertools import pairwise
 
 import grpo
 from common.folders import write_config
@@ -56,6 +57,34 @@ def test_an_unfinished_run_is_cut_short(settings, tmp_path):
     assert evaluated(read_metrics(tmp_path / "run"))[2] == 2
     grpo.main(grpo.Args(resume=tmp_path / "run", steps=2, eval_samples=12))
     assert evaluated(read_metrics(tmp_path / "run")) == {0: 8, 1: 2, 2: 12}
+
+
+def test_settings_that_do_not_change_the_result_may_change(settings, tmp_path):
+    """Half the tokens in a micro-batch, checkpointed: the same run but for rounding."""
+    other = {"micro_batch_tokens": 64, "gradient_checkpointing": True}
+    grpo.main(grpo.Args(run_dir=tmp_path / "whole", **settings | {"steps": 2}))
+    grpo.main(grpo.Args(run_dir=tmp_path / "run", **settings | {"steps": 1}))
+    grpo.main(grpo.Args(resume=tmp_path / "run", steps=2, **other))
+    (weights, _), (resumed, _) = results(tmp_path / "whole"), results(tmp_path / "run")
+    for name, weight in weights.items():
+        assert (weight - resumed[name]).abs().max() < 1e-5, name
+    saved = json.loads((tmp_path / "run" / "config.json").read_text())["args"]
+    assert other.items() <= saved.items()
+
+
+def test_a_data_file_may_have_moved(settings, tmp_path, capsys):
+    """Its content is what counts: the run goes on with the copy, twice, and refuses another file."""
+    paths = [tmp_path / name for name in ("first.jsonl", "second.jsonl", "third.jsonl")]
+    paths[0].write_text("".join(json.dumps({"question": f"{i}+{i}=?", "answer": str(2 * i)}) + "\n" for i in range(40)))
+    grpo.main(grpo.Args(run_dir=tmp_path / "run", **settings | {"steps": 1, "dataset": str(paths[0])}))
+    for steps, (old, new) in enumerate(pairwise(paths), 2):
+        old.rename(new)
+        grpo.main(grpo.Args(resume=tmp_path / "run", dataset=str(new), steps=steps))
+    assert [row["step"] for row in read_metrics(tmp_path / "run")] == [0, 1, 2, 3]
+    paths[0].write_text(paths[2].read_text() + "\n")
+    with pytest.raises(SystemExit):
+        grpo.main(grpo.Args(resume=tmp_path / "run", dataset=str(paths[0]), steps=4))
+    assert "is not what the run" in capsys.readouterr().err
 
 
 def test_the_default_number_of_steps_counts_as_given_on_the_command_line(tmp_path, monkeypatch):
