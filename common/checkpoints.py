@@ -25,6 +25,7 @@ from torch import Tensor
 
 KEPT = 2  # the newest, and one more in case the newest is broken
 CHECKSUMS = "checksums.json"
+CARD = "README.md"
 PARTS = "parts"  # folder of a sharded checkpoint
 MODEL = "model."  # before the names of weights in it; moments have the parameter's number there
 
@@ -39,7 +40,13 @@ def step_of(folder: Path) -> int:
 
 
 def save_checkpoint(
-    folder: Path, model: Any, tokenizer: Any, state: dict[str, Any] | None, objects: dict[str, Any], sharded: bool
+    folder: Path,
+    model: Any,
+    tokenizer: Any,
+    state: dict[str, Any] | None,
+    objects: dict[str, Any],
+    sharded: bool,
+    card: str,
 ) -> None:
     """Write `folder` so that a kill at any moment leaves all of it, or nothing new.
 
@@ -61,6 +68,7 @@ def save_checkpoint(
         states = {name: whole_state(thing.state_dict()) for name, thing in objects.items()} if state is not None else {}
         if rank() == 0:
             write(partial, model, tokenizer, weights, None if state is None else state | states)
+            add_checksums(partial, card)
             shutil.rmtree(folder, ignore_errors=True)
             partial.rename(folder)
     except BaseException:
@@ -71,7 +79,7 @@ def save_checkpoint(
 
 
 def write(partial: Path, model: Any, tokenizer: Any, weights: dict[str, Any], state: dict[str, Any] | None) -> None:
-    """Write the files of a checkpoint with their checksums, and flush them to disk."""
+    """Write model, tokenizer and state."""
     if weights:
         model.save_pretrained(partial, state_dict=weights, max_shard_size="1TB")  # one file
     else:
@@ -80,10 +88,15 @@ def write(partial: Path, model: Any, tokenizer: Any, weights: dict[str, Any], st
     tokenizer.save_pretrained(partial)
     if state is not None:
         torch.save(state, partial / "state.pt")
+
+
+def add_checksums(partial: Path, card: str) -> None:
+    """Write the checksums and the model card, which later evaluations change, and flush everything to disk."""
     files = [file for file in partial.rglob("*") if file.is_file()]
     sums = {str(file.relative_to(partial)): checksum(file) for file in files}
     (partial / CHECKSUMS).write_text(json.dumps(sums, indent=2) + "\n")
-    for file in [*files, partial / CHECKSUMS]:
+    (partial / CARD).write_text(card, encoding="utf-8")
+    for file in [*files, partial / CHECKSUMS, partial / CARD]:
         flush(file)
 
 

@@ -12,7 +12,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from common import distributed, ending, folders
-from common.checkpoints import checkpoints, drop_old, load_newest, save_checkpoint, step_of
+from common.card import model_card
+from common.checkpoints import CARD, checkpoints, drop_old, load_newest, save_checkpoint, step_of
 from common.cli import fail, first_line, flag, say
 from common.clock import clock, stopwatch
 from common.distributed import any_process, gather, local, local_world_size, rank, whole, world_size
@@ -230,16 +231,20 @@ class Run:
         folder = self.dir / (name or f"checkpoint-{step:06d}")
         state, objects = (None, {}) if name else ({"step": step, **self.state}, self.objects)
         sharded = self.args.sharded_checkpoints and not name
+        card = self.card() if rank() == 0 else ""
         if rank() == 0 and not name:
             flush(self.dir / "metrics.jsonl")  # a checkpoint is never newer than the log
         try:
-            save_checkpoint(folder, self.model, self.tokenizer, state, objects, sharded)
+            save_checkpoint(folder, self.model, self.tokenizer, state, objects, sharded, card)
         except Exception as error:  # safetensors, tokenizers and torch each have their own
             # torch names neither the disk nor the file when the disk is full
             reason = "the disk is full" if "enforce fail" in str(error) else first_line(error)
             fail(f"the checkpoint of step {step} cannot be written: {reason}. {ending.resume_hint(self)}", code=1)
         drop_old(self.dir, step)
         return folder
+
+    def card(self) -> str:
+        return model_card(self.dir, self.args, self.evaluations)
 
     def require_finite(self, **values: Tensor | float) -> None:
         """Save the weights and end the run if a value is not finite."""
@@ -347,8 +352,10 @@ class Run:
         if rank() == 0:
             write_samples(self.dir / "samples" / f"step-{step:06d}.md", samples)
         best = max((row["eval/avg"] for row in self.evaluations.values()), default=0.0)
-        if step > 0 and metrics["eval/avg"] > best:
-            save_checkpoint(self.dir / "best", self.model, self.tokenizer, None, {}, sharded=False)
         self.evaluations[step] = metrics
+        if step > 0 and metrics["eval/avg"] > best:
+            self.save(step, "best")
+        if rank() == 0 and (saved := self.dir / f"checkpoint-{step:06d}").exists():
+            write_whole(saved / CARD, self.card())
         resources = {name: value for name, value in stopwatch.result().items() if name.endswith("/evaluate")}
         self.write_metrics(step, metrics | resources)

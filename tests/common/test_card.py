@@ -1,0 +1,31 @@
+"""The model card in every checkpoint says how its weights were made, and nothing of the machine."""
+
+import grpo
+from common.card import model_card
+from common.folders import write_config
+from common.metrics import read_metrics
+
+import pytest
+from conftest import SMALL
+from huggingface_hub import ModelCard
+from runs import on_tiny
+
+
+def test_a_checkpoint_has_a_card_with_its_last_evaluation(tiny_model, tmp_path):
+    """The evaluation that follows the checkpoint is in it; folders of the machine are not."""
+    grpo.main(grpo.Args(run_dir=tmp_path / "run", **on_tiny(tiny_model) | {"steps": 2, "save_every": 1, "eval_every": 2}))
+    first, last = (ModelCard.load(tmp_path / "run" / f"checkpoint-00000{step}" / "README.md") for step in (1, 2))
+    before, _, after = read_metrics(tmp_path / "run")
+    rows = [f"| {row['step']} | {row['eval/avg']:.3f} (avg@{row['eval/n']})" for row in (before, after)]
+    assert rows[0] in first.text and rows[1] not in first.text
+    assert rows[0] in last.text and rows[1] in last.text and '"lr": 0.0001' in last.text
+    assert str(tmp_path) not in last.content and str(tiny_model.parent) not in last.content
+    assert last.data.tags == ["reinforcement-learning", "grpo"] and last.data.base_model is None
+
+
+@pytest.mark.parametrize("dataset,named", [("gsm8k", ["gsm8k"]), ("sums", None), (("sums", "a/b"), ["a/b"])])
+def test_models_and_data_of_the_hub_are_linked(dataset, named, tmp_path):
+    args = grpo.Args(**SMALL | {"model": "org/base", "dataset": dataset, "max_response_tokens": 8})
+    write_config(tmp_path, "grpo", args)
+    card = ModelCard(model_card(tmp_path, args, {}))
+    assert card.data.base_model == "org/base" and card.data.datasets == named
