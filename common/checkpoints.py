@@ -23,7 +23,6 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-KEPT = 2  # the newest, and one more in case the newest is broken
 CHECKSUMS = "checksums.json"
 CARD = "README.md"
 PARTS = "parts"  # folder of a sharded checkpoint
@@ -196,8 +195,8 @@ def load_shards(shards: list[dict[str, Any]], model: Any, optimizer: torch.optim
     optimizer.load_state_dict(optimizer.state_dict() | {"state": dict(moments)})
 
 
-def drop_old(run_dir: Path, step: int) -> None:
-    """Delete all but the newest checkpoints up to a step; later ones are broken and count for nothing."""
-    old = [folder for folder in checkpoints(run_dir) if step_of(folder) <= step][:-KEPT]
+def drop_old(run_dir: Path, step: int, keep: int) -> None:
+    """Delete all but the newest `keep` checkpoints up to a step; later ones are broken and count for nothing."""
+    old = [folder for folder in checkpoints(run_dir) if step_of(folder) <= step][:-keep]
     for folder in old if rank() == 0 else ():
         shutil.rmtree(folder)

@@ -47,7 +47,7 @@ def seed_step(seed: int, step: int) -> None:
 class Run:
     """One run and its folder, as a context: at the end what it opened is closed and what it changed is restored."""
 
-    MAY_CHANGE = ("steps", "eval_every", "eval_samples", "save_every", *SAME_RESULT)  # together with --resume
+    MAY_CHANGE = ("steps", "eval_every", "eval_samples", "save_every", "keep", *SAME_RESULT)  # together with --resume
 
     def __init__(self, args: Settings, script: str) -> None:
         self.script = Path(script).resolve()
@@ -210,7 +210,7 @@ class Run:
             say(f"{self.dir} holds no complete checkpoint: the run starts from the beginning.")
         if rank() == 0:
             self.cut_logs(start_step)
-            drop_old(self.dir, start_step)  # a kill may have come before the last step did so
+            drop_old(self.dir, start_step, self.args.keep)  # a kill may have come before the last step did so
         self.evaluations = gather(self.evaluations)[0]
         return max(0, start_step)
 
@@ -240,7 +240,7 @@ class Run:
             # torch names neither the disk nor the file when the disk is full
             reason = "the disk is full" if "enforce fail" in str(error) else first_line(error)
             fail(f"the checkpoint of step {step} cannot be written: {reason}. {ending.resume_hint(self)}", code=1)
-        drop_old(self.dir, step)
+        drop_old(self.dir, step, self.args.keep)
         return folder
 
     def card(self) -> str:

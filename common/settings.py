@@ -53,8 +53,9 @@ class ModelSettings:
     seed: Seed
 
     model: str = "sums"
-    """A model on the hub, a local folder, or an embedded one: "sums", "sums-filler" (repeats results before the box),
-    "products" (calls a calculator) or "search" (tries several expressions)."""
+    """A model on the hub, a local folder, a run folder (its newest checkpoint), or an embedded one: "sums",
+    "sums-filler" (repeats results before the box), "products" (calls a calculator) or "search" (tries several
+    expressions)."""
     prompt: str | None = None
     """Template with {question} in it; by default a chat model is also asked to reason and to box its answer."""
     system_prompt: str | None = None
@@ -84,6 +85,9 @@ class ModelSettings:
         for name in ("model", "teacher", "student", *DATA_SETTINGS):  # a resumed run may be started from another folder
             if value := getattr(args, name, None):
                 setattr(args, name, tuple(map(absolute, value)) if isinstance(value, tuple) else absolute(value))
+        for name in ("model", "teacher", "student"):
+            if found := newest_checkpoint(getattr(args, name, None)):
+                setattr(args, name, str(found))
         for name in ("run_dir", "resume"):
             if path := getattr(args, name, None):
                 setattr(args, name, expanded(path))
@@ -189,7 +193,9 @@ class Settings(LearnerSettings):
     eval_samples: Count = 16
     """Samples per problem for avg@n and pass@k; evaluations during training use a quarter."""
     save_every: CountOrZero = 50
-    """Steps between checkpoints, of which the last two are kept; 0: only the last."""
+    """Steps between checkpoints; 0: only the last."""
+    keep: Count = 2
+    """Checkpoints that are kept: the newest, and others in case it is broken."""
     sharded_checkpoints: bool = False
     """Each process saves its own shard, for models that do not fit one process's memory (common/checkpoints.py)."""
     seed: Seed = 1
@@ -256,6 +262,12 @@ def absolute(name: str | None) -> str | None:
     """A local file or folder by its absolute path; any other name as it is."""
     known = name is None or name in (*EMBEDDED_MODELS, *STANDARD_DATA) or is_generated(name)
     return name if known or not (path := local_path(name)) else str(path)
+
+
+def newest_checkpoint(name: str | None) -> Path | None:
+    """The newest checkpoint, if a model's name is a run folder."""
+    folder = local_path(name) if name else None
+    return max(folder.glob("checkpoint-" + "[0-9]" * 6), default=None) if folder else None
 
 
 def expanded(path: Path) -> Path:

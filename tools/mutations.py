@@ -251,7 +251,7 @@ MUTATIONS = [
     Mutation("the log is not flushed", '            flush(self.dir / "metrics.jsonl")', "            pass", "common/run.py", f"{INTERRUPTIONS}::test_a_checkpoint_is_never_newer_than_the_log"),
     Mutation("checkpoints are not flushed", "        flush(file)", "        pass", "common/checkpoints.py", f"{INTERRUPTIONS}::test_a_checkpoint_is_never_newer_than_the_log"),
     Mutation("a third checkpoint stays", "            drop_old(self.dir, start_step)", "            pass", "common/run.py", f"{INTERRUPTIONS}::test_a_third_checkpoint_is_deleted_when_a_run_is_resumed"),
-    Mutation("broken checkpoints displace new ones", "if step_of(folder) <= step][:-KEPT]", "][:-KEPT]", "common/checkpoints.py", f"{INTERRUPTIONS}::test_broken_checkpoints_do_not_displace_new_ones"),
+    Mutation("broken checkpoints displace new ones", "if step_of(folder) <= step][:-keep]", "][:-keep]", "common/checkpoints.py", f"{INTERRUPTIONS}::test_broken_checkpoints_do_not_displace_new_ones"),
     Mutation("a damaged log is not named", "or 0 not in self.evaluations):", "and False):", "common/run.py", f"{INTERRUPTIONS}::test_a_damaged_log_is_named_and_the_run_goes_on"),
     Mutation("a step without a number", 'type(row.get("step")) is int and', "", "common/metrics.py", f"{INTERRUPTIONS}::test_a_damaged_log_is_named_and_the_run_goes_on"),
     Mutation("the log is cut in place", "    partial.replace(path)", "    path.write_text(text)", "common/folders.py", f"{KILLS}::test_killed_at_some_file_events"),

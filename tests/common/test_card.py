@@ -13,7 +13,9 @@ from runs import on_tiny
 
 def test_a_checkpoint_has_a_card_with_its_last_evaluation(tiny_model, tmp_path):
     """The evaluation that follows the checkpoint is in it; folders of the machine are not."""
-    grpo.main(grpo.Args(run_dir=tmp_path / "run", **on_tiny(tiny_model) | {"steps": 2, "save_every": 1, "eval_every": 2}))
+    grpo.main(
+        grpo.Args(run_dir=tmp_path / "run", **on_tiny(tiny_model) | {"steps": 2, "save_every": 1, "eval_every": 2})
+    )
     first, last = (ModelCard.load(tmp_path / "run" / f"checkpoint-00000{step}" / "README.md") for step in (1, 2))
     before, _, after = read_metrics(tmp_path / "run")
     rows = [f"| {row['step']} | {row['eval/avg']:.3f} (avg@{row['eval/n']})" for row in (before, after)]

@@ -18,7 +18,7 @@ STRINGS = ["main", "test", "no-such-file.jsonl"]
 # Of the settings that scripts share; each oracle has those of its method.
 SHARED = {
     **dict.fromkeys(["steps", "prompts_per_step", "micro_batch_tokens", "max_response_tokens"], at_least(1)),
-    **dict.fromkeys(["eval_problems", "eval_samples", "num_minibatches", "update_epochs"], at_least(1)),
+    **dict.fromkeys(["keep", "eval_problems", "eval_samples", "num_minibatches", "update_epochs"], at_least(1)),
     **dict.fromkeys(["warmup_steps", "eval_every", "save_every", "staleness", "lora_rank"], at_least(0)),
     **dict.fromkeys(["temperature", "max_grad_norm", "lora_alpha"], positive),
     "lr": lambda v: 0 < v <= 1,

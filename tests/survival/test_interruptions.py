@@ -14,6 +14,7 @@ import ppo
 from common import evaluation
 from common.ending import SIGNALS
 from common.metrics import logged_rows, read_metrics
+from common.models import load_model
 from common.run import Run
 from tools.scripts import load
 
@@ -151,6 +152,20 @@ def test_a_third_checkpoint_is_deleted_when_a_run_is_resumed(tiny_model, tmp_pat
     shutil.copytree(folder / "checkpoint-000002", folder / "checkpoint-000001")
     grpo.main(grpo.Args(resume=folder))
     assert checkpoint_names(folder) == ["checkpoint-000002", "checkpoint-000003"]
+
+
+@pytest.mark.parametrize("keep,kept", [(1, [3]), (3, [1, 2, 3])])
+def test_as_many_checkpoints_are_kept_as_asked_for(keep, kept, tiny_model, tmp_path):
+    grpo.main(
+        grpo.Args(**on_tiny(tiny_model) | {"run_dir": tmp_path / "run", "steps": 3, "save_every": 1, "keep": keep})
+    )
+    assert checkpoint_names(tmp_path / "run") == [f"checkpoint-{step:06d}" for step in kept]
+
+
+def test_a_run_folder_as_a_model_is_its_newest_checkpoint(tiny_model, tmp_path):
+    grpo.main(grpo.Args(**on_tiny(tiny_model) | {"run_dir": tmp_path / "run", "steps": 2, "save_every": 1}))
+    args = grpo.Args(**on_tiny(tiny_model) | {"model": str(tmp_path / "run")}).checked()
+    assert args.model == str(tmp_path / "run" / "checkpoint-000002") and load_model(args)
 
 
 def test_broken_checkpoints_do_not_displace_new_ones(tiny_model, tmp_path):

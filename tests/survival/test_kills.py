@@ -2,7 +2,7 @@
 
 import json
 
-from common import checkpoints
+from common.checkpoints import CHECKSUMS
 from tools.scripts import load, parents
 
 import kills
@@ -11,7 +11,7 @@ import torch
 from conftest import needed
 from runs import on_tiny, without_times
 
-SAVES = {"save_every": 1, "eval_every": 1, "eval_samples": 1, "responses_per_prompt": 2}
+SAVES = {"save_every": 1, "keep": 1, "eval_every": 1, "eval_samples": 1, "responses_per_prompt": 2}
 SETTINGS = {  # with which a script keeps more from step to step, or fits the tiny model
     "adaptive_entropy": {"target_entropy": 9.0},
     "dapo": {"overlong_cache": 4},
@@ -42,7 +42,7 @@ def contents(folder):
             content = without_times(map(json.loads, content.splitlines()))
         if path.name == "state.pt":
             content = plain(torch.load(path, weights_only=True))
-        if path.name in (checkpoints.CHECKSUMS, "config.json"):
+        if path.name in (CHECKSUMS, "config.json"):
             content = json.loads(content) | {"state.pt": "", "commit": ""}
         found[name] = content
     return found
@@ -63,12 +63,6 @@ def killed_everywhere(name, tiny_model, folder, every=1):
         again = contents(folder)
         differ = [path for path in end.keys() | again.keys() if end.get(path, 0) != again.get(path, 0)]
         assert not differ, f"killed at event {number} of {len(states)} with {sorted(state)}: these differ: {differ}"
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """One checkpoint is kept, so that a run of two steps goes through everything."""
-    monkeypatch.setattr(checkpoints, "KEPT", 1)
 
 
 def test_killed_at_some_file_events(tiny_model, half_correct, tmp_path):
