@@ -97,6 +97,18 @@ def test_what_a_run_says(tmp_path):
     assert diverged.series("clip_pos") == [0.25] * 3  # only an accuracy is lost with the run
 
 
+@pytest.mark.parametrize("again,said", [(0.5, "the same in 2 arms"), (0.25, "8 responses 0.5 and now 0.25")])
+def test_a_repeated_seed_is_compared(again, said, monkeypatch, capsys):
+    """Each arm's value of the first seed, with the stored one; 0.5 is stored."""
+    stored = {"result": {"arms": {"8 responses": {"values": [0.5, 0.7]}, "b": {"values": [again]}}}}
+    repeated = {"arms": {arm: {"values": [again]} for arm in stored["result"]["arms"]}}
+    claim = SimpleNamespace(KIND="runs", compute=lambda seeds: repeated if seeds == 1 else None)
+    monkeypatch.setattr(runs, "load", lambda name: claim)
+    monkeypatch.setattr(runs, "record", lambda name: stored)
+    main(Args(claims=("any",), check=True))
+    assert said in capsys.readouterr().out
+
+
 def test_differences_are_paired(tmp_path, monkeypatch):
     """The interval is that of scipy's paired t-test, and far narrower than the spread between seeds."""
     before, gain = [0.1, 0.3, 0.5, 0.7, 0.2], [0.10, 0.11, 0.09, 0.12, 0.08]

@@ -53,12 +53,13 @@ WORDS = {0.5: "half", 2: "half|twice", 3: "third|three", 4: "quarter", 10: "tent
 
 @pytest.mark.parametrize("name", JUDGED)
 def test_thresholds_stand_in_the_rule(name):
-    """Each number in `verdict` is in the rule, which was written before the runs; one below 1e-3 may be rounding."""
+    """Each number in `verdict`, and SMALLEST, is in the rule; one below 1e-3 may be rounding."""
     path = court.HERE / f"{name}.py"
     rule = docstring(path).split("\nRule:")[1]
     numbers = set(map(float, re.findall(r"\d+(?:\.\d+)?(?:e-\d+)?", rule)))
-    verdict = next(n for n in ast.parse(path.read_text()).body if getattr(n, "name", "") == "verdict")
-    for node in ast.walk(verdict):
+    body = ast.parse(path.read_text()).body
+    deciding = [n for n in body if getattr(n, "name", "") == "verdict" or ast.unparse(n).startswith("SMALLEST = ")]
+    for node in (node for part in deciding for node in ast.walk(part)):
         if isinstance(node, ast.Constant) and type(node.value) in (int, float) and node.value not in (0, 1):
             value = node.value
             known = value in numbers or round(100 * value, 9) in numbers or re.search(WORDS.get(value, "no word"), rule)
@@ -163,6 +164,13 @@ def test_kept_runs_belong_to_the_code_that_made_them(started, monkeypatch):
     monkeypatch.setattr(runs, "SETTINGS", runs.SETTINGS.replace("--steps 30", "--steps 31"))
     runs.trial("grpo", 1)
     assert len(set(started)) == 7
+
+
+def test_runs_use_the_same_instructions_on_every_processor(tmp_path, monkeypatch, started):
+    found, run = [], runs.subprocess.run
+    monkeypatch.setattr(runs.subprocess, "run", lambda words, **more: found.append(more["env"]) or run(words, **more))
+    runs.trial("grpo", 1)
+    assert runs.ENVIRONMENT.items() <= found[0].items() and "STRICT" in found[0]["MKL_CBWR"]
 
 
 def test_kept_runs_of_a_variant_belong_to_its_code(started, tmp_path, monkeypatch):
