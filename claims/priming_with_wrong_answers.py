@@ -4,8 +4,10 @@ Said by: "Cognitive Behaviors that Enable Self-Improving Reasoners", 2503.01307 
 Countdown, and improves after priming, even with wrong solutions).
 
 Tested: the base model of worlds/search/habits.py that tries once and stops, and the same after ten passes over 200
-solutions by writers who go on after a failure and always box a wrong answer. Then grpo.py for 40 steps of 64
-responses, each at its best learning rate of three (--sweep). Held-out accuracy after the last step.
+solutions by writers who go on after a failure and always box a wrong answer. Then grpo.py for 40 steps of 64 responses,
+each at its best learning rate of three (--sweep). Held-out accuracy after the last step. The sweep, on two seeds that
+the verdict does not use, gave 0.171, 0.178 and 0.182 at 3e-5, 1e-4 and 3e-4 without priming, and 0.124, 0.130 and 0.108
+with it.
 
 Rule: 95 % interval of the paired difference. Reproduced if the primed model ends higher by 0.2 or more and the interval
 excludes 0; contradicted if the interval excludes a gain of 0.2.
@@ -16,8 +18,8 @@ from claims.runs import SEARCH, compare, draw_arms, judged, summarize
 KIND = "runs"
 SMALLEST = 0.2
 ARMS = {
-    "try once": f"grpo {SEARCH} --model runs/habits/try-once",
-    "primed": f"grpo {SEARCH} --model runs/habits/primed",
+    "try once": f"grpo {SEARCH} --model runs/habits/try-once --lr 3e-4",
+    "primed": f"grpo {SEARCH} --model runs/habits/primed --lr 1e-4",
 }
 
 
