@@ -1,152 +1,27 @@
 """Problems: generated ones, or any data set of questions and answers, as token ids."""
 
-import json
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import worlds
-from common.cli import fail, first_line, flag, say
-from common.foreign import require_inside, time_limit
+from common.cli import fail, first_line, say
+from common.foreign import time_limit
 from common.models import context_length
 from common.records import Problem
-from common.settings import DATA_FILES, OF_EACH_DATASET, DataSettings, Settings, dataset_names, local_path
-from common.verification.answers import last_boxed, parse_number
+from common.rows import STANDARD, Pair, columns_in, pairs_of, read_dataset
+from common.settings import OF_EACH_DATASET, DataSettings, Settings, dataset_names, local_path
+from common.verification.answers import last_boxed
 
 import numpy as np
 
 INSTRUCTION = "\nPlease reason step by step, and put your final answer within \\boxed{}."
 R = TypeVar("R")
-# A question, as text or chat messages, its answer and, of a row of a data set, where it is and all columns.
-Pair = tuple[Any, ...]
 Examples = Sequence[tuple[str, str]]  # questions and answers that stand before each question
 Added = Callable[[Any], str]  # a question in, text to append to it out
-MAX_EMPTY = 0.01  # largest fraction of rows without a question or answer that is left out
-
-
-@dataclass(frozen=True)
-class Standard:
-    """A data set on the hub that has a short name here. Without a training split it is for evaluation only."""
-
-    hub: str
-    config: str | None
-    train_split: str | None
-    eval_split: str
-    question_column: str
-    answer_column: str
-    difficulty_column: str | None = None
-
-
-STANDARD = {
-    "gsm8k": Standard("openai/gsm8k", "main", "train", "test", "question", "answer"),
-    "math500": Standard("HuggingFaceH4/MATH-500", None, None, "test", "problem", "answer", "level"),
-    "aime24": Standard("HuggingFaceH4/aime_2024", None, None, "train", "problem", "answer"),
-}
-
-
-def final_answer(text: str) -> str:
-    """The answer in a solution: after `####` (GSM8K), in the last box (MATH), or the text itself.
-
-    >>> final_answer("He has 40 + 2 = 42 apples.\\n#### 42")
-    '42'
-    """
-    if "####" in text:
-        answer = text.rsplit("####", 1)[1].strip()
-        return answer.replace(",", "") if parse_number(answer) else answer  # 1,234 but not (1,5)
-    boxed = last_boxed(text)
-    return (text if boxed is None else boxed).strip()
-
-
-def correct_answers(answer: Any) -> str | tuple[str, ...]:
-    """The final answer of a row, or those of a list, any of which is correct."""
-    if isinstance(answer, list | tuple):
-        return tuple(final_answer(str(one)) for one in answer)
-    return final_answer(str(answer))
-
-
-def as_json(row: dict[str, Any]) -> dict[str, Any]:
-    """A row as a worker process gets it: what JSON lacks, such as a date, as text."""
-    return json.loads(json.dumps(row, default=str))
-
-
-def read_dataset(name: str, config: str | None, split: str, setting: str = "dataset") -> Any:
-    """One split of the data set that a setting names: on the hub, in a local folder, or a local file."""
-    import datasets
-
-    datasets.disable_progress_bars()
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # the error message below has the reason
-    path, given = local_path(name), f"{flag(setting)} {name}"
-    if name in STANDARD:
-        path, name, config = None, STANDARD[name].hub, STANDARD[name].config
-    if path and not path.exists():
-        fail(f"{given}: no such file or folder.")
-    if path and path.is_file():
-        if path.suffix not in DATA_FILES:
-            fail(f"{given}: a data file must end in {', '.join(DATA_FILES)}.")
-        if config or split != "train":
-            fail(f"{given} is a file, without splits or configurations: leave out those flags.")
-    try:
-        if path and path.is_dir():
-            require_inside(path, given)
-        if path and path.is_file():  # unlike load_dataset, these readers never use the network
-            return getattr(datasets.Dataset, f"from_{DATA_FILES[path.suffix]}")(str(path))
-        return datasets.load_dataset(str(path or name), config, split=split)
-    except Exception as error:  # every reader has its own kinds
-        fail(f"{given} (split {split}) cannot be read: {first_line(error.__cause__ or error)}")
-
-
-def question_answer_pairs(args: DataSettings, split: str, setting: str) -> list[Pair]:
-    """(question, final answer, where it is, all columns) of every row; a question may be text or chat messages.
-
-    Columns are kept for reward functions only.
-    """
-    whole = read_dataset(args.dataset, args.dataset_config, split, setting)
-    rows = whole.flatten()
-    given = f"{flag(setting)} {args.dataset}"
-    for kind, column in (("question", args.question_column), ("answer", args.answer_column)):
-        if column not in rows.column_names:
-            fail(f"{given} has no column '{column}': use --{kind}-column with one of {', '.join(rows.column_names)}.")
-    if len(rows) == 0:
-        fail(f"{given}: the split {split} is empty.")
-    try:
-        pairs = list(zip(rows[args.question_column], rows[args.answer_column], strict=True))
-    except UnicodeDecodeError as error:
-        fail(f"{given} has text that is not UTF-8: {first_line(error)}")
-    empty = [i for i, (q, a) in enumerate(pairs) if q in ("", None, []) or a in (None, []) or not str(a).strip()]
-    if empty:  # MATH has two such rows; many of them mean that the columns are wrong
-        what = f"{given}: {len(empty)} of {len(pairs)} rows of split {split} have an empty question or answer, "
-        what += f"the first is row {empty[0]}"
-        if len(empty) > MAX_EMPTY * len(pairs):
-            fail(f"{what}; check --question-column and --answer-column.")
-        say(f"note: {what}; they are left out.")
-    left_out = set(empty)
-    return [
-        (question, correct_answers(answer), f"row {i} of split {split}", as_json(whole[i]) if args.reward else {})
-        for i, (question, answer) in enumerate(pairs)
-        if i not in left_out
-    ]
-
-
-def pairs_of(name: str, part: str, args: DataSettings) -> list[Pair]:
-    """(question, answer) of the part "train" or "eval" of a data set; `args` names its splits and columns."""
-    if worlds.is_generated(name):
-        return worlds.generated_problems(name, part)
-    other = name != args.dataset  # --eval-dataset: --train-split does not apply, nor --dataset-config to a file
-    args, split = replace(args, dataset=name), "train" if other else args.train_split
-    if other and local_path(name):
-        args.dataset_config = None
-    if name in STANDARD:
-        known = STANDARD[name]
-        args.question_column, args.answer_column = known.question_column, known.answer_column
-        split = known.train_split if part == "train" else known.eval_split
-        if split is None:
-            fail(f"--dataset {name} is for evaluation only: pass it as --eval-dataset.")
-    elif part == "eval":
-        split = args.eval_split or split
-    return question_answer_pairs(args, split, "eval_dataset" if other else "dataset")
 
 
 def few_shot_examples(args: DataSettings) -> list[tuple[str, str]]:
@@ -171,6 +46,8 @@ def make_prompt(
     break. Examples are earlier turns of a chat, or text followed by an empty line, as in lm-evaluation-harness.
     """
     chat = tokenizer.chat_template is not None
+    if columns_in(template):  # the question is the filled template
+        template = "{question}"
     template = template or ("{question}" + INSTRUCTION if chat else "{question}\n")
     if system is not None and not chat:
         fail("--system-prompt is for chat models, and this model's tokenizer has no chat template: use --prompt.")
@@ -226,25 +103,24 @@ def short_names(names: tuple[str, ...]) -> list[str]:
     return list(names)
 
 
-def read_pairs(args: Settings, shown: set[str]) -> tuple[list[Pair], list[Pair]]:
-    """Training and held-out pairs of one data set, without the questions `shown` in examples."""
+def held_out_sets(args: Settings) -> list[Settings]:
+    """The settings of each held-out set: that of each data set, or of one data set several `--eval-dataset`."""
+    if len(dataset_names(args)) > 1 or not isinstance(args.eval_dataset, tuple):
+        return settings_of_each(args)
+    names = args.eval_dataset
+    return [
+        replace(args, eval_dataset=name, eval_problems=(args.eval_problems + len(names) - 1 - i) // len(names))
+        for i, name in enumerate(names)
+    ]
 
-    def others(pairs: list[Pair]) -> list[Pair]:
-        return [pair for pair in pairs if str(pair[0]) not in shown]
 
-    train = others(pairs_of(args.dataset, "train", args))
+def held_out_pairs(args: Settings, train: list[Pair], shown: set[str]) -> tuple[list[Pair], int]:
+    """Candidates for the held-out problems, and how many to take. Without others they are rows of `train`, shuffled."""
     if args.eval_dataset or args.eval_split or worlds.is_generated(args.dataset) or args.dataset in STANDARD:
-        held_out = others(pairs_of(args.eval_dataset or args.dataset, "eval", args))
-    else:  # hold some rows out, the same ones for every seed, to keep runs comparable
-        random.Random(2026).shuffle(train)
-        count = min(args.eval_problems, len(train) // 5)
-        train, held_out = train[count:], train[:count]
-    if not held_out:
-        what = f"--dataset {args.dataset} has {len(train)} rows, too few to hold any out"
-        fail(f"{what}: pass held-out problems as --eval-split or --eval-dataset.")
-    if len(held_out) < args.eval_problems:
-        say(f"note: {len(held_out)} held-out problems, not {args.eval_problems}: there are no more.")
-    return train, held_out[: args.eval_problems]
+        others = pairs_of(args.eval_dataset or args.dataset, "eval", args)
+        return [pair for pair in others if str(pair[0]) not in shown], args.eval_problems
+    random.Random(2026).shuffle(train)  # the same ones are held out for every seed, to keep runs comparable
+    return train, min(args.eval_problems, len(train) // 5)
 
 
 def make_problems(
@@ -272,33 +148,64 @@ def make_problems(
     return problems
 
 
+def first_problems(
+    pairs: list[Pair], count: int, args: DataSettings, model: Any, tokenizer: Any, examples: Examples, added: Added
+) -> tuple[list[Problem], int]:
+    """The first `count` problems whose prompts are short enough, and how many before them are too long."""
+    problems: list[Problem] = []
+    tried = 0
+    while len(problems) < count and tried < len(pairs):
+        part = pairs[tried : tried + count - len(problems)]
+        problems += [problem for problem in make_problems(part, args, model, tokenizer, examples, added) if problem]
+        tried += len(part)
+    return problems, tried - len(problems)
+
+
 def load_problems(
     args: Settings, model: Any, tokenizer: Any, added: Added = lambda q: ""
 ) -> tuple[list[Problem], list[Problem]]:
     """Training problems and `args.eval_problems` held-out ones, disjoint by question."""
     examples = few_shot_examples(args)
+    making, shown = (model, tokenizer, examples, added), {question for question, _ in examples}
     sets, names = settings_of_each(args), short_names(dataset_names(args))
-    weights = args.mix or [1.0] * len(sets)
-    pairs = [read_pairs(one, {question for question, _ in examples}) for one in sets]
-    asked = {str(question) for _, held_out in pairs for question, *_ in held_out}
-    problems: tuple[list[Problem], list[Problem]] = ([], [])
-    for one, name, weight, (train, held_out) in zip(sets, names, weights, pairs, strict=True):
-        train = [pair for pair in train if str(pair[0]) not in asked]
-        if not train:
+    pairs = [[pair for pair in pairs_of(one.dataset, "train", one) if str(pair[0]) not in shown] for one in sets]
+    weights, train, held_out = args.mix or [1.0] * len(sets), [], []
+    tests = held_out_sets(args)
+    test_names = names if len(sets) > 1 else short_names(tuple(str(one.eval_dataset) for one in tests))
+    for i, (one, name) in enumerate(zip(tests, test_names, strict=True)):
+        candidates, count = held_out_pairs(one, pairs[i if len(sets) > 1 else 0], shown)
+        found, too_long = first_problems(candidates, count, one, *making)
+        if too_long and not found:
+            fail(f"all problems{of(name)} {too_long_prompts(one)}: raise --max-prompt-tokens.")
+        if too_long:
+            say(f"note: {too_long} held-out problems{of(name)} {too_long_prompts(one)}; others take their place.")
+        if not found:
+            what = f"--dataset {one.dataset} has {len(pairs[0])} rows, too few to hold any out"
+            fail(f"{what}: pass held-out problems as --eval-split or --eval-dataset.")
+        if len(found) < one.eval_problems:
+            say(f"note: {len(found)} held-out problems{of(name)}, not {one.eval_problems}: there are no more.")
+        held_out += [replace(problem, dataset=name) for problem in found]
+    asked = {problem.question for problem in held_out}
+    for one, name, weight, rows in zip(sets, names, weights, pairs, strict=True):
+        rows = [pair for pair in rows if str(pair[0]) not in asked]
+        if not rows:
             fail(f"--dataset {one.dataset}: every training question is also a held-out one.")
-        made = [make_problems(part, one, model, tokenizer, examples, added) for part in (train, held_out)]
-        kept = [[problem for problem in part if problem] for part in made]
-        if any(too_long := [part.count(None) for part in made]):
-            what = (
-                f"{too_long[0]} of {len(train)} training problems and {too_long[1]} of {len(held_out)} held-out ones "
-            )
-            what += f"{f'of {name} ' if name else ''}have prompts of more than {one.max_prompt_tokens} tokens"
-            if not all(kept):
-                fail(f"{what}: raise --max-prompt-tokens.")
+        found, too_long = first_problems(rows, len(rows), one, *making)
+        if not found:
+            fail(f"all training problems{of(name)} {too_long_prompts(one)}: raise --max-prompt-tokens.")
+        if too_long:
+            what = f"{too_long} of {len(rows)} training problems{of(name)} {too_long_prompts(one)}"
             say(f"note: {what}; they are left out.")
-        for part, all_of_part in zip(kept, problems, strict=True):
-            all_of_part.extend(replace(problem, dataset=name, weight=weight / sum(weights)) for problem in part)
-    return problems
+        train += [replace(problem, dataset=name, weight=weight / sum(weights)) for problem in found]
+    return train, held_out
+
+
+def of(name: str) -> str:
+    return f" of {name}" if name else ""
+
+
+def too_long_prompts(args: DataSettings) -> str:
+    return f"have prompts of more than {args.max_prompt_tokens} tokens"
 
 
 @lru_cache(maxsize=16)

@@ -57,7 +57,8 @@ class ModelSettings:
     "sums-filler" (repeats results before the box), "products" (calls a calculator) or "search" (tries several
     expressions)."""
     prompt: str | None = None
-    """Template with {question} in it; by default a chat model is also asked to reason and to box its answer."""
+    """Template with {question} in it, or with columns of the data set instead: "{context} {query}"; by default a chat
+    model is also asked to reason and to box its answer."""
     system_prompt: str | None = None
     """System message before each question, for chat models."""
     stop: tuple[str, ...] = ()
@@ -91,8 +92,9 @@ class ModelSettings:
         for name in ("run_dir", "resume"):
             if path := getattr(args, name, None):
                 setattr(args, name, expanded(path))
-        if args.prompt is not None and "{question}" not in args.prompt:
-            fail("--prompt must contain {question}, where the question goes.")
+        columns = isinstance(args, DataSettings) and re.search(r"\{\w[\w.]*\}", args.prompt or "")
+        if args.prompt is not None and "{question}" not in args.prompt and not columns:
+            fail("--prompt must contain {question}, where the question goes, or names of columns in braces.")
         if "" in args.stop:
             fail("--stop: an empty string would end every response at once.")
         return args
@@ -124,7 +126,7 @@ class DataSettings(ModelSettings):
     eval_split: OrNone = None
     """Split to evaluate on; without it, rows of the training split are held out."""
     eval_dataset: OrNone = None
-    """Data set to evaluate on, if not --dataset."""
+    """Data set to evaluate on, if not --dataset; for one data set several, with a score each."""
     few_shot: str | None = None
     """File of examples (columns question and answer) to put before each question, mainly for base models."""
     max_prompt_tokens: Count | None = None
@@ -220,9 +222,9 @@ class Settings(LearnerSettings):
                 fail(f"{flag(a)} times {flag(b)} is more than {MOST_RESPONSES} responses at once: lower one of them.")
         if getattr(args, "ratio_anchor", None) == "engine" and getattr(args, "tis_cap", 0) > 0:
             fail("--ratio-anchor engine needs --tis-cap 0: a ratio to the engine already corrects for its rounding.")
-        names = dataset_names(args)
-        if args.eval_problems < len(names):
-            fail(f"--eval-problems {args.eval_problems} leaves some of {len(names)} data sets without any: raise it.")
+        tests = len(args.eval_dataset) if isinstance(args.eval_dataset, tuple) else len(dataset_names(args))
+        if args.eval_problems < tests:
+            fail(f"--eval-problems {args.eval_problems} leaves some of {tests} data sets without any: raise it.")
         if args.lora_rank and args.sharded_checkpoints:
             fail("--sharded-checkpoints cannot be combined with --lora-rank.")
         return args
@@ -243,7 +245,8 @@ def check_datasets(args: DataSettings) -> None:
         fail(f"--mix has {len(args.mix)} weights, but --dataset names {len(names)} data sets: give one for each.")
     for name in OF_EACH_DATASET:
         value = getattr(args, name)
-        if isinstance(value, tuple) and len(value) != len(names):
+        several_tests = name == "eval_dataset" and len(names) == 1
+        if isinstance(value, tuple) and len(value) != len(names) and not several_tests:
             fail(f"{flag(name)} has {len(value)} values for {len(names)} data sets: give one for all, or one for each.")
     if all(map(is_generated, names)):
         for name in ("dataset_config", "eval_split", "eval_dataset"):

@@ -39,14 +39,7 @@ from typing import Any, Literal
 from common.batch import collate, micro_batches, minibatches
 from common.checkpoints import checkpoints
 from common.cli import fail
-from common.data import (
-    few_shot_examples,
-    load_problems,
-    make_prompt,
-    read_dataset,
-    sample_problems,
-    sample_rows,
-)
+from common.data import few_shot_examples, load_problems, make_prompt, sample_problems, sample_rows
 from common.distributed import any_process, gather, rank
 from common.ending import resume_command
 from common.engines import make_engine
@@ -56,6 +49,7 @@ from common.logprobs import batch_logps, logps_and_entropies, token_logps
 from common.metrics import evaluations, read_metrics
 from common.models import context_length, load_model
 from common.records import Problem, Rollouts
+from common.rows import read_dataset
 from common.run import Run
 from common.settings import SAME_RESULT, Count, CountOrZero, Fraction, GroupSize, NonNegative, Positive, Rate, Settings
 from common.verification import Verifier

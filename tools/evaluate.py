@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from common.cli import fail, lacks_memory, say
-from common.data import STANDARD, few_shot_examples, load_problems, make_problems, pairs_of, read_dataset
+from common.data import few_shot_examples, load_problems, make_problems
 from common.distributed import world_size
 from common.engines import MAX_ROWS, Engine, make_engine, prompt_seeds
 from common.evaluation import Outcome, behavior, figures, mean, pass_at_k, respond
@@ -26,6 +26,7 @@ from common.folders import open_folder, resume_flags, saved_settings, write_conf
 from common.help import parse_args
 from common.models import load_model
 from common.records import Problem
+from common.rows import STANDARD, pairs_of, read_dataset
 from common.settings import GENERATED_DATA, Count, DataSettings, Positive, Seed, dataset_names
 from common.terminal import Terminal
 from common.verification import Verifier

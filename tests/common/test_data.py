@@ -11,17 +11,11 @@ from fractions import Fraction
 from itertools import permutations
 
 import grpo
-from common.data import (
-    final_answer,
-    load_problems,
-    make_prompt,
-    pairs_of,
-    problem_stream,
-    sample_problems,
-)
+from common.data import load_problems, make_prompt, problem_stream, sample_problems
 from common.engines import Request, prompt_seeds
 from common.models import load_model
 from common.records import Problem, Rollouts
+from common.rows import final_answer, pairs_of
 from common.transformers_engine import TransformersEngine
 from common.verification.verifier import Verifier
 from worlds import DATASETS, MODELS, generated_problems, problem_function
@@ -45,6 +39,7 @@ from transformers import AutoTokenizer
     [
         ("She has 48/2 = 24.\n#### 72", "72"),
         ("#### 1,234", "1234"),
+        ("#### setup ####\nx = 1\nprint(x)", "#### setup ####\nx = 1\nprint(x)"),
         (r"so $x = \boxed{\frac{1}{2}}$.", r"\frac{1}{2}"),
         (" 42 ", "42"),
     ],
@@ -264,24 +259,75 @@ def test_system_prompt(chat_model, gsm8k_file, capsys):
 
 
 def test_prompts_that_are_too_long_are_left_out_and_counted(chat_model, gsm8k_file, capsys):
-    """Those within the limit stay, in their order; the held-out ones are still the first that were held out."""
+    """Those within the limit stay, in their order; in the held-out ones the next rows take their place."""
     args = grpo.Args(model=str(chat_model), max_response_tokens=96, dataset=str(gsm8k_file), eval_problems=10)
     model, tokenizer = load_model(args)
-    whole = load_problems(args, model, tokenizer)
-    limit = sorted(len(p.prompt_ids) for p in whole[0])[20]
+    train, held_out = load_problems(args, model, tokenizer)
+    limit = sorted(len(p.prompt_ids) for p in train)[20]
     args.max_prompt_tokens = limit
-    some = load_problems(args, model, tokenizer)
-    assert some == tuple([p for p in part if len(p.prompt_ids) <= limit] for part in whole)
-    train, held_out = (len(a) - len(b) for a, b in zip(whole, some, strict=True))
-    assert train > 0 and held_out > 0
-    words = (
-        f"{train} of 50 training problems and {held_out} of 10 held-out ones have prompts of more than {limit} tokens"
-    )
-    assert f"note: {words}; they are left out." in capsys.readouterr().out
+    short = [problem for problem in held_out + train if len(problem.prompt_ids) <= limit]
+    assert load_problems(args, model, tokenizer) == (short[10:], short[:10])
+    output, left = capsys.readouterr().out, {problem.question for problem in short[:10]}
+    rows = [problem for problem in held_out + train if problem.question not in left]
+    dropped = len([problem for problem in rows if len(problem.prompt_ids) > limit])
+    assert f"note: {dropped} of {len(rows)} training problems have prompts of more than {limit} tokens" in output
+    assert "held-out problems have prompts of more than" in output and "; others take their place." in output
     args.max_prompt_tokens = 3
     with pytest.raises(SystemExit):
         load_problems(args, model, tokenizer)
-    assert "50 of 50 training problems" in capsys.readouterr().err
+    assert "all problems have prompts of more than 3 tokens: raise --max-prompt-tokens" in capsys.readouterr().err
+
+
+@pytest.fixture
+def with_columns(tmp_path):
+    """Rows as SVAMP has them."""
+    rows = [{"Body": f"Tom has {i} nuts.", "Ask": {"text": f"And {i} more?"}, "Answer": str(2 * i)} for i in range(30)]
+    (tmp_path / "svamp.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path / "svamp.jsonl"
+
+
+def test_a_prompt_of_several_columns(with_columns, chat_model):
+    """A dot reaches into a nested one, and what is no name in braces stays."""
+    template = "{Body} {Ask.text} Box it: \\boxed{}"
+    own = {"dataset": str(with_columns), "answer_column": "Answer", "prompt": template, "eval_problems": 4}
+    args = grpo.Args(model=str(chat_model), max_response_tokens=96, **own).checked()
+    train, held_out = load_problems(args, *load_model(args))
+    assert len(train) == 26 and len(held_out) == 4 and not {p.question for p in train} & {p.question for p in held_out}
+    for problem in train:
+        number = int(problem.answer) // 2
+        assert problem.question == f"Tom has {number} nuts. And {number} more? Box it: \\boxed{{}}"
+        assert problem.prompt.startswith(f"<|im_start|>user\n{problem.question}<|im_end|>")
+
+
+@pytest.mark.parametrize(
+    "prompt,words",
+    [
+        ("{Body} {Nothing}", "--prompt names Nothing, but --dataset"),
+        ("{Body} = {Answer}", "--prompt shows Answer, which is the column with the answers"),
+        ("no name", "--prompt must contain {question}"),
+    ],
+)
+def test_columns_that_a_prompt_may_not_name(prompt, words, with_columns, capsys):
+    with pytest.raises(SystemExit):
+        args = grpo.Args(dataset=str(with_columns), answer_column="Answer", prompt=prompt).checked()
+        pairs_of(str(with_columns), "train", args)
+    assert words in capsys.readouterr().err
+
+
+def test_several_held_out_sets(chat_model, gsm8k_file, tmp_path):
+    """Each has its part of the problems and its name, none of them is trained on."""
+    for name, rows in (("a", range(20)), ("b", range(15, 40))):
+        text = "".join(json.dumps({"question": f"{i} + {i}?", "answer": str(2 * i)}) + "\n" for i in rows)
+        (tmp_path / f"{name}.jsonl").write_text(text)
+    both = tuple(str(tmp_path / f"{name}.jsonl") for name in "ab")
+    own = {"dataset": both[0], "eval_dataset": both, "eval_problems": 7, "max_response_tokens": 96}
+    args = grpo.Args(model=str(chat_model), **own).checked()
+    train, held_out = load_problems(args, *load_model(args))
+    assert [(p.dataset, p.question) for p in held_out] == [
+        *(("a", f"{i} + {i}?") for i in range(4)),
+        *(("b", f"{i} + {i}?") for i in range(15, 18)),
+    ]
+    assert [p.question for p in train] == [f"{i} + {i}?" for i in range(4, 15)] + ["18 + 18?", "19 + 19?"]
 
 
 def test_messages_nested_columns_and_eval_split(chat_model, tmp_path):

@@ -3,7 +3,7 @@
 import time
 from fractions import Fraction
 
-from common.data import final_answer
+from common.rows import final_answer
 from common.verification.answers import last_boxed, last_number, parse_number
 from common.verification.comparison import compare
 

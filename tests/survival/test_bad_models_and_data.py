@@ -7,8 +7,8 @@ import socket
 
 import grpo
 from common import foreign
-from common.data import read_dataset
 from common.models import load_model
+from common.rows import read_dataset
 from tools.scripts import ROOT
 
 import pytest

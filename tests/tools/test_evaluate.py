@@ -5,10 +5,11 @@ import statistics
 from pathlib import Path
 
 import grpo
-from common.data import STANDARD, load_problems
+from common.data import load_problems
 from common.evaluation import pass_at_k
 from common.metrics import read_metrics
 from common.models import load_model
+from common.rows import STANDARD
 from common.transformers_engine import TransformersEngine
 from tools import evaluate
 from tools.stats import fraction_interval

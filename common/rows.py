@@ -1,0 +1,158 @@
+"""Rows of data sets: on the hub, in a local folder, or in a local file; questions and final answers in them."""
+
+import json
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+import worlds
+from common.cli import fail, first_line, flag, say
+from common.foreign import require_inside
+from common.settings import DATA_FILES, DataSettings, local_path
+from common.verification.answers import last_boxed, parse_number
+
+# A question, as text or chat messages, its answer and, of a row of a data set, where it is and all columns.
+Pair = tuple[Any, ...]
+MAX_EMPTY = 0.01  # largest fraction of rows without a question or answer that is left out
+COLUMN = r"\{(\w[\w.]*)\}"  # in a prompt template
+
+
+@dataclass(frozen=True)
+class Standard:
+    """A data set on the hub that has a short name here. Without a training split it is for evaluation only."""
+
+    hub: str
+    config: str | None
+    train_split: str | None
+    eval_split: str
+    question_column: str
+    answer_column: str
+    difficulty_column: str | None = None
+
+
+STANDARD = {
+    "gsm8k": Standard("openai/gsm8k", "main", "train", "test", "question", "answer"),
+    "math500": Standard("HuggingFaceH4/MATH-500", None, None, "test", "problem", "answer", "level"),
+    "aime24": Standard("HuggingFaceH4/aime_2024", None, None, "train", "problem", "answer"),
+}
+
+
+def final_answer(text: str) -> str:
+    """The answer in a solution: in a last line after `####` (GSM8K), in the last box (MATH), or the text itself.
+
+    >>> final_answer("He has 40 + 2 = 42 apples.\\n#### 42")
+    '42'
+    """
+    last = text.rstrip().rpartition("\n")[2]
+    if last.startswith("####"):
+        answer = last.removeprefix("####").strip()
+        return answer.replace(",", "") if parse_number(answer) else answer  # 1,234 but not (1,5)
+    boxed = last_boxed(text)
+    return (text if boxed is None else boxed).strip()
+
+
+def correct_answers(answer: Any) -> str | tuple[str, ...]:
+    """The final answer of a row, or those of a list, any of which is correct."""
+    if isinstance(answer, list | tuple):
+        return tuple(final_answer(str(one)) for one in answer)
+    return final_answer(str(answer))
+
+
+def as_json(row: dict[str, Any]) -> dict[str, Any]:
+    """A row as a worker process gets it: what JSON lacks, such as a date, as text."""
+    return json.loads(json.dumps(row, default=str))
+
+
+def read_dataset(name: str, config: str | None, split: str, setting: str = "dataset") -> Any:
+    """One split of the data set that a setting names: on the hub, in a local folder, or a local file."""
+    import datasets
+
+    datasets.disable_progress_bars()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # the error message below has the reason
+    path, given = local_path(name), f"{flag(setting)} {name}"
+    if name in STANDARD:
+        path, name, config = None, STANDARD[name].hub, STANDARD[name].config
+    if path and not path.exists():
+        fail(f"{given}: no such file or folder.")
+    if path and path.is_file():
+        if path.suffix not in DATA_FILES:
+            fail(f"{given}: a data file must end in {', '.join(DATA_FILES)}.")
+        if config or split != "train":
+            fail(f"{given} is a file, without splits or configurations: leave out those flags.")
+    try:
+        if path and path.is_dir():
+            require_inside(path, given)
+        if path and path.is_file():  # unlike load_dataset, these readers never use the network
+            return getattr(datasets.Dataset, f"from_{DATA_FILES[path.suffix]}")(str(path))
+        return datasets.load_dataset(str(path or name), config, split=split)
+    except Exception as error:  # every reader has its own kinds
+        fail(f"{given} (split {split}) cannot be read: {first_line(error.__cause__ or error)}")
+
+
+def question_answer_pairs(args: DataSettings, split: str, setting: str) -> list[Pair]:
+    """(question, final answer, where it is, all columns) of every row; a question may be text or chat messages.
+
+    Columns are kept for reward functions only.
+    """
+    whole = read_dataset(args.dataset, args.dataset_config, split, setting)
+    rows = whole.flatten()
+    given = f"{flag(setting)} {args.dataset}"
+    needed = [("answer", args.answer_column)]
+    for kind, column in [*needed, ("question", args.question_column)] if not columns_in(args.prompt) else needed:
+        if column not in rows.column_names:
+            fail(f"{given} has no column '{column}': use --{kind}-column with one of {', '.join(rows.column_names)}.")
+    if len(rows) == 0:
+        fail(f"{given}: the split {split} is empty.")
+    try:
+        pairs = list(zip(questions(rows, args, given), rows[args.answer_column], strict=True))
+    except UnicodeDecodeError as error:
+        fail(f"{given} has text that is not UTF-8: {first_line(error)}")
+    empty = [i for i, (q, a) in enumerate(pairs) if q in ("", None, []) or a in (None, []) or not str(a).strip()]
+    if empty:  # MATH has two such rows; many of them mean that the columns are wrong
+        what = f"{given}: {len(empty)} of {len(pairs)} rows of split {split} have an empty question or answer, "
+        what += f"the first is row {empty[0]}"
+        if len(empty) > MAX_EMPTY * len(pairs):
+            fail(f"{what}; check --question-column and --answer-column.")
+        say(f"note: {what}; they are left out.")
+    left_out = set(empty)
+    return [
+        (question, correct_answers(answer), f"row {i} of split {split}", as_json(whole[i]) if args.reward else {})
+        for i, (question, answer) in enumerate(pairs)
+        if i not in left_out
+    ]
+
+
+def columns_in(template: str | None) -> list[str]:
+    """The columns that a prompt template names instead of {question}."""
+    return [] if template is None or "{question}" in template else re.findall(COLUMN, template)
+
+
+def questions(rows: Any, args: DataSettings, given: str) -> list[Any]:
+    """The question column, or the prompt template filled with the columns that it names."""
+    columns = columns_in(args.prompt)
+    if not columns:
+        return rows[args.question_column]
+    if absent := [column for column in columns if column not in rows.column_names]:
+        fail(f"--prompt names {absent[0]}, but {given} has the columns {', '.join(rows.column_names)}.")
+    if args.answer_column in columns:
+        fail(f"--prompt shows {args.answer_column}, which is the column with the answers.")
+    return [re.sub(COLUMN, lambda name, row=row: str(row[name[1]]), args.prompt) for row in rows]
+
+
+def pairs_of(name: str, part: str, args: DataSettings) -> list[Pair]:
+    """(question, answer) of the part "train" or "eval" of a data set; `args` names its splits and columns."""
+    if worlds.is_generated(name):
+        return worlds.generated_problems(name, part)
+    other = name != args.dataset  # --eval-dataset: --train-split does not apply, nor --dataset-config to a file
+    args, split = replace(args, dataset=name), "train" if other else args.train_split
+    if other and local_path(name):
+        args.dataset_config = None
+    if name in STANDARD:
+        known = STANDARD[name]
+        args.question_column, args.answer_column = known.question_column, known.answer_column
+        split = known.train_split if part == "train" else known.eval_split
+        if split is None:
+            fail(f"--dataset {name} is for evaluation only: pass it as --eval-dataset.")
+    elif part == "eval":
+        split = args.eval_split or split
+    return question_answer_pairs(args, split, "eval_dataset" if other else "dataset")
