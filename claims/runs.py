@@ -1,7 +1,7 @@
 """What the claims by training runs share: arms with paired seeds, and the statistics of their differences.
 
 An arm is a script's name, with changes of claims/variant.py, and flags on top of SETTINGS: "grpo --clip-eps 0.1",
-"grpo+coin". Seed s of every arm has the same base model and, where a step has as many prompts, the same problems and
+"grpo+coin"; with "@100" at its end it has seeds of its own, from 101 on. Seed s of every arm has the same base model and, where a step has as many prompts, the same problems and
 seeds of the engine. A run stays in runs/claims/ under a name made of its command and its script's code, so an
 interrupted claim resumes, and arms that several claims share are run once. A run that ends because its numbers are not
 finite has a final accuracy of 0. Every x86 processor with AVX2 gives the same numbers (ENVIRONMENT).
@@ -118,6 +118,8 @@ class Trial:
 def words(arm: str, seed: int) -> list[str]:
     """What follows `python` in the command of a run."""
     first, *flags = arm.split()
+    if flags and flags[-1].startswith("@"):
+        seed += int(flags.pop()[1:])
     script = ["-m", "claims.variant", first] if "+" in first else command(script_path(first))
     return [*script, *SETTINGS.split(), *flags, *LAST.split(), "--seed", str(seed)]
 
