@@ -16,7 +16,7 @@ from typing import Any
 from common.cli import fail, first_line, lacks_memory, say
 from common.distributed import gather, is_sharded, load_state, local, rank, whole_state, world_size
 from common.folders import checksum, flush
-from common.lora import named_weights
+from common.lora import named_weights, save_adapter
 
 import torch
 from safetensors import safe_open
@@ -25,6 +25,7 @@ from torch import Tensor
 
 CHECKSUMS = "checksums.json"
 CARD = "README.md"
+ADAPTER = "adapter"  # folder of what --lora-rank trained, beside the merged weights
 PARTS = "parts"  # folder of a sharded checkpoint
 MODEL = "model."  # before the names of weights in it; moments have the parameter's number there
 
@@ -87,6 +88,8 @@ def write(partial: Path, model: Any, tokenizer: Any, weights: dict[str, Any], st
     tokenizer.save_pretrained(partial)
     if state is not None:
         torch.save(state, partial / "state.pt")
+        if "adapters" in state:
+            save_adapter(partial / ADAPTER, model, state["adapters"])
 
 
 def add_checksums(partial: Path, card: str) -> None:

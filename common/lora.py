@@ -4,30 +4,41 @@ peft puts the adapters into the model in place: its class stays, and everything 
 the adapters alone. Outside the learner there are none: engines and checkpoints get what `named_weights` yields.
 """
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+from common.cli import fail
 from common.distributed import device, load_state, whole
 from common.logprobs import computes_in_bf16
 from common.settings import Settings
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 ADAPTER = "default"  # peft's name for the only one
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"  # its names for the files of an adapter
 
 
 def add_adapters(model: Any, args: Settings) -> None:
-    """Freeze the model and put adapters beside every linear layer but the head, the same ones for the same seed.
+    """Freeze the model and put adapters beside linear layers, the same ones for the same seed.
 
     Where the learner computes in bf16 it rounds these layers' weights anyway, so frozen ones are kept in bf16.
     """
     from peft import LoraConfig, inject_adapter_in_model  # takes seconds
 
-    config = LoraConfig(r=args.lora_rank, lora_alpha=args.lora_alpha, target_modules="all-linear")
-    with torch.random.fork_rng():
-        torch.manual_seed(args.seed)
-        inject_adapter_in_model(config, model, ADAPTER)
+    targets = list(args.lora_targets) or "all-linear"  # all but the head
+    config = LoraConfig(r=args.lora_rank, lora_alpha=args.lora_alpha, target_modules=targets)
+    try:
+        with torch.random.fork_rng():
+            torch.manual_seed(args.seed)
+            inject_adapter_in_model(config, model, ADAPTER)
+    except ValueError:
+        linear = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
+        layers = {name.rpartition(".")[2] for name in linear}
+        fail(f"--lora-targets {' '.join(targets)}: this model's linear layers are {', '.join(sorted(layers))}.")
     if computes_in_bf16(device(), args):
         for name, module in model.named_modules():
             if name.endswith(".base_layer"):
@@ -53,6 +64,35 @@ def named_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
 def whole_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
     """`named_weights`, each whole, one at a time."""
     return ((name, whole(weight)) for name, weight in named_weights(model))
+
+
+def save_adapter(folder: Path, model: Any, adapters: dict[str, Tensor]) -> None:
+    """Write an adapter as peft and vLLM load it, from what `Adapters.state_dict` gave."""
+    folder.mkdir(parents=True)
+    config = model.peft_config[ADAPTER].to_dict() | {"base_model_name_or_path": model.name_or_path}
+    config = {name: sorted(value) if isinstance(value, set) else value for name, value in config.items()}
+    (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    names = {name: f"base_model.model.{name.replace(f'.{ADAPTER}.', '.')}" for name in adapters}
+    save_file({names[name]: weight.cpu().contiguous() for name, weight in adapters.items()}, folder / WEIGHTS)
+
+
+def base_of(folder: Path, given: str) -> str:
+    """The name of the model that an adapter belongs to; `given` is how the person named it."""
+    try:
+        config = json.loads((folder / CONFIG).read_text())
+        kind, base = config["peft_type"], config["base_model_name_or_path"]
+    except (OSError, ValueError, KeyError, TypeError):
+        fail(f"{given}: its {CONFIG} is damaged.")
+    if kind != "LORA" or not (folder / WEIGHTS).is_file() or not isinstance(base, str):
+        fail(f"{given} must be a LoRA adapter with its weights in {WEIGHTS} and its base model in {CONFIG}.")
+    return base
+
+
+def merged(model: Any, folder: Path) -> Any:
+    """The base model with an adapter added to its weights."""
+    from peft import PeftModel
+
+    return PeftModel.from_pretrained(model, folder, local_files_only=True).merge_and_unload()
 
 
 class Adapters:

@@ -1,11 +1,13 @@
 """Loading a causal language model and its tokenizer."""
 
 import difflib
+from pathlib import Path
 from typing import Any
 
 from common.cli import fail, first_line, flag, lacks_memory
 from common.distributed import place
-from common.lora import add_adapters
+from common.lora import CONFIG as ADAPTER_CONFIG
+from common.lora import add_adapters, base_of, merged
 from common.settings import ModelSettings, local_path
 from worlds import MODELS
 
@@ -15,13 +17,23 @@ QUANTIZED = {"quantization_config", "compression_config"}
 NAMES_CODE = ("fusion_config", "transformers_weights")
 
 
+def adapter_folder(name: str) -> Path | None:
+    """The local folder that a model's name means, if it holds an adapter."""
+    local = None if name in MODELS else local_path(name)
+    return local if local and (local / ADAPTER_CONFIG).is_file() else None
+
+
 def model_path(name: str) -> str:
-    """Where a model lies: the folder of an embedded one, else a local folder or a name on the hub."""
+    """Where a model, or an adapter's base, lies: an embedded one's folder, a local folder or a name on the hub."""
+    if adapter := adapter_folder(name):
+        name = base_of(adapter, f"--model {name}")
     return str(MODELS[name].folder) if name in MODELS else name
 
 
 def load_model(args: ModelSettings, placed: bool = True, setting: str = "model") -> tuple[Any, Any]:
     """The model that a setting names, with fp32 master weights, frozen below adapters with LoRA, and its tokenizer.
+
+    An adapter is added to the weights of its base.
 
     It is on the accelerator if there is one, and of several processes each holds a part of the weights; a module that
     is built around the model asks for it as it was read, and is put in its place as a whole.
@@ -57,12 +69,12 @@ def load_model(args: ModelSettings, placed: bool = True, setting: str = "model")
         model, loaded = AutoModelForCausalLM.from_pretrained(
             name, config=config, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **where
         )
+        if adapter := adapter_folder(getattr(args, setting)):
+            model = merged(model, adapter)
     except Exception as error:  # every way in which loading fails has its own exception
         if lacks_memory(error):
             raise
         fail(f"{given} cannot be loaded, its files are missing, incomplete or corrupt: {first_line(error)}")
-    if getattr(model, "_hf_peft_config_loaded", False):
-        fail(f"{given} comes with an adapter (adapter_config.json): merge it into the weights, or remove it.")
     if absent := sorted(loaded["missing_keys"]):
         fail(f"{given}: its files hold no weights for {absent[0]} and {len(absent) - 1} others.")
     if tokenizer.eos_token_id is None:

@@ -178,6 +178,8 @@ class LearnerSettings(DataSettings):
     lora_rank: CountOrZero = 0
     """r: train adapters of this rank in every linear layer but the head, with frozen weights (LoRA); 0 trains all
     weights. Usual 8 to 64, with about ten times the learning rate."""
+    lora_targets: tuple[str, ...] = ()
+    """Names of the linear layers with adapters, such as q_proj v_proj; by default all but the head."""
     lora_alpha: Positive = 32.0
     """α: the product of an adapter's two matrices is scaled by α / r. Usual 32, or 2 r."""
 

@@ -23,7 +23,8 @@ if not torch.cuda.is_available():
 from common.cli import fail, first_line
 from common.distributed import has_bf16, world_size
 from common.engines import Engine, Request, Weights, check_memory, rounded
-from common.models import eos_ids, model_path
+from common.lora import named_weights
+from common.models import adapter_folder, eos_ids, model_path
 from common.records import Rollouts
 from common.settings import ModelSettings
 
@@ -91,6 +92,8 @@ class VLLMEngine(Engine):
         except (ValueError, RuntimeError) as error:  # a model it does not know, too little memory for one response
             reason = error.errors()[0]["msg"] if isinstance(error, pydantic.ValidationError) else first_line(error)
             fail(f"--engine vllm cannot start with --model {args.model}: {reason}")
+        if adapter_folder(args.model):
+            self.update(named_weights(model))
 
     def sample(self, request: Request) -> Rollouts:
         top_k, in_flight = request.top_k, request.in_flight

@@ -12,6 +12,7 @@ from common.transformers_engine import TransformersEngine
 import pytest
 import torch
 from conftest import SMALL
+from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 PROBLEMS = [Problem("", "", "", ids) for ids in ([13, 20, 5], [9, 30, 22, 41])]
@@ -134,3 +135,26 @@ def test_frozen_layers_are_in_bf16_if_the_learner_computes_in_it(tiny_model):
             layer = model.get_submodule(name.removesuffix(".weight"))
             expected = base.get_parameter(name).bfloat16().float() + layer.get_delta_weight("default")
             assert torch.equal(weight, expected)
+
+
+def test_a_saved_adapter_is_a_model(run):
+    """The base with the adapter of a checkpoint, here and by peft, is the checkpoint's merged model."""
+    args, _ = run
+    folder = args.run_dir / "checkpoint-000002"
+    base = AutoModelForCausalLM.from_pretrained("worlds/sums/model")
+    by_peft = PeftModel.from_pretrained(base, folder / "adapter").merge_and_unload().state_dict()
+    here = load_model(grpo.Args(model=str(folder / "adapter")).checked())[0].state_dict()
+    saved = AutoModelForCausalLM.from_pretrained(folder).state_dict()
+    assert here.keys() == by_peft.keys() == saved.keys()
+    for name, weight in saved.items():
+        assert torch.equal(here[name], by_peft[name]), name
+        torch.testing.assert_close(here[name], weight, atol=1e-6, rtol=1e-6)
+
+
+def test_adapters_of_some_layers(tiny_model, capsys):
+    args = grpo.Args(model=str(tiny_model), **LORA, lora_targets=("q_proj", "v_proj")).checked()
+    names = [name for name, weight in load_model(args)[0].named_parameters() if weight.requires_grad]
+    assert names and all(".q_proj.lora_" in name or ".v_proj.lora_" in name for name in names)
+    with pytest.raises(SystemExit):
+        load_model(grpo.Args(model=str(tiny_model), **LORA, lora_targets=("attention",)).checked())
+    assert "--lora-targets attention: this model's linear layers are down_proj, gate_proj" in capsys.readouterr().err

@@ -14,7 +14,6 @@ from tools.scripts import ROOT
 import pytest
 import torch
 from conftest import CHAT_TEMPLATE, SMALL
-from peft import LoraConfig, get_peft_model
 from runs import refused
 from safetensors.torch import load_file, save_file
 from transformers import (
@@ -231,10 +230,17 @@ def test_quantized_models_and_adapters(capsys, tmp_path):
     config = {"quant_method": "bitsandbytes", "load_in_4bit": True}
     folder = changed_model(tmp_path / "quantized", quantization_config=config)
     assert "is quantized (quantization_config)" in refused(capsys, tmp_path, model=str(folder))
-    folder = changed_model(tmp_path / "adapted")
-    model = get_peft_model(AutoModelForCausalLM.from_pretrained(folder), LoraConfig(target_modules=["q_proj"]))
-    model.save_pretrained(folder)
-    assert "comes with an adapter" in refused(capsys, tmp_path, model=str(folder))
+    folder = tmp_path / "adapter"
+    folder.mkdir()
+    for text, words in (
+        ("{}", "is damaged"),
+        ('{"peft_type": "IA3", "base_model_name_or_path": "sums"}', "must be a LoRA adapter"),
+        ('{"peft_type": "LORA", "base_model_name_or_path": "sums"}', "with its weights in adapter_model.safetensors"),
+    ):
+        (folder / "adapter_config.json").write_text(text)
+        assert words in refused(capsys, tmp_path, model=str(folder))
+    (folder / "adapter_model.safetensors").write_text("no weights")
+    assert "cannot be loaded" in refused(capsys, tmp_path, model=str(folder))
 
 
 def test_broken_text_and_numbers_as_questions(capsys, tmp_path):
