@@ -82,15 +82,16 @@ QUESTIONS = (
     ),
     Question(
         "Does reinforcement learning teach anything new?",
-        "On sums it raises pass@1 and lowers pass@32, which is what sharpening does. Whether it improves a model that "
-        "has no habits of search is being measured.",
+        "On sums it raises pass@1 and lowers pass@32, which is what sharpening does. On search 40 steps lift the base "
+        "model whose writers try, go on and box what fits from 0.234 to 0.841; writers who only guess, who try once, or "
+        "who go on and then box something else leave nothing to select, and nothing is gained.",
         (
+            "habits_decide_what_rl_gains",
+            "priming_with_wrong_answers",
             "rl_trades_pass_at_k_for_pass_at_1",
             "maxrl_keeps_pass_at_k",
             "maxrl_keeps_pass_at_k_in_training",
             "kl_caps_what_is_learned",
-            "habits_decide_what_rl_gains",
-            "priming_with_wrong_answers",
         ),
     ),
 )
