@@ -189,7 +189,7 @@ def main(args: Args) -> None:
             explained = 1 - (returns - old_values)[mask].var() / returns[mask].var().clamp(min=1e-8)
             advantages = whiten(advantages, mask)  # (B, T)
             tis = tis_weight(learner_logp, rollout_logp, args)  # (B, T)
-            run.log_rollouts(rewards, rollouts, learner_logp, rollout_logp, mask)
+            run.log_rollouts(problems, rollouts, rewards, advantages, learner_logp, rollout_logp, mask)
             run.log_tokens({"entropy": entropy, "tis_weight": tis, "kl": kl}, token_weights(mask), mask)  # PPO
             run.log(explained_variance=explained.item())
 
@@ -205,7 +205,7 @@ def main(args: Args) -> None:
                     (w * metrics["value_loss"]).sum().backward()
                     loss = (w * loss).sum()
                     loss.backward()
-                    run.log_loss(loss, metrics, w, mask[rows])
+                    run.log_loss(loss, metrics, w, mask, rows)
                 grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
                 critic_norm = torch.nn.utils.clip_grad_norm_(critic.parameters(), args.max_grad_norm)  # PPO
                 run.check_update(grad_norm=grad_norm, critic_grad_norm=critic_norm)  # ends the run if not finite

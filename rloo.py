@@ -125,7 +125,7 @@ def main(args: Args) -> None:
             rewards = rewards - args.kl_beta * kl.sum(1).view(P, G)  # (P, G)
             advantages = compute_advantages(rewards).view(-1, 1).expand(mask.shape)  # (B, T)
             tis = tis_weight(old_logp, rollout_logp, args)  # (B, T)
-            run.log_rollouts(rewards, rollouts, old_logp, rollout_logp, mask)
+            run.log_rollouts(problems, rollouts, rewards, advantages, old_logp, rollout_logp, mask)
             run.log_tokens({"entropy": entropy, "tis_weight": tis, "kl": kl}, token_weights(mask), mask)
 
             for minibatch in minibatches(P, G, args):  # (b,) rows of whole groups
@@ -136,7 +136,7 @@ def main(args: Args) -> None:
                     loss = tis[rows] * loss
                     loss = (w * loss).sum()
                     loss.backward()
-                    run.log_loss(loss, metrics, w, mask[rows])
+                    run.log_loss(loss, metrics, w, mask, rows)
                 grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
                 run.check_update(grad_norm=grad_norm)  # ends the run if it is not finite
                 optimizer.step()

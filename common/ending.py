@@ -4,6 +4,7 @@ import errno
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -28,6 +29,14 @@ MEMORY_HELP = (
     "a lower --micro-batch-tokens or --gradient-checkpointing helps in training, fewer --prompts-per-step or "
     "--max-response-tokens in generation, and with vLLM on a GPU a lower --gpu-memory-utilization."
 )
+
+
+def take_signals(run: Any) -> None:
+    """Ctrl-C, a termination request, and a closed terminal end the run after the current step."""
+    if threading.current_thread() is threading.main_thread():
+        for number in SIGNALS:
+            if signal.getsignal(number) != signal.SIG_IGN:  # as nohup leaves it
+                run.stack.callback(signal.signal, number, signal.signal(number, interrupt_handler(run)))
 
 
 def interrupt_handler(run: Any) -> Callable[[int, Any], None]:
@@ -101,12 +110,17 @@ def exit_now(error: BaseException) -> None:
     os._exit(error.code if isinstance(error.code, int) else 1)
 
 
-def summarize(run: Any) -> None:
-    """Draw the curves, and print the result and where everything lies."""
+def draw(run: Any) -> None:
+    """Draw the curves."""
     from tools.plots import draw_curves  # matplotlib takes a second to load
 
-    args, data = run.args, " and ".join(dataset_names(run.args))
-    draw_curves(run.dir, f"{run.script.name}, {args.model} on {data}, seed {args.seed}")
+    data = " and ".join(dataset_names(run.args))
+    draw_curves(run.dir, f"{run.script.name}, {run.args.model} on {data}, seed {run.args.seed}")
+
+
+def summarize(run: Any) -> None:
+    """Draw the curves, and print the result and where everything lies."""
+    draw(run)
     minutes, seconds = divmod(round(time.perf_counter() - run.started), 60)
     lines = []
     if run.evaluations:

@@ -58,10 +58,10 @@ def checksum(file: Path) -> str:
         return hashlib.file_digest(handle, "blake2b").hexdigest()
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file so that a kill at any moment leaves the old version or the new one, never a part."""
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
+    partial.write_bytes(content.encode() if isinstance(content, str) else content)
     flush(partial)
     partial.replace(path)
 

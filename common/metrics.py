@@ -6,7 +6,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from common.cli import say
 from common.distributed import gather, world_size
+from common.folders import write_whole
 from common.records import Rollouts
 
 import torch
@@ -103,6 +105,21 @@ def logged_rows(run_dir: Path) -> list[dict]:
             if type(row.get("step")) is int and all(isinstance(value, int | float | None) for value in row.values()):
                 rows.append(row)
     return rows
+
+
+def cut_logs(run_dir: Path, step: int) -> dict[int, dict]:
+    """Drop what was logged after `step`, since those steps are run again; the evaluations up to it."""
+    metrics = run_dir / "metrics.jsonl"
+    rows = [row for row in logged_rows(run_dir) if row["step"] <= step] if metrics.exists() else []
+    write_whole(metrics, "".join(json.dumps(row) + "\n" for row in rows))
+    for pattern in ("samples/step-{}.md", "rollouts/step-{}.jsonl.gz"):
+        for path in run_dir.glob(pattern.format("[0-9]" * 6)):
+            if int(path.name.split(".")[0].removeprefix("step-")) > step:
+                path.unlink()
+    kept = evaluations(rows)
+    if step >= 0 and ({row["step"] for row in rows} != set(range(step + 1)) or 0 not in kept):
+        say(f"warning: {metrics} was damaged; curves and summary lack what is missing in it.")
+    return kept
 
 
 def read_metrics(run_dir: Path) -> list[dict]:

@@ -52,6 +52,8 @@ class Rollouts:
     top_logps: list[Tensor] = field(default_factory=list)  # each (|o|, K)
     # Set by the verifier: whether each answer is correct. Its rewards, which it returns, may be something else.
     correct: list[bool] = field(default_factory=list)
+    # What each function of --reward gave, by its name; None where it took too long. Also set by the verifier.
+    rewards: list[dict[str, float | None]] = field(default_factory=list)
 
     def select(self, rows: Iterable[int]) -> "Rollouts":
         """The responses of these rows."""

@@ -2,10 +2,8 @@
 
 import json
 import random
-import signal
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -18,12 +16,13 @@ from common.cli import fail, first_line, flag, say
 from common.clock import clock, stopwatch
 from common.distributed import any_process, gather, local, local_world_size, rank, whole, world_size
 from common.folders import flush, remove_if_empty, write_whole
-from common.metrics import StepMetrics, evaluations, logged_rows, mismatch_metrics, rollout_metrics
+from common.metrics import StepMetrics, cut_logs, mismatch_metrics, rollout_metrics
 from common.notes import Notes
-from common.records import Problem, Rollouts
+from common.records import Problem, Rollouts, Sample
+from common.saved_rollouts import SavedRollouts
 from common.schedule import learning_rate
 from common.settings import SAME_RESULT, Settings
-from common.terminal import Terminal, write_samples
+from common.terminal import SHOWN_SAMPLES, Terminal, write_samples
 from common.trackers import Tracker
 
 import numpy as np
@@ -69,7 +68,7 @@ class Run:
                 fail(f"--nproc-per-node {local_world_size()}: this machine has {count} GPUs.")
             if distributed.start():  # False within a run of several stages, which has done it
                 self.closing(distributed)
-            self.take_signals()
+            ending.take_signals(self)
             self.terminal = self.closing(Terminal(self.stop_soon))
             if rank() == 0:
                 self.tracker = self.closing(Tracker(self.args))
@@ -103,14 +102,6 @@ class Run:
 
     def summarize(self) -> None:
         ending.summarize(self)
-
-    def take_signals(self) -> None:
-        """Ctrl-C, a termination request, and a closed terminal end the run after the current step."""
-        if threading.current_thread() is threading.main_thread():
-            for number in ending.SIGNALS:
-                if signal.getsignal(number) != signal.SIG_IGN:  # as nohup leaves it
-                    handler = ending.interrupt_handler(self)
-                    self.stack.callback(signal.signal, number, signal.signal(number, handler))
 
     def stop_soon(self) -> None:
         self.stop_requested = self.stop_requested or time.monotonic()
@@ -163,6 +154,7 @@ class Run:
         self.evaluate(start_step)
         for step in range(start_step + 1, self.args.steps + 1):
             self.step, self.metrics, self.numbers = step, StepMetrics(), {}
+            self.saved_rollouts = SavedRollouts(step, self.args)
             seed_step(self.args.seed, step)
             self.set_learning_rates(step)
             stopwatch.restart()
@@ -209,22 +201,10 @@ class Run:
         else:
             say(f"{self.dir} holds no complete checkpoint: the run starts from the beginning.")
         if rank() == 0:
-            self.cut_logs(start_step)
+            self.evaluations = cut_logs(self.dir, start_step)
             drop_old(self.dir, start_step, self.args.keep)  # a kill may have come before the last step did so
         self.evaluations = gather(self.evaluations)[0]
         return max(0, start_step)
-
-    def cut_logs(self, step: int) -> None:
-        """Drop what was logged after `step`: those steps are run again."""
-        metrics = self.dir / "metrics.jsonl"
-        rows = [row for row in logged_rows(self.dir) if row["step"] <= step] if metrics.exists() else []
-        write_whole(metrics, "".join(json.dumps(row) + "\n" for row in rows))
-        for path in (self.dir / "samples").glob(f"step-{'[0-9]' * 6}.md"):
-            if int(path.stem.removeprefix("step-")) > step:
-                path.unlink()
-        self.evaluations = evaluations(rows)
-        if step >= 0 and ({row["step"] for row in rows} != set(range(step + 1)) or 0 not in self.evaluations):
-            say(f"warning: {metrics} was damaged; curves and summary lack what is missing in it.")
 
     def save(self, step: int, name: str = "") -> Path:
         """Write a checkpoint with everything needed to resume; one with a name holds the weights only."""
@@ -279,23 +259,34 @@ class Run:
         self.numbers |= numbers
 
     def log_rollouts(
-        self, rewards: Tensor, rollouts: Rollouts, old_logp: Tensor, rollout_logp: Tensor, mask: Tensor
+        self,
+        problems: list[Problem],
+        rollouts: Rollouts,
+        rewards: Tensor,
+        advantages: Tensor | None,
+        old_logp: Tensor,
+        rollout_logp: Tensor,
+        mask: Tensor,
     ) -> None:
-        """Rewards (P, G), and the log-probs of the learner and the engine at the rollout weights, both (B, T)."""
+        """Rewards (P, G); advantages if they are known, log-probs of learner and engine, and the mask, all (B, T)."""
         self.require_finite(rollout_logp=rollout_logp, old_logp=old_logp, rewards=rewards)
         self.log(**rollout_metrics(rewards, rollouts), **mismatch_metrics(old_logp, rollout_logp, mask))
+        values = {"advantage": advantages, "old_logp": old_logp, "rollout_logp": rollout_logp}
+        self.saved_rollouts.add_rollouts(problems, rollouts, rewards, values)
 
     def log_tokens(self, values: dict[str, Tensor], weights: Tensor, mask: Tensor) -> None:
         """Per-token values of the rollout batch, averaged with the weights of the loss; all (B, T)."""
+        self.saved_rollouts.add_tokens(values)
         if "tis_weight" in values:
             truncated = (values["tis_weight"] == self.args.tis_cap) & (values["tis_weight"] > 0)  # (B, T)
             values = values | {"tis_truncated": truncated}
         self.metrics.add(values, weights, mask)
 
-    def log_loss(self, loss: Tensor, values: dict[str, Tensor], weights: Tensor, mask: Tensor) -> None:
-        """A micro-batch's part of the loss, and per-token values, their weights and the mask, all (b, T)."""
-        self.metrics.add(values, weights, mask)
+    def log_loss(self, loss: Tensor, values: dict[str, Tensor], weights: Tensor, mask: Tensor, rows: Tensor) -> None:
+        """A micro-batch's part of the loss, per-token values and weights (m, T), the mask (B, T), and its rows (m,)."""
+        self.metrics.add(values, weights, mask[rows])
         self.metrics.add_loss(loss)
+        self.saved_rollouts.add_update(values, rows)
 
     def check_update(self, **values: Tensor | float) -> None:
         """Log the gradient norm and other values of an update, or end the run if they or the loss are not finite."""
@@ -317,15 +308,18 @@ class Run:
         seconds = sum(value for name, value in numbers.items() if name.startswith("seconds/"))
         self.terminal.print_step(step, self.args.steps, numbers, seconds)
         self.write_metrics(step, numbers)
+        self.saved_rollouts.write(self.dir, self.tokenizer)
         if note := self.notes.of_step(numbers):
             self.write_line(note)
 
-    def write_metrics(self, step: int, numbers: dict[str, Any]) -> None:
+    def write_metrics(self, step: int, numbers: dict[str, Any], samples: Sequence[Sample] = ()) -> None:
         if rank() > 0:
             return
+        if samples:
+            write_samples(self.dir / "samples" / f"step-{step:06d}.md", samples)
         with (self.dir / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **numbers}) + "\n")
-        self.tracker.log(self.dir, step, numbers)
+        self.tracker.log(self.dir, step, numbers, samples)
 
     def evaluate(self, step: int) -> None:
         """Evaluate on held-out problems before the first step, after the last, and every --eval-every steps.
@@ -349,8 +343,6 @@ class Run:
         self.terminal.print_evaluation(step, metrics)
         if step == 0 and (note := self.notes.of_first_evaluation(metrics, samples)):
             self.write_line(note)
-        if rank() == 0:
-            write_samples(self.dir / "samples" / f"step-{step:06d}.md", samples)
         best = max((row["eval/avg"] for row in self.evaluations.values()), default=0.0)
         self.evaluations[step] = metrics
         if step > 0 and metrics["eval/avg"] > best:
@@ -358,4 +350,6 @@ class Run:
         if rank() == 0 and (saved := self.dir / f"checkpoint-{step:06d}").exists():
             write_whole(saved / CARD, self.card())
         resources = {name: value for name, value in stopwatch.result().items() if name.endswith("/evaluate")}
-        self.write_metrics(step, metrics | resources)
+        self.write_metrics(step, metrics | resources, samples[:SHOWN_SAMPLES])
+        if rank() == 0 and not first_or_last:
+            ending.draw(self)

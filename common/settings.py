@@ -22,7 +22,8 @@ EMBEDDED_MODELS, GENERATED_DATA = tuple(MODELS), tuple(DATASETS)
 STANDARD_DATA = ("gsm8k", "math500", "aime24")  # on the hub, under longer names
 DATA_FILES = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}  # and what reads them
 
-SAME_RESULT = ("micro_batch_tokens", "gradient_checkpointing", "gpu_memory_utilization", "track")  # but for rounding
+SAVED = ("save_rollouts", "save_tokens", "track")
+SAME_RESULT = ("micro_batch_tokens", "gradient_checkpointing", "gpu_memory_utilization", *SAVED)  # but for rounding
 DATA_SETTINGS = ("dataset", "eval_dataset", "few_shot", "cold_start")  # which may name local files
 OF_EACH_DATASET = ("dataset_config", "question_column", "answer_column", "train_split", "eval_split", "eval_dataset")
 
@@ -208,8 +209,17 @@ class Settings(LearnerSettings):
     """Folder for logs and checkpoints; by default a new one under runs/."""
     resume: Path | None = None
     """Run folder to resume."""
+    save_rollouts: CountOrZero | None = None
+    """Steps between rollout batches saved in rollouts/; 0: none. By default 1 for embedded models, 0 for others."""
+    save_tokens: bool = False
+    """Save their tokens too, with advantage, log-probs, entropy and ratio of each: about ten times the size."""
     track: Literal["none", "wandb", "tensorboard"] = "none"
-    """Also send the metrics to Weights & Biases or TensorBoard."""
+    """Also send metrics and samples to Weights & Biases or TensorBoard."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.save_rollouts is None:
+            self.save_rollouts = int(self.model in EMBEDDED_MODELS)
 
     def checked(self) -> Self:
         """The checks that every script needs; a script adds those of its own method."""

@@ -4,7 +4,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from common.records import Sample
 
 from tqdm import tqdm
 
-SHOWN_SAMPLES = 4  # in each file
+SHOWN_SAMPLES = 4  # of each evaluation
 WIDTH = 120  # of a step's line that does not go to a terminal
 # Columns of a step's line: the heading, how a number is written, and whether it stays where the terminal is narrow.
 COLUMNS = {
@@ -123,8 +123,14 @@ class Terminal:
         )
 
 
-def write_samples(path: Path, samples: list[Sample]) -> None:
-    """Prompts, responses and rewards as Markdown, in fences that their content cannot close."""
+def write_samples(path: Path, samples: Sequence[Sample]) -> None:
+    """Prompts, responses and rewards as Markdown."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(as_markdown(samples), encoding="utf-8")
+
+
+def as_markdown(samples: Sequence[Sample]) -> str:
+    """Prompts, responses and rewards, in fences that their content cannot close."""
 
     def fenced(text: str) -> str:
         shown = printable(text, keep="\n\t")
@@ -132,12 +138,8 @@ def write_samples(path: Path, samples: list[Sample]) -> None:
         fence = "`" * max(3, longest + 1)
         return f"{fence}text\n{shown}\n{fence}\n"
 
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(
-        "\n".join(
-            f"**Prompt**\n{fenced(problem.prompt)}**Response**, reward {reward:g}\n{fenced(response)}"
-            f"**Answer**\n{fenced(str(problem.answer))}"
-            for problem, response, reward in samples[:SHOWN_SAMPLES]
-        ),
-        encoding="utf-8",
+    return "\n".join(
+        f"**Prompt**\n{fenced(problem.prompt)}**Response**, reward {reward:g}\n{fenced(response)}"
+        f"**Answer**\n{fenced(str(problem.answer))}"
+        for problem, response, reward in samples
     )

@@ -1,18 +1,24 @@
-"""Metrics sent elsewhere, only where --track asks for it."""
+"""Metrics and samples sent elsewhere, only where --track asks for it."""
 
 import importlib
+import secrets
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from common.cli import fail, first_line
+from common.folders import write_whole
+from common.records import Sample
 from common.settings import Settings
+from common.terminal import as_markdown
 
 PACKAGES = {"wandb": "wandb", "tensorboard": "torch.utils.tensorboard"}
+WANDB_ID = "wandb-id"  # file in the run folder: a resumed run is the same run there
 
 
 class Tracker:
-    """Sends the numbers of each step to Weights & Biases or TensorBoard, or nowhere."""
+    """Sends what a run logs to Weights & Biases or TensorBoard, or nowhere."""
 
     def __init__(self, args: Settings) -> None:
         """Imports the package and logs in, so that what is missing is found before anything expensive starts."""
@@ -26,20 +32,31 @@ class Tracker:
         except Exception as error:  # wandb has its own kinds
             fail(f"--track {args.track}: {first_line(error)} Run `wandb login`, or set WANDB_MODE=offline.")
 
-    def log(self, run_dir: Path, step: int, metrics: dict[str, Any]) -> None:
+    def log(self, run_dir: Path, step: int, metrics: dict[str, Any], samples: Sequence[Sample]) -> None:
         """The first call opens the writer."""
         numbers = {name: value for name, value in metrics.items() if value is not None}
         if self.args.track == "wandb":
             if self.writer is None:
-                where = {"project": "rl-for-reasoning", "name": run_dir.name, "dir": run_dir}
-                self.writer = self.package.init(**where, config=asdict(self.args))
+                self.writer = self.start_wandb(run_dir)
+            if samples:
+                rows = [[problem.prompt, text, str(problem.answer), reward] for problem, text, reward in samples]
+                numbers["samples"] = self.package.Table(["prompt", "response", "answer", "reward"], rows)
             self.writer.log(numbers, step=step)
         elif self.args.track == "tensorboard":
             if self.writer is None:
                 self.writer = self.package.SummaryWriter(str(run_dir))
             for name, value in numbers.items():
                 self.writer.add_scalar(name, value, step)
+            if samples:
+                self.writer.add_text("samples", as_markdown(samples), step)
             self.writer.flush()
+
+    def start_wandb(self, run_dir: Path) -> Any:
+        """The run of this folder, or a new one."""
+        if not (file := run_dir / WANDB_ID).exists():
+            write_whole(file, secrets.token_hex(4))
+        where = {"project": "rl-for-reasoning", "name": run_dir.name, "dir": run_dir}
+        return self.package.init(**where, id=file.read_text(), resume="allow", config=asdict(self.args))
 
     def close(self) -> None:
         if self.writer is not None:

@@ -120,7 +120,7 @@ def main(args: Args) -> None:
             old_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
             ref_logp = batch_logps(reference, batch, args)[0]  # (B, T)
             kl = old_logp - ref_logp  # (B, T), DPO: only logged
-            run.log_rollouts(rewards, rollouts, old_logp, rollout_logp, mask)
+            run.log_rollouts(problems, rollouts, rewards, None, old_logp, rollout_logp, mask)  # DPO: no advantages yet
             run.log_tokens({"entropy": entropy, "kl": kl}, token_weights(mask), mask)
 
             for minibatch in minibatches(P, G, args):  # (b,) rows of whole groups
@@ -137,7 +137,7 @@ def main(args: Args) -> None:
                     # DPO: no TIS, whoever sampled the pairs.
                     loss = (w * loss).sum()
                     loss.backward()
-                    run.log_loss(loss, metrics, w, mask[rows])
+                    run.log_loss(loss, metrics, w, mask, rows)
                 grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
                 run.check_update(grad_norm=grad_norm, dpo_loss=dpo_loss)  # ends the run if it is not finite
                 optimizer.step()

@@ -142,7 +142,7 @@ def main(args: Args) -> None:
             rewards = 2 * rewards - 1  # (P, G), Reinforce-Rej
             advantages = compute_advantages(rewards).view(-1, 1).expand(mask.shape)  # (B, T)
             tis = tis_weight(learner_logp, rollout_logp, args)  # (B, T)
-            run.log_rollouts(rewards, rollouts, learner_logp, rollout_logp, mask)
+            run.log_rollouts(problems, rollouts, rewards, advantages, learner_logp, rollout_logp, mask)
             run.log_tokens({"entropy": entropy, "tis_weight": tis}, token_weights(mask), mask)
 
             for minibatch in minibatches(P, G, args):  # (b,) rows of whole groups
@@ -156,7 +156,7 @@ def main(args: Args) -> None:
                         loss = loss + args.kl_beta * metrics["kl"]
                     loss = (w * loss).sum()
                     loss.backward()
-                    run.log_loss(loss, metrics, w, mask[rows])
+                    run.log_loss(loss, metrics, w, mask, rows)
                 grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
                 run.check_update(grad_norm=grad_norm)  # ends the run if it is not finite
                 optimizer.step()

@@ -146,7 +146,7 @@ def main(args: Args) -> None:
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             old_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
             ref_logp = old_logp  # (B, T), SPIN: the opponent is the policy before the batch
-            run.log_rollouts(rewards, rollouts, old_logp, rollout_logp, mask)
+            run.log_rollouts(problems, rollouts, rewards, None, old_logp, rollout_logp, mask)  # SPIN: no advantages yet
             is_solution = torch.arange(P * G, device=mask.device) % G == 0  # (B,), SPIN: solutions have a loss too
             mask = mask | (batch.token_mask & is_solution[:, None])  # (B, T)
             run.log_tokens({"entropy": entropy, "kl": old_logp - ref_logp}, token_weights(mask), mask)
@@ -165,7 +165,7 @@ def main(args: Args) -> None:
                     # SPIN: no TIS, whoever sampled the pairs.
                     loss = (w * loss).sum()
                     loss.backward()
-                    run.log_loss(loss, metrics, w, mask[rows])
+                    run.log_loss(loss, metrics, w, mask, rows)
                 grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
                 run.check_update(grad_norm=grad_norm, dpo_loss=dpo_loss)  # ends the run if it is not finite
                 optimizer.step()

@@ -2,6 +2,7 @@ import importlib.util
 import json
 import os
 import random
+import shutil
 import tempfile
 from functools import cache
 
@@ -158,3 +159,16 @@ def half_correct(monkeypatch):
     from common.verification import Verifier
 
     monkeypatch.setattr(Verifier, "judge", lambda self, responses, *_: [float(len(text) % 2) for text in responses])
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Headless Chromium, for tests/site."""
+    from playwright.sync_api import sync_playwright
+
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    assert chromium, "These tests need Chromium: apt-get install -y chromium."
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        yield browser
+        browser.close()

@@ -1,10 +1,13 @@
 """Runs for tests, in this process or in others, and comparisons that name what differs."""
 
+import gzip
 import json
 import os
 import re
 import subprocess
 import sys
+import threading
+from contextlib import contextmanager
 
 import grpo
 from common.checkpoints import CHECKSUMS
@@ -127,3 +130,24 @@ def finish(process):
     output, _ = process.communicate(timeout=240)
     assert process.returncode == 0, output
     return output
+
+
+def write_logs(folder, rows, responses=None):
+    """A run folder with a log and saved responses by step."""
+    (folder / "rollouts").mkdir(parents=True, exist_ok=True)
+    for step, lines in (responses or {}).items():
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (folder / "rollouts" / f"step-{step:06d}.jsonl.gz").write_bytes(gzip.compress(text.encode()))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+@contextmanager
+def watched(folder):
+    """The port of a server of tools.watch for the runs in a folder."""
+    from tools.watch.__main__ import Args, Server  # plotly takes a second to load
+
+    with Server(Args((folder,), port=0)) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield server.server_port
+        server.shutdown()

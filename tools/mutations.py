@@ -19,6 +19,7 @@ ENGINE = "tests/common/test_engine.py"
 LOG_PROBS = "tests/common/test_log_probs.py"
 PRECISION = "tests/common/test_precision.py"
 REWARDS = "tests/common/test_rewards.py"
+SAVED = "tests/common/test_saved_rollouts.py"
 VERIFY = "tests/common/test_verify.py"
 DATA = "tests/common/test_data.py"
 TASKS = "tests/common/test_tasks.py"
@@ -229,7 +230,7 @@ MUTATIONS = [
     Mutation("a resumed run repeats a step", "range(start_step + 1, self.args.steps + 1)", "range(max(1, start_step), self.args.steps + 1)", "common/run.py", f"{RESUMED}[grpo]"),
     Mutation("an interrupted run goes on", "            if self.interrupted:\n                break", "            if False:\n                break", "common/run.py", f"{INTERRUPTIONS}::test_interrupted_run_saves_and_can_be_resumed"),
     Mutation("history not in the checkpoint", "optimizer, history=engine.history, **objects", "optimizer, **objects", "common/run.py", f"{SCRIPTS}::test_staleness_is_a_ring_of_weights"),
-    Mutation("rows after the checkpoint stay", 'if row["step"] <= step]', "]", "common/run.py", f"{PARTS}::test_a_resumed_run_has_its_state"),
+    Mutation("rows after the checkpoint stay", 'if row["step"] <= step]', "]", "common/metrics.py", f"{PARTS}::test_a_resumed_run_has_its_state"),
     Mutation("a loss that is not finite reaches the weights", "self.require_finite(loss=self.metrics.loss, **values)", "pass", "common/run.py", f"{INTERRUPTIONS}::test_nothing_that_is_not_finite_reaches_the_weights"),
     Mutation("log-probs of the engine are not checked", "self.require_finite(rollout_logp=rollout_logp,", "self.require_finite(", "common/run.py", f"{INTERRUPTIONS}::test_nothing_that_is_not_finite_reaches_the_weights"),
     Mutation("broken weights are saved", "        self.require_finite_weights()\n", "", "common/run.py", f"{INTERRUPTIONS}::test_weights_broken_by_the_last_update_are_not_saved"),
@@ -252,11 +253,11 @@ MUTATIONS = [
     Mutation("checkpoints are not flushed", "        flush(file)", "        pass", "common/checkpoints.py", f"{INTERRUPTIONS}::test_a_checkpoint_is_never_newer_than_the_log"),
     Mutation("a third checkpoint stays", "            drop_old(self.dir, start_step, self.args.keep)", "            pass", "common/run.py", f"{INTERRUPTIONS}::test_a_third_checkpoint_is_deleted_when_a_run_is_resumed"),
     Mutation("broken checkpoints displace new ones", "if step_of(folder) <= step][:-keep]", "][:-keep]", "common/checkpoints.py", f"{INTERRUPTIONS}::test_broken_checkpoints_do_not_displace_new_ones"),
-    Mutation("a damaged log is not named", "or 0 not in self.evaluations):", "and False):", "common/run.py", f"{INTERRUPTIONS}::test_a_damaged_log_is_named_and_the_run_goes_on"),
+    Mutation("a damaged log is not named", "or 0 not in kept):", "and False):", "common/metrics.py", f"{INTERRUPTIONS}::test_a_damaged_log_is_named_and_the_run_goes_on"),
     Mutation("a step without a number", 'type(row.get("step")) is int and', "", "common/metrics.py", f"{INTERRUPTIONS}::test_a_damaged_log_is_named_and_the_run_goes_on"),
-    Mutation("the log is cut in place", "    partial.replace(path)", "    path.write_text(text)", "common/folders.py", f"{KILLS}::test_killed_at_some_file_events"),
+    Mutation("the log is cut in place", "    partial.replace(path)", "    path.write_bytes(partial.read_bytes())", "common/folders.py", f"{KILLS}::test_killed_at_some_file_events"),
     Mutation("a killed start blocks its folder", '(LOCK, "config.json.partial")', "(LOCK,)", "common/folders.py", f"{KILLS}::test_killed_at_some_file_events"),
-    Mutation("samples of lost steps stay", 'removeprefix("step-")) > step:', 'removeprefix("step-")) > step + 9:', "common/run.py", f"{INTERRUPTIONS}::test_a_whole_log_is_not_called_damaged"),
+    Mutation("samples of lost steps stay", 'removeprefix("step-")) > step:', 'removeprefix("step-")) > step + 9:', "common/metrics.py", f"{INTERRUPTIONS}::test_a_whole_log_is_not_called_damaged"),
     Mutation("files without a checksum are read", "if name not in sums:", "if False:", "common/checkpoints.py", f"{SAFETY}::test_a_file_without_a_checksum_is_not_read"),
     Mutation("other files beside shards", 'file.suffix != ".safetensors"', "False", "common/checkpoints.py", f"{SAFETY}::test_pickled_shards_are_refused"),
     Mutation("shards begin at the first row", "part[max(0, first - at)", "part[0", "common/checkpoints.py", f"{CHECKPOINTS}::test_rows_of_several_files"),
@@ -316,7 +317,7 @@ MUTATIONS = [
     # The verifier and rewards
     Mutation("the rewards of the batch before", "return torch.tensor(rewards, dtype=torch.float, device=device()).view(len(problems), G)", 'new = torch.tensor(rewards, dtype=torch.float, device=device()).view(len(problems), G)\n            self.before, new = new, getattr(self, "before", new)\n            return new', "common/verification/verifier.py", f"{PARTS}::test_rewards_belong_to_their_responses"),
     Mutation("rewards transposed", ".view(len(problems), G)", ".view(G, len(problems)).T", "common/verification/verifier.py", f"{PARTS}::test_rewards_belong_to_their_responses"),
-    Mutation("verdicts of the batch before", "rollouts.correct = [", "rollouts.correct = rollouts.correct or [", "common/verification/verifier.py", f"{PARTS}::test_rewards_belong_to_their_responses"),
+    Mutation("verdicts of the batch before", "rollouts.correct = list(", "rollouts.correct = rollouts.correct or list(", "common/verification/verifier.py", f"{PARTS}::test_rewards_belong_to_their_responses"),
     Mutation("every response has the first problem's answer", "[problems[row // G] for row in rows]", "[problems[0] for row in rows]", "common/verification/verifier.py", f"{VERIFY}::test_groups_get_their_own_answers"),
     Mutation("words that change a number are units", "not (MULTIPLIES | HEDGES).isdisjoint(words)", "False", "common/verification/answers.py", VERIFY),
     Mutation("part of a term is the last number", " and not BEFORE.search(text[: run.start()])", "", "common/verification/answers.py", VERIFY),
@@ -326,9 +327,14 @@ MUTATIONS = [
     Mutation("what is printed steers the terminal", "print(printable(text, keep)", "print(text", "common/cli.py", "tests/survival/test_terminals.py"),
     Mutation("a student steers the teacher's terminal", "self.reason = printable(self.reason)", "pass", "notebooks/exercises/grade.py", "tests/course/test_grader.py"),
     Mutation("the login comes after the first evaluation", "self.package.login()", "pass", "common/trackers.py", "tests/survival/test_errors.py"),
+    Mutation("a resumed run is another run at Weights & Biases", "id=file.read_text()", "id=secrets.token_hex(4)", "common/trackers.py", "tests/common/test_trackers.py"),
+    Mutation("saved responses have the first prompt", "self.problems[i // G].prompt", "self.problems[0].prompt", "common/saved_rollouts.py", SAVED),
+    Mutation("a saved ratio is that of the last pass", "[rows] += value.detach()", "[rows] = value.detach()", "common/saved_rollouts.py", SAVED),
+    Mutation("values of solutions stand beside responses", "[:, -G:]", "[:, :G]", "common/saved_rollouts.py", SAVED),
+    Mutation("saved responses of lost steps stay", '"rollouts/step-{}.jsonl.gz"', '"rollouts/{}"', "common/metrics.py", SAVED),
     Mutation("truncated responses are judged", "answer = None if cut else self.find_answer(response)", "answer = self.find_answer(response)", "common/verification/verifier.py", f"{VERIFY}::test_truncated_responses_are_incorrect"),
     Mutation("a partial score is correct", "[score >= 1 for score in scores]", "[score > 0 for score in scores]", "common/verification/verifier.py", f"{VERIFY}::test_scorers"),
-    Mutation("reward functions never reach the loss", "for _, rewards in parts for reward in rewards]", "for rewards, _ in parts for reward in rewards]", "common/verification/verifier.py", REWARDS),
+    Mutation("reward functions never reach the loss", "return correct, rewards, of_each", "return correct, list(map(float, correct)), of_each", "common/verification/rewards.py", REWARDS),
     Mutation("an answer that could not be judged is correct", "0.0 if reply.failed else reply.value[0]", "1.0 if reply.failed else reply.value[0]", "common/verification/verifier.py", f"{VERIFY}::test_hostile_answers_end_and_are_counted"),
     Mutation("failures are not counted", "self.failures[failed[0]] += 1", "pass", "common/verification/verifier.py", f"{VERIFY}::test_hostile_answers_end_and_are_counted"),
     Mutation("reward functions without their weights", "sum(w * values[name][i]", "sum(values[name][i]", "common/verification/rewards.py", REWARDS),

@@ -6,6 +6,7 @@ Runs that differ only in the seed are drawn as one: a line for their mean and a 
 The command also prints a table of accuracies; the final one has a 95 % interval over the seeds.
 """
 
+import io
 import json
 import statistics
 import zlib
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from common.cli import fail, flag, say
-from common.folders import read_config
+from common.folders import read_config, write_whole
 from common.help import parse_args
 from common.metrics import read_metrics
 from tools.stats import aligned, interval
@@ -123,7 +124,9 @@ def draw_curves(run_dir: Path, title: str) -> None:
             axes.set_ylim(0, 1)
         if axes.lines:
             axes.legend(fontsize="small")
-    figure.savefig(run_dir / "curves.png", dpi=100)
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=100)
+    write_whole(run_dir / "curves.png", picture.getvalue())  # somebody may be looking at it
 
 
 @dataclass

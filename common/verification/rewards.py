@@ -23,6 +23,8 @@ from torch import Tensor
 
 TIME_LIMIT = 30.0  # seconds for one call of a function
 MAX_LATE = 16  # calls per rollout batch that may exceed it
+# Of each response: whether it is correct, its reward, and what each reward function gave.
+Judged = tuple[list[bool], list[float], list[dict[str, float | None]]]
 CORRECT = "correct"  # the built-in reward: 1 if the verifier finds the answer correct
 
 
@@ -32,6 +34,11 @@ def split_weight(text: str) -> tuple[str, float]:
     if match is None or not math.isfinite(float(match[2] or 1)):
         fail(f"--reward {text} must be {CORRECT}, file.py:function or package.module:function, perhaps with =WEIGHT.")
     return match[1], float(match[2] or 1)
+
+
+def short(name: str) -> str:
+    """The name of a reward in logs: that of its function."""
+    return name.rpartition(":")[2]
 
 
 class Rewards:
@@ -58,8 +65,8 @@ class Rewards:
 
     def __call__(
         self, problems: list[Problem], texts: list[str], rollouts: Rollouts, correct: list[bool] | None
-    ) -> tuple[list[bool], list[float]]:
-        """Which of B responses are correct, and their rewards.
+    ) -> Judged:
+        """Which of B responses are correct, their rewards, and what each function gave.
 
         `correct` holds the verifier's verdicts. Without them a response is correct if each function gives at least 1.
         """
@@ -75,8 +82,10 @@ class Rewards:
             values[CORRECT] = list(map(float, correct))
         for name in self.weights:
             self.values[name] += values[name]
+        of_each = [{short(name): values[name][i] for name in self.weights} for i in range(len(rows))]
         values = {name: [value or 0.0 for value in values[name]] for name in self.weights}
-        return correct, [sum(w * values[name][i] for name, w in self.weights.items()) for i in range(len(rows))]
+        rewards = [sum(w * values[name][i] for name, w in self.weights.items()) for i in range(len(rows))]
+        return correct, rewards, of_each
 
     def take_numbers(self) -> dict[str, float]:
         """Of each function since the last call: mean, standard deviation, and the fraction of values that came in time.
@@ -86,10 +95,10 @@ class Rewards:
         numbers = {}
         for name in self.weights:
             values = [value for part in gather(self.values[name]) for value in part]
-            counted, short = [value for value in values if value is not None], name.rpartition(":")[2]
-            numbers[f"reward/{short}"] = statistics.fmean(counted) if counted else None
-            numbers[f"reward/{short}/std"] = statistics.pstdev(counted) if counted else None
-            numbers[f"reward/{short}/in_time"] = len(counted) / len(values) if values else None
+            counted, logged = [value for value in values if value is not None], f"reward/{short(name)}"
+            numbers[logged] = statistics.fmean(counted) if counted else None
+            numbers[f"{logged}/std"] = statistics.pstdev(counted) if counted else None
+            numbers[f"{logged}/in_time"] = len(counted) / len(values) if values else None
             self.values[name].clear()
         return numbers
 

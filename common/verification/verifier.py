@@ -16,7 +16,7 @@ from common.records import Problem, Rollouts, ScoredAnswer
 from common.settings import DataSettings
 from common.verification.answers import last_boxed, last_number, parse_number
 from common.verification.comparison import compare_with_each, expressions, gold_parts
-from common.verification.rewards import Rewards
+from common.verification.rewards import Judged, Rewards
 from common.verification.workers import Pool, Program, Reply
 
 import torch
@@ -74,24 +74,24 @@ class Verifier:
         return self.pool.map((program, [[{"payload": gold}, text, [], False]]) for program, gold, text in questions)
 
     def __call__(self, problems: list[Problem], rollouts: Rollouts) -> Tensor:
-        """The rewards (P, G) of G responses to each of P problems. Sets `rollouts.correct`."""
+        """The rewards (P, G) of G responses to each of P problems. Sets `rollouts.correct` and `rollouts.rewards`."""
         with clock("verify"):
             G = len(rollouts.tokens) // len(problems)
             # Each process judges its shard, and no other process repeats it: a time-out might differ.
             rows = range(len(rollouts.tokens))[shard(len(rollouts.tokens))]
             parts = gather(self.judge_and_reward([problems[row // G] for row in rows], rollouts.select(rows)))
-            rollouts.correct = [bool(verdict) for correct, _ in parts for verdict in correct]
-            rewards = [reward for _, rewards in parts for reward in rewards]
+            correct, rewards, rollouts.rewards = ([value for part in parts for value in part[k]] for k in range(3))
+            rollouts.correct = list(map(bool, correct))
             return torch.tensor(rewards, dtype=torch.float, device=device()).view(len(problems), G)
 
-    def judge_and_reward(self, problems: list[Problem], rollouts: Rollouts) -> tuple[list[bool], list[float]]:
-        """Which of B responses are correct, and their rewards."""
+    def judge_and_reward(self, problems: list[Problem], rollouts: Rollouts) -> Judged:
+        """Which of B responses are correct, their rewards, and what each reward function gave."""
         texts = self.tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True)
         functions, correct, scores = self.reward_functions, None, []
         if self.judges:
             scores = self.judge(texts, [problem.answer for problem in problems], rollouts.truncated)
             correct = [score >= 1 for score in scores]
-        return functions(problems, texts, rollouts, correct) if functions else (correct, scores)
+        return functions(problems, texts, rollouts, correct) if functions else (correct, scores, [])
 
     def judge(self, responses: list[str], golds: list[Any], truncated: list[bool]) -> list[float]:
         """The scores of B responses: 1 if the answer is correct, else 0; a scorer may also give a value between."""

@@ -20,24 +20,13 @@ from tools.site.pages import Renderer
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import sync_playwright
 
 SITE = Path(os.environ.get("SITE", ROOT / "site"))
 SHOTS = Path(os.environ.get("SITE_SCREENSHOTS", ROOT / "runs/site-screenshots"))
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 assert (SITE / "index.html").exists(), f"{SITE} holds no site: run python -m tools.site first."
-assert CHROMIUM, "These tests need Chromium: apt-get install -y chromium."
 PAGES = sorted(path.name for path in SITE.glob("*.html"))
 SCRIPTS = list(parents())
 SIX = ("index.html", "grpo.html", "compare.html#grpo/dapo", "read-grpo.html", "sliders.html", "claims.html")
-
-
-@pytest.fixture(scope="session")
-def browser():
-    with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        yield browser
-        browser.close()
 
 
 class Visit:

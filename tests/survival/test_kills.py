@@ -11,7 +11,8 @@ import torch
 from conftest import needed
 from runs import on_tiny, without_times
 
-SAVES = {"save_every": 1, "keep": 1, "eval_every": 1, "eval_samples": 1, "responses_per_prompt": 2}
+SAVES = dict.fromkeys(("save_every", "eval_every", "eval_samples", "save_rollouts", "save_tokens"), 1)
+SAVES |= {"keep": 1, "responses_per_prompt": 2}
 SETTINGS = {  # with which a script keeps more from step to step, or fits the tiny model
     "adaptive_entropy": {"target_entropy": 9.0},
     "dapo": {"overlong_cache": 4},

@@ -4,11 +4,12 @@ import json
 
 import grpo
 from common.folders import write_config
+from common.metrics import logged_rows
 from tools import plots, scripts
 from tools.scripts import parents
 
 import pytest
-from runs import ended
+from runs import ended, on_tiny, run
 
 
 def write_run(folder, method="grpo", seed=1, final=0.5, steps=4, **settings):
@@ -145,3 +146,12 @@ def test_mistakes_in_plots(tmp_path, capsys):
         ((run,), "none/a.png", "cannot be written: No such file"),
     ):
         assert words in ended(capsys, lambda runs=runs, out=out: plots.main(plots.Args(runs, tmp_path / out)))
+
+
+def test_curves_are_drawn_while_a_run_goes_on(tiny_model, tmp_path, monkeypatch):
+    """After each evaluation but the first, with its numbers."""
+    drawn = []
+    monkeypatch.setattr(plots, "draw_curves", lambda folder, title: drawn.append((title, logged_rows(folder)[-1])))
+    run("grpo", tmp_path / "run", **on_tiny(tiny_model) | {"steps": 3, "eval_every": 1})
+    assert [(row["step"], "eval/avg" in row) for _, row in drawn] == [(1, True), (2, True), (3, True)]
+    assert all(title.startswith("grpo.py, ") for title, _ in drawn)

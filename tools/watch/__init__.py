@@ -1,0 +1,1 @@
+"""`python -m tools.watch`: a page of runs while they go on."""
