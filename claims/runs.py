@@ -146,7 +146,8 @@ def trial(arm: str, seed: int) -> Trial:
         if "not finite" not in ran.stderr and (ran.returncode or not Trial(folder).ended):
             reason = (ran.stderr.strip() or "no reason given").splitlines()[-1]
             fail(f"python {' '.join(arguments[1:])} did not finish: {reason}", code=1)
-        shutil.rmtree(folder / "best", ignore_errors=True)
+        for name in ("best", "rollouts"):
+            shutil.rmtree(folder / name, ignore_errors=True)
         for path in (*folder.glob("*/state.pt"), folder / "curves.png"):
             path.unlink(missing_ok=True)
         (folder / "done").touch()

@@ -1,7 +1,6 @@
 """A run: its folder, log and checkpoints, seeds and learning rates, evaluations, and how it ends."""
 
 import json
-import random
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -20,27 +19,15 @@ from common.metrics import StepMetrics, cut_logs, mismatch_metrics, rollout_metr
 from common.notes import Notes
 from common.records import Problem, Rollouts, Sample
 from common.saved_rollouts import SavedRollouts
-from common.schedule import learning_rate
+from common.schedule import learning_rate, seed_step
 from common.settings import SAME_RESULT, Settings
 from common.terminal import SHOWN_SAMPLES, Terminal, write_samples
 from common.trackers import Tracker
 
-import numpy as np
 import torch
 from torch import Tensor
 
 Closable = TypeVar("Closable")
-
-
-def seed_step(seed: int, step: int) -> None:
-    """Seed every generator from the run's seed and the step.
-
-    A step's randomness depends on nothing that came before, so a resumed run needs no stored state.
-    """
-    words = np.random.SeedSequence(seed, spawn_key=(step,)).generate_state(3)
-    random.seed(int(words[0]))
-    np.random.seed(words[1])
-    torch.manual_seed(int(words[2]))
 
 
 class Run:

@@ -1,8 +1,23 @@
-"""The learning rate over a run."""
+"""The seeds and the learning rate of each step."""
 
 import math
+import random
 
 from common.settings import Settings
+
+import numpy as np
+import torch
+
+
+def seed_step(seed: int, step: int) -> None:
+    """Seed every generator from the run's seed and the step.
+
+    A step's randomness depends on nothing that came before, so a resumed run needs no stored state.
+    """
+    words = np.random.SeedSequence(seed, spawn_key=(step,)).generate_state(3)
+    random.seed(int(words[0]))
+    np.random.seed(words[1])
+    torch.manual_seed(int(words[2]))
 
 
 def learning_rate(step: int, args: Settings) -> float:
