@@ -14,7 +14,7 @@ each for name, mechanism and test.
 import json
 import secrets
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, NoReturn
 from xml.etree import ElementTree
@@ -24,8 +24,8 @@ from common.help import parse_args
 from common.settings import Count
 from notebooks.exercises import silent_bugs
 from notebooks.exercises.answers import answers
-from notebooks.exercises.exercises import EXERCISES, SCRIPTS, Exercise
-from notebooks.exercises.files import Unusable, read, sources
+from notebooks.exercises.exercises import CHANGES, EXERCISES, FILES, Exercise
+from notebooks.exercises.files import Unusable, choice, read, sources
 from notebooks.exercises.key import KEY, SHOWN
 from notebooks.exercises.sandbox import CONFINES, Sandbox
 from notebooks.exercises.verdict import passed, verdict
@@ -75,7 +75,9 @@ class Mark:
 def grade_function(exercise: Exercise, folder: Path, sandbox: Sandbox, seed: int) -> Mark:
     file = f"{exercise.script}.py"
     try:
-        files = sources(folder, SCRIPTS, exercise.script)
+        files = sources(folder, FILES, exercise.script)
+        if exercise.function == "changed":
+            exercise = replace(exercise, method=choice(files[exercise.script], CHANGES))
     except Unusable as problem:
         return Mark(file, exercise.function, 0, exercise.level, str(problem))
     hidden = answers(exercise, seed)

@@ -34,14 +34,14 @@ from common.folders import write_whole
 from common.help import parse_args
 from common.settings import Count, validated
 from notebooks.exercises import canvas
-from notebooks.exercises.exercises import SCRIPTS
+from notebooks.exercises.exercises import FILES
 from notebooks.exercises.files import MISSING, Unusable, read
 from notebooks.exercises.grade import FORM, Limits, Mark, grade, need_a_sandbox, no_sandbox, suite, xml
 from notebooks.exercises.sandbox import Sandbox
 
 import tyro
 
-ASKED = (*(f"{script}.py" for script in SCRIPTS), FORM)  # the files that the grader reads
+ASKED = (*(f"{script}.py" for script in FILES), FORM)  # the files that the grader reads
 RECORD = "marks.json"
 NO_FILES = "  has none of the files: are they one folder deeper?"
 

@@ -12,12 +12,25 @@ import json
 import re
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from common.cli import fail
 from notebooks.exercises.answers import HANDOUT_SEED, answers
-from notebooks.exercises.exercises import EXERCISES, HERE, LENGTH, SCRIPTS, SIGNAL_CALL, SIGNAL_LINE, functions, needed
+from notebooks.exercises.exercises import (
+    CHANGES,
+    EXERCISES,
+    HERE,
+    LENGTH,
+    SCRIPTS,
+    SIGNAL_CALL,
+    SIGNAL_LINE,
+    Exercise,
+    functions,
+    needed,
+    solution_path,
+)
 from notebooks.exercises.silent_bugs import blank_form
 from notebooks.exercises.train import PANELS
 from tools.scripts import ROOT
@@ -29,6 +42,8 @@ HELPERS = {"divergence", "coarse_distribution"}  # DPPO's, given to students
 COPIED = {
     "files.py": "files.py",
     "runner.py": "runner.py",
+    "tiny.py": "tiny.py",
+    "embedded.py": "loops/loop.py",
     "sandbox.py": "sandbox.py",
     "verdict.py": "verdict.py",
     "check.py": "test_exercises.py",
@@ -78,6 +93,16 @@ def blank(script: str) -> str:
     return "\n".join(parts)
 
 
+def blank_loop() -> str:
+    """loop.py without its solutions."""
+    text = solution_path("loop").read_text()
+    lines, tasks = text.splitlines(), {e.function: e.task for e in EXERCISES if e.script == "loop"}
+    for node in reversed([n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef)]):
+        body = [f'    """{tasks[node.name]}"""', '    raise NotImplementedError("yours to write")']
+        lines[node.body[0].lineno - 1 : node.end_lineno] = body
+    return "\n".join(lines) + "\n"
+
+
 def loop(script: str) -> str:
     """A script that imports its exercises from the student's files."""
     text = (ROOT / f"{script}.py").read_text()
@@ -109,21 +134,36 @@ def rounded(value: Any) -> Any:
     return float(f"{value:.7g}") if isinstance(value, float) else value
 
 
+def known(exercise: Exercise) -> dict[str, Any]:
+    """The answers that students get. Results are compared with a tolerance, so they can be rounded."""
+    one = answers(exercise, HANDOUT_SEED)
+    return one | {name: rounded(one[name]) for name in ("right", "mistakes", "ignored")}
+
+
 def make(folder: Path) -> None:
-    folder.mkdir(parents=True)
+    (folder / "loops").mkdir(parents=True)
     for script in SCRIPTS:
         (folder / f"{script}.py").write_text(blank(script))
+    (folder / "loop.py").write_text(blank_loop())
     answer = {}
     for exercise in EXERCISES:
-        one = answers(exercise, HANDOUT_SEED)  # results are compared with a tolerance, so they can be rounded
-        answer[exercise.name] = one | {name: rounded(one[name]) for name in ("right", "mistakes", "ignored")}
+        if exercise.function == "changed":
+            methods = {method: known(replace(exercise, method=method)) for method in CHANGES}
+            answer[exercise.name] = {"level": exercise.level, "methods": methods}
+        else:
+            answer[exercise.name] = known(exercise)
     (folder / "answers.json").write_text(json.dumps(answer) + "\n")
     for file, name in COPIED.items():
         text = (HERE / file).read_text()
         (folder / name).write_text(text.replace("from notebooks.exercises.", "from "))
+    text = (folder / "loops" / "loop.py").read_text()
+    for old, new in (("import train ", "import changed "), (" train(", " changed("), ('"grpo"', "loop.CHANGE")):
+        text = text.replace(old, new)
+    (folder / "loops" / "changed.py").write_text(
+        text.replace("import importlib\n", "import importlib\n\nimport loop\n")
+    )
     (folder / "reference.json").write_text(json.dumps(rounded(reference())) + "\n")
     (folder / "silent_bugs_answers.json").write_text(blank_form())
-    (folder / "loops").mkdir()
     for script in SCRIPTS:
         (folder / "loops" / f"{script}.py").write_text(loop(script))
     hidden = shutil.ignore_patterns("__pycache__", "compare.py", "mutate.py", "mutations.py", "equivalent.json")

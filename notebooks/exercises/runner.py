@@ -13,6 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+try:
+    from tiny import run_loop
+except ModuleNotFoundError:  # in this repository, outside the sandbox
+    from notebooks.exercises.tiny import run_loop
+
 # For these, the gradient with respect to the first input is compared instead of the value: two forms of a loss with
 # the same gradient train the same model. For the KL both are compared.
 GRADIENT = {"policy_loss", "value_loss", "kl_penalty"}
@@ -25,6 +30,8 @@ IMPORTABLE = (
 PARTS = {  # functions that return more than one thing
     "policy_loss": (dict, "it must return the per-token loss and a dict of metrics: `return loss, {}`."),
     "compute_advantages": (Tensor, "it must return advantages and returns, both (B, T)."),
+    "collate": (Tensor, "it must return two tensors: tokens (B, S) and log-probs (B, T)."),
+    "minibatches": (Tensor, "it must return a list with a tensor of row numbers for each minibatch."),
 }
 
 
@@ -48,6 +55,8 @@ def plain(value: Tensor) -> dict[str, Any]:
 
 def run_case(module: ModuleType, function: str, case: dict[str, Any]) -> dict[str, Any]:
     """A function's result for a case: {"outputs": [plain tensors]}, the values and then the gradient."""
+    if "world" in case:
+        return {"outputs": [plain(part) for part in run_world(getattr(module, function), case)]}
     inputs = [tensor(x) for x in case["inputs"]]
     extra = [tuple(tensor(x) for x in case["top"])] if "top" in case else []
     args = [SimpleNamespace(**case["args"])] if "args" in case else []
@@ -62,7 +71,7 @@ def run_case(module: ModuleType, function: str, case: dict[str, Any]) -> dict[st
     parts = [result]
     if result is not None and case.get("parts", 1) > 1:
         kind, message = PARTS[function]
-        if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], kind):
+        if not isinstance(result, tuple | list) or len(result) != case["parts"] or not isinstance(result[1], kind):
             raise WrongResult(message)
         parts = [result[0]] if kind is dict else list(result)
     for part in parts:
@@ -91,6 +100,19 @@ def run_case(module: ModuleType, function: str, case: dict[str, Any]) -> dict[st
         raise WrongResult("the loss has no gradient with respect to its first input.")
     value = [plain(loss * tensor(case["shown"]))] if function == "kl_penalty" else []
     return {"outputs": [*value, plain(slope) | {"dtype": str(loss.dtype).removeprefix("torch.")}]}
+
+
+def run_world(function: Any, case: dict[str, Any]) -> list[Tensor]:
+    """What a loop returns in the world of tiny.py, behind the gradient of each parameter in each update."""
+    weights, args = {name: tensor(x) for name, x in case["world"].items()}, SimpleNamespace(**case["args"])
+    wanted = args.steps * args.update_epochs * args.num_minibatches
+    curve, gradients = run_loop(function, weights, case["seed"], args)
+    updates = len(gradients) // len(weights)
+    if updates != wanted:
+        raise WrongResult(f"it makes {updates} updates, not steps * update_epochs * num_minibatches = {wanted}.")
+    if not isinstance(curve, Tensor):
+        raise WrongResult("it must return a tensor (steps,) with the mean reward of each step.")
+    return [*gradients, curve]
 
 
 class OwnFiles(MetaPathFinder, Loader):

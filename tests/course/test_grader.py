@@ -11,13 +11,13 @@ from xml.etree import ElementTree
 from notebooks.exercises import grade, key, make, silent_bugs
 from notebooks.exercises.answers import HANDOUT_SEED
 from notebooks.exercises.answers import answers as make_answers
-from notebooks.exercises.exercises import BY_NAME, EXERCISES, SCRIPTS
+from notebooks.exercises.exercises import BY_NAME, EXERCISES, FILES, SCRIPTS
 from notebooks.exercises.grade import grade_function
 from notebooks.exercises.sandbox import Sandbox
 from tools.scripts import ROOT
 
 import pytest
-from solutions import answers, solve, written
+from solutions import NAMES, answers, solve, written
 
 GSPO_TOKEN = """s = torch.exp(((logp - old_logp) * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)).detach()
 ratio = s * torch.exp(logp - logp.detach())
@@ -85,7 +85,7 @@ def graded(name, text, sandbox, folder, seed=9):
 
 def test_the_solution_gets_all_points(sandbox, tmp_path):
     """With hidden seeds, in the sandbox, which gets only inputs."""
-    solve(tmp_path, SCRIPTS)
+    solve(tmp_path, FILES)
     seen = []
 
     class Watched:
@@ -95,11 +95,11 @@ def test_the_solution_gets_all_points(sandbox, tmp_path):
 
     marks = [grade_function(exercise, tmp_path, Watched(), 1000 + i) for i, exercise in enumerate(EXERCISES)]
     assert [(mark.name, mark.points, mark.reason) for mark in marks] == [(e.function, e.level, "") for e in EXERCISES]
-    assert set().union(*seen) <= {"args", "inputs", "weights", "shown", "parts", "top"}
+    assert set().union(*seen) <= {"args", "inputs", "weights", "shown", "parts", "top", "world", "seed"}
 
 
 def test_hidden_cases_differ_from_seed_to_seed():
-    for exercise in EXERCISES:
+    for exercise in map(BY_NAME.get, NAMES):
         one, other = (make_answers(exercise, seed) for seed in (1, 2))
         assert one["cases"] != other["cases"] and one["right"] != other["right"]
 
