@@ -13,10 +13,12 @@ from notebooks.exercises.exercises import BY_NAME, EXERCISES, Exercise, code, fu
 from notebooks.exercises.loop_cases import loop_cases
 from notebooks.exercises.mistakes import MISTAKES, WHAT
 from notebooks.exercises.runner import GRADIENT, run
+from notebooks.exercises.variants import variant_cases
 from notebooks.exercises.verdict import equal
 from tools.scripts import ROOT
 
 HANDOUT_SEED = 7
+CASES = {"loop": loop_cases, "variants": variant_cases}  # for the files that are no script
 NOT_FOR_THE_RUNNER = ("setting", "varied")
 OFTEN = {"mask", "args"}  # parameters that some methods' functions take and others do not
 
@@ -54,7 +56,7 @@ def with_head_of(right: str, source: str) -> str:
 def answers(exercise: Exercise, seed: int) -> dict[str, Any]:
     """The runner's `cases`, the `right` results, the `mistakes` with their results, what each case varies, and the
     result if its setting is `ignored`."""
-    made = list((loop_cases if exercise.script == "loop" else cases)(exercise, seed))
+    made = list(CASES.get(exercise.script, cases)(exercise, seed))
     given = [{k: v for k, v in case.items() if k not in NOT_FOR_THE_RUNNER} for case in made]
     solution = exercise.module()
     right = run(solution, exercise.function, given)
@@ -65,7 +67,7 @@ def answers(exercise: Exercise, seed: int) -> dict[str, Any]:
         as_default = plain | {"args": exercise.settings}
         ignored.append(run(solution, exercise.function, [as_default])[0] if case["setting"] else None)
     what = ["the value"] * len(right[0]["outputs"])
-    if exercise.function in GRADIENT:
+    if exercise.kind in GRADIENT:
         what[-1] = "the gradient of the loss"
     if "world" in given[0]:
         updates = range(1, 1 + len(right[0]["outputs"]) // len(given[0]["world"]))
@@ -91,7 +93,7 @@ def mistakes(exercise: Exercise, given: list[dict[str, Any]], right: list[dict[s
         message = f"it still trains {title('grpo')}: CHANGE names {title(exercise.method)}."
         wrong.append((message, run(BY_NAME["loop.train"].module(), "train", given)))
     unmasked = [case | {"inputs": [ones(x) for x in case["inputs"]]} for case in given]
-    if exercise.function != "token_weights" and unmasked != given:
+    if exercise.kind != "token_weights" and unmasked != given:
         results = run(exercise.module(), exercise.function, unmasked)
         wrong.append(("the mask is ignored: values on padding change the result.", results))
     found: list[dict[str, Any]] = []

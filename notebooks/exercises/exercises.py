@@ -53,6 +53,11 @@ class Exercise:
         return f"{self.script}.{self.function}"
 
     @property
+    def kind(self) -> str:
+        """The name that says how its results are compared: see `GRADIENT` in runner.py."""
+        return self.function
+
+    @property
     def source(self) -> str:
         """The solution's source."""
         if not self.method:

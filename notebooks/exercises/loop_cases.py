@@ -79,17 +79,17 @@ def response_logps(draw: Draw, B: int, T: int) -> dict[str, Any]:
 
 
 def exact_rewards(draw: Draw, B: int, T: int) -> dict[str, Any]:
-    """Every kind of text: correct, wrong, with a box before the last, without one, unfinished, truncated."""
-    texts, answers = [], []
+    """Every kind of text in random order: correct, wrong, a box before the last, none, unfinished, truncated."""
+    rows = []
     for i in range(2 * B):
         answer, other = str(draw.choice.randint(10, 99)), str(draw.choice.randint(100, 999))
         box, wrong = f"\\boxed{{{answer}}}", f"\\boxed{{{other}}}"
         kinds = [box, f"{answer} so {box}", wrong, f"{wrong} no, {box}", f"{box} no, {wrong}", answer]
         kinds += [box[:-1], box.replace("}", "0}")]
-        texts.append(kinds[i % len(kinds)] + "." * draw.choice.randint(0, T))
-        answers.append(answer)
-    truncated = [i % 7 == 3 or i % 5 == 0 for i in range(2 * B)]
-    return {"inputs": [texts, answers, truncated]}
+        text = kinds[i % len(kinds)] + "." * draw.choice.randint(0, T)
+        rows.append((text, answer, i % 7 == 3 or i % 5 == 0))
+    draw.choice.shuffle(rows)
+    return {"inputs": list(map(list, zip(*rows, strict=True)))}
 
 
 def minibatches(draw: Draw, B: int, T: int) -> dict[str, Any]:

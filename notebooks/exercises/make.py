@@ -1,10 +1,12 @@
 """Make the handout: a folder with the methods' functions to be written, and checks.
 
     python -m notebooks.exercises.make handout
+    python -m notebooks.exercises.make handout --key SECRET
 
 Students write the functions. `pytest handout` says what is wrong and why, `python handout/train.py grpo` trains with
 them, and `python handout/silent_bugs.py` plots runs with hidden bugs. The solutions are the scripts of this repository.
-Neither they nor the cases of `python -m notebooks.exercises.grade` are in the handout.
+Neither they nor the cases of `python -m notebooks.exercises.grade` are in the handout. With a key the handout also has
+variants.py, with functions that no script holds; the grader needs the same key.
 """
 
 import ast
@@ -33,6 +35,7 @@ from notebooks.exercises.exercises import (
 )
 from notebooks.exercises.silent_bugs import blank_form
 from notebooks.exercises.train import PANELS
+from notebooks.exercises.variants import KINDS, blank_variants, variants
 from tools.scripts import ROOT
 
 NUMBERS = {"Count": "int", "CountOrZero": "int", "GroupSize": "int"}  # the scripts' number types without their ranges
@@ -140,7 +143,7 @@ def known(exercise: Exercise) -> dict[str, Any]:
     return one | {name: rounded(one[name]) for name in ("right", "mistakes", "ignored")}
 
 
-def make(folder: Path) -> None:
+def make(folder: Path, key: str | None = None) -> None:
     (folder / "loops").mkdir(parents=True)
     for script in SCRIPTS:
         (folder / f"{script}.py").write_text(blank(script))
@@ -152,6 +155,9 @@ def make(folder: Path) -> None:
             answer[exercise.name] = {"level": exercise.level, "methods": methods}
         else:
             answer[exercise.name] = known(exercise)
+    if key is not None:
+        (folder / "variants.py").write_text(blank_variants(key))
+        answer |= {variant.name: known(variant) for variant in variants(key)}
     (folder / "answers.json").write_text(json.dumps(answer) + "\n")
     for file, name in COPIED.items():
         text = (HERE / file).read_text()
@@ -173,10 +179,12 @@ def make(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
-        fail("name the folder to create: python -m notebooks.exercises.make handout")
-    folder = Path(sys.argv[1])
+    words = sys.argv[1:]
+    if len(words) not in (1, 3) or words[0].startswith("-") or words[1:2] not in ([], ["--key"]):
+        fail("name the folder to create: python -m notebooks.exercises.make handout, perhaps with --key SECRET")
+    folder, key = Path(words[0]), words[2] if words[1:] else None
     if folder.exists():
         fail(f"{folder} exists: name a new folder.")
-    make(folder)
-    print(f"{folder}: {len(EXERCISES)} functions to write; check them with: pytest {folder}")
+    make(folder, key)
+    count = len(EXERCISES) + (0 if key is None else len(KINDS))
+    print(f"{folder}: {count} functions to write; check them with: pytest {folder}")

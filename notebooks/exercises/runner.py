@@ -57,10 +57,11 @@ def run_case(module: ModuleType, function: str, case: dict[str, Any]) -> dict[st
     """A function's result for a case: {"outputs": [plain tensors]}, the values and then the gradient."""
     if "world" in case:
         return {"outputs": [plain(part) for part in run_world(getattr(module, function), case)]}
+    kind = case.get("kind", function)
     inputs = [tensor(x) for x in case["inputs"]]
     extra = [tuple(tensor(x) for x in case["top"])] if "top" in case else []
     args = [SimpleNamespace(**case["args"])] if "args" in case else []
-    if function in GRADIENT:
+    if kind in GRADIENT:
         leaf = inputs[0].requires_grad_()
         inputs[0] = leaf.clone()  # in the training loop it comes from the model, so it is not a leaf of the graph
     before = [x.clone() if isinstance(x, Tensor) else x for x in inputs]
@@ -70,10 +71,10 @@ def run_case(module: ModuleType, function: str, case: dict[str, Any]) -> dict[st
             raise WrongResult(f"it changes its input number {i + 1} in place. Create a new tensor instead.")
     parts = [result]
     if result is not None and case.get("parts", 1) > 1:
-        kind, message = PARTS[function]
-        if not isinstance(result, tuple | list) or len(result) != case["parts"] or not isinstance(result[1], kind):
+        second, message = PARTS[kind]
+        if not isinstance(result, tuple | list) or len(result) != case["parts"] or not isinstance(result[1], second):
             raise WrongResult(message)
-        parts = [result[0]] if kind is dict else list(result)
+        parts = [result[0]] if second is dict else list(result)
     for part in parts:
         if part is None:
             raise WrongResult("it returns nothing: a `return` is missing.")
@@ -81,7 +82,7 @@ def run_case(module: ModuleType, function: str, case: dict[str, Any]) -> dict[st
             raise WrongResult("it returns a NumPy array, which has no gradient. Compute with torch.")
         if not isinstance(part, Tensor):
             raise WrongResult(f"it returns a {type(part).__name__}, not a tensor.")
-    if function not in GRADIENT:
+    if kind not in GRADIENT:
         return {
             "outputs": [plain(part * tensor(case["shown"])) for part in parts]
             if "shown" in case
@@ -98,7 +99,7 @@ def run_case(module: ModuleType, function: str, case: dict[str, Any]) -> dict[st
     (slope,) = torch.autograd.grad((weights * loss).sum(), leaf, allow_unused=True)
     if slope is None:
         raise WrongResult("the loss has no gradient with respect to its first input.")
-    value = [plain(loss * tensor(case["shown"]))] if function == "kl_penalty" else []
+    value = [plain(loss * tensor(case["shown"]))] if kind == "kl_penalty" else []
     return {"outputs": [*value, plain(slope) | {"dtype": str(loss.dtype).removeprefix("torch.")}]}
 
 

@@ -233,9 +233,9 @@ def test_memorized_results_pass_the_handout_and_get_nothing(sandbox, tmp_path, m
     assert known.points == 1, "it does not know the handout's cases"
     seeds, whole = [], grade.grade
 
-    def one_function(folder, sandbox, seed):
+    def one_function(folder, sandbox, seed, key):
         seeds.append(seed)
-        return whole(folder, sandbox, seed, [BY_NAME[NAME]])[:1]
+        return whole(folder, sandbox, seed, key, [BY_NAME[NAME]])[:1]
 
     monkeypatch.setattr(grade, "grade", one_function)
     for _ in range(2):
@@ -252,7 +252,7 @@ def test_the_cases_of_a_grading_are_those_of_its_seed(tmp_path):
     given = []
     watched = SimpleNamespace(run=lambda files, script, function, cases: given.append(cases) or [{"problem": "none"}])
     with suppress(IndexError):  # one problem for all cases
-        grade.grade(tmp_path, watched, 40, EXERCISES[:3])
+        grade.grade(tmp_path, watched, 40, exercises=EXERCISES[:3])
     expected = [make_answers(exercise, 40 + i)["cases"] for i, exercise in enumerate(EXERCISES[:3])]
     assert given == expected
     for exercise, cases in zip(EXERCISES, given, strict=False):
