@@ -78,7 +78,7 @@ class Pen:
 
 
 def advantages(pen: Pen) -> tuple[str, str]:
-    d, c, bound = pen.d, pen.one(0.1, 0.2, 0.3, 0.5), pen.one(0, 0.6, 0.8, 1.2)
+    d, c, bound = pen.d, pen.one(0.1, 0.2, 0.3, 0.5), pen.one(0, 0.2, 0.3, 0.4)
     most, least = f"rewards.amax({d}, True)", f"rewards.amin({d}, True)"
     b, base = pen.one(
         ("the median of its group (with an even G, the smaller of the middle two)", f"rewards.median({d}, True)[0]"),
@@ -206,7 +206,7 @@ def value(pen: Pen) -> tuple[str, str]:
     c, k = pen.one(0.15, 0.3, 0.45), pen.one(0.7, 1.5, 3.0)
     words, code = pen.one(
         (f"e² / 2 where |e| is at most {c}, and {c} (|e| - {c} / 2) elsewhere",
-         f"torch.where(e.abs() <= {c}, e**2 / 2, {c} * (e.abs() - {c} / 2))"),
+         f"torch.nn.functional.huber_loss(e, torch.zeros_like(e), reduction='none', delta={c})"),
         (f"{c} e² where e is positive, {1 - c} e² where it is negative", f"torch.where(e > 0, {c}, {1 - c}) * e**2"),
         (f"the mean of e² and f², where f is the error of the value after limiting it to within {c} of the old value",
          f"(e**2 + (old_values + (values - old_values).clamp(-{c}, {c}) - returns) ** 2) / 2"),
@@ -280,8 +280,7 @@ def variant_cases(exercise: Variant, seed: int) -> Iterator[dict[str, Any]]:
     """As `cases.cases`."""
     draw = Draw(seed)
     for shape, dtype in (*((shape, torch.double) for shape in SHAPES), (SHAPES[0], torch.float)):
-        mask = draw.mask(*shape)
-        given = values_of(draw, mask)
+        given = values_of(draw, mask := draw.mask(*shape))
         inputs = [given[role] for role in exercise.roles]
         case: dict[str, Any] = {"kind": exercise.kind, "setting": {}, "varied": shape != SHAPES[0]}
         turned = [x.T.contiguous() if isinstance(x, Tensor) and exercise.turned else x for x in inputs]
@@ -293,6 +292,12 @@ def variant_cases(exercise: Variant, seed: int) -> Iterator[dict[str, Any]]:
         yield case | {"inputs": [packed(x, dtype) for x in turned]}
 
 
+def correct(draw: Draw, P: int, G: int) -> Tensor:
+    """(P, G) of 0 and 1, with every number of correct responses in turn."""
+    counts = (torch.arange(P) % (G + 1))[torch.randperm(P, generator=draw.generator)]  # (P,)
+    return (torch.rand(P, G, generator=draw.generator).argsort(1) < counts[:, None]).double()
+
+
 def values_of(draw: Draw, mask: Tensor) -> dict[str, Any]:
     """Inputs (rows, columns) by the scripts' names of parameters."""
     old, (moves, signed) = draw.uniform(-3.0, -0.05, *mask.shape), draw.moves(mask)
@@ -300,12 +305,12 @@ def values_of(draw: Draw, mask: Tensor) -> dict[str, Any]:
     return {
         "mask": mask,
         "G": 2,
-        "correct": draw.rewards(*mask.shape),
+        "correct": correct(draw, 2 * len(mask), mask.shape[1]),
         "rewards": draw.normal(*mask.shape),
         "old_logp": old,
-        "logp": (old + moves).clamp(max=-0.01),
+        "logp": (old + 1.5 * moves).clamp(max=-0.01),
         "ref_logp": old,
-        "rollout_logp": (old + 0.6 * draw.normal(*mask.shape)).clamp(max=-0.01),
+        "rollout_logp": (old + 1.2 * draw.normal(*mask.shape)).clamp(max=-0.01),
         "advantages": signed,
         "old_values": former,
         "values": former + 0.5 * draw.normal(*mask.shape),

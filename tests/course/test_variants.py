@@ -57,6 +57,17 @@ def test_the_solution_passes_and_no_public_function_does(kind, keys):
         assert not [results for results in tried if passed(results, known)], key
 
 
+@pytest.mark.parametrize("keys", [KEYS[:2], pytest.param(KEYS[2:], marks=pytest.mark.slow)], ids=["few", "many"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_number_that_is_drawn_counts(kind, keys):
+    """A solution with another number in one place does not pass."""
+    for made in (variant(key, kind) for key in keys):
+        known = answers(made, 3)
+        for found in re.finditer(r"\d+\.\d+", made.text):
+            text = made.text[: found.start()] + str(1.5 * float(found[0]) + 0.1) + made.text[found.end() :]
+            assert not passed(run(made.module(text), made.function, known["cases"]), known), text
+
+
 def test_a_key_draws_the_same_functions_again():
     assert variants("one") == variants("one") and variants("one") != variants("other")
     drawn = [variant(key, kind) for key in KEYS for kind in KINDS]
