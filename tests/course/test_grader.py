@@ -9,10 +9,12 @@ from types import SimpleNamespace
 from xml.etree import ElementTree
 
 from notebooks.exercises import grade, key, make, silent_bugs
-from notebooks.exercises.answers import HANDOUT_SEED
+from notebooks.exercises.answers import CASES, HANDOUT_SEED
 from notebooks.exercises.answers import answers as make_answers
+from notebooks.exercises.cases import cases
 from notebooks.exercises.exercises import BY_NAME, EXERCISES, FILES, SCRIPTS
 from notebooks.exercises.grade import grade_function
+from notebooks.exercises.runner import run
 from notebooks.exercises.sandbox import Sandbox
 from tools.scripts import ROOT
 
@@ -100,8 +102,9 @@ def test_the_solution_gets_all_points(sandbox, tmp_path):
 
 def test_hidden_cases_differ_from_seed_to_seed():
     for exercise in map(BY_NAME.get, NAMES):
-        one, other = (make_answers(exercise, seed) for seed in (1, 2))
-        assert one["cases"] != other["cases"] and one["right"] != other["right"]
+        one, other = ([*CASES.get(exercise.script, cases)(exercise, seed)] for seed in (1, 2))
+        results = [run(exercise.module(), exercise.function, made) for made in (one, other)]
+        assert one != other and results[0] != results[1]
 
 
 NAME = "dr_grpo.compute_advantages"  # the function that the attacks replace, unless they name another
@@ -255,8 +258,8 @@ def test_the_cases_of_a_grading_are_those_of_its_seed(tmp_path):
         grade.grade(tmp_path, watched, 40, exercises=EXERCISES[:3])
     expected = [make_answers(exercise, 40 + i)["cases"] for i, exercise in enumerate(EXERCISES[:3])]
     assert given == expected
-    for exercise, cases in zip(EXERCISES, given, strict=False):
-        assert not [case for case in cases if case["inputs"] in [c["inputs"] for c in answers(exercise.name)["cases"]]]
+    for exercise, made in zip(EXERCISES, given, strict=False):
+        assert not [case for case in made if case["inputs"] in [c["inputs"] for c in answers(exercise.name)["cases"]]]
 
 
 FORBIDDEN = """import ctypes, os, signal, socket, subprocess, threading, resource
