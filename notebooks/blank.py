@@ -2,7 +2,9 @@
 
     python -m notebooks.blank my-lessons          # then: jupyter lab my-lessons
 
-The cells of a copy run as those of the lesson do, as long as the folder and this repository stay where they are.
+Each prediction has a cell of its own, which writes it to `predictions.jsonl` with the time (predictions.py); the cell
+below does not run without it. The other cells run as those of the lesson do, as long as the folder and this repository
+stay where they are.
 """
 
 import json
@@ -16,21 +18,32 @@ from common.cli import fail, say
 LESSONS = Path(__file__).parent
 
 
-def blank(notebook: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """A notebook without outputs, which finds the lessons' helpers from another folder."""
+def blank(notebook: dict[str, Any], lesson: str, folder: Path) -> dict[str, Any]:
+    """A notebook without outputs, which finds the lessons' helpers from another folder, with a cell for each
+    prediction above the cell that answers it."""
+    cells: list[dict[str, Any]] = []
+    number = 0
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            cell |= {"outputs": [], "execution_count": None}
+            if cells and "**Predict.**" in "".join(cells[-1]["source"]):
+                number += 1
+                source = [f'predictions.predict({number}, """\n', '""")']
+                cells.append(cell | {"id": f"prediction-{number}", "source": source})
+                cell["source"] = [f"predictions.answer({number})\n", *cell["source"]]
+        cells.append(cell)
     path = os.path.relpath(LESSONS, folder)
-    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    for cell in code:
-        cell |= {"outputs": [], "execution_count": None}
-    code[0]["source"] = ["import sys\n", "\n", f"sys.path.insert(0, {path!r})\n", "\n", *code[0]["source"]]
-    return notebook
+    first = next(cell for cell in cells if cell["cell_type"] == "code")
+    imports = ["import sys\n", "\n", f"sys.path.insert(0, {path!r})\n", "from predictions import Predictions\n", "\n"]
+    first["source"] = [*imports, f"predictions = Predictions({lesson!r})\n", "\n", *first["source"]]
+    return notebook | {"cells": cells}
 
 
 def main(folder: Path) -> None:
     folder.mkdir(parents=True)
     lessons = sorted(LESSONS.glob("[0-9]*.ipynb"))
     for lesson in lessons:
-        copy = blank(json.loads(lesson.read_text(encoding="utf-8")), folder)
+        copy = blank(json.loads(lesson.read_text(encoding="utf-8")), lesson.stem, folder)
         (folder / lesson.name).write_text(json.dumps(copy, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     say(f"{folder}: {len(lessons)} lessons without outputs")
 

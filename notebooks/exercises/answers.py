@@ -9,13 +9,16 @@ from functools import cache
 from typing import Any
 
 from notebooks.exercises.cases import cases
-from notebooks.exercises.exercises import EXERCISES, Exercise, code, defaults, functions, module, parameters
+from notebooks.exercises.exercises import BY_NAME, EXERCISES, Exercise, code, functions, parameters
+from notebooks.exercises.loop_cases import loop_cases
 from notebooks.exercises.mistakes import MISTAKES, WHAT
 from notebooks.exercises.runner import GRADIENT, run
+from notebooks.exercises.variants import variant_cases
 from notebooks.exercises.verdict import equal
 from tools.scripts import ROOT
 
 HANDOUT_SEED = 7
+CASES = {"loop": loop_cases, "variants": variant_cases}  # for the files that are no script
 NOT_FOR_THE_RUNNER = ("setting", "varied")
 OFTEN = {"mask", "args"}  # parameters that some methods' functions take and others do not
 
@@ -28,7 +31,7 @@ def title(script: str) -> str:
 
 def wrong_sources(exercise: Exercise) -> list[tuple[str, str]]:
     """(message, source) of the listed mistakes and of other methods' functions used instead of this one."""
-    right = functions(exercise.script)[exercise.function]
+    right = exercise.source
     found = []
     for name, line, wrong_line, message in MISTAKES:
         if name == exercise.name:
@@ -53,19 +56,23 @@ def with_head_of(right: str, source: str) -> str:
 def answers(exercise: Exercise, seed: int) -> dict[str, Any]:
     """The runner's `cases`, the `right` results, the `mistakes` with their results, what each case varies, and the
     result if its setting is `ignored`."""
-    made = list(cases(exercise, seed))
+    made = list(CASES.get(exercise.script, cases)(exercise, seed))
     given = [{k: v for k, v in case.items() if k not in NOT_FOR_THE_RUNNER} for case in made]
-    solution = module(exercise.script)
+    solution = exercise.module()
     right = run(solution, exercise.function, given)
     values = [x for result in right for output in result["outputs"] for x in output["values"]]
     assert all(map(math.isfinite, values)), f"{exercise.name}: the correct results are not finite"
     ignored = []
     for case, plain in zip(made, given, strict=True):
-        as_default = plain | {"args": defaults(exercise.script)}
+        as_default = plain | {"args": exercise.settings}
         ignored.append(run(solution, exercise.function, [as_default])[0] if case["setting"] else None)
     what = ["the value"] * len(right[0]["outputs"])
-    if exercise.function in GRADIENT:
+    if exercise.kind in GRADIENT:
         what[-1] = "the gradient of the loss"
+    if "world" in given[0]:
+        updates = range(1, 1 + len(right[0]["outputs"]) // len(given[0]["world"]))
+        what = [f"the gradient of `{name}` in update {number}" for number in updates for name in given[0]["world"]]
+        what.append("the mean reward")
     return {
         "level": exercise.level,
         "what": what,
@@ -81,10 +88,13 @@ def answers(exercise: Exercise, seed: int) -> dict[str, Any]:
 def mistakes(exercise: Exercise, given: list[dict[str, Any]], right: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The known mistakes with message and results; of several with equal results only the first."""
     sources = wrong_sources(exercise)
-    wrong = [(m, run(module(exercise.script, {exercise.function: s}), exercise.function, given)) for m, s in sources]
+    wrong = [(m, run(exercise.module(s), exercise.function, given)) for m, s in sources]
+    if exercise.method:
+        message = f"it still trains {title('grpo')}: CHANGE names {title(exercise.method)}."
+        wrong.append((message, run(BY_NAME["loop.train"].module(), "train", given)))
     unmasked = [case | {"inputs": [ones(x) for x in case["inputs"]]} for case in given]
-    if exercise.function != "token_weights":
-        results = run(module(exercise.script), exercise.function, unmasked)
+    if exercise.kind != "token_weights" and unmasked != given:
+        results = run(exercise.module(), exercise.function, unmasked)
         wrong.append(("the mask is ignored: values on padding change the result.", results))
     found: list[dict[str, Any]] = []
     for message, results in wrong:

@@ -161,7 +161,7 @@ def packed(value: Any, dtype: torch.dtype = torch.double) -> Any:
     """Tensors as plain data."""
     if not isinstance(value, Tensor):
         return value
-    kind = "bool" if value.dtype == torch.bool else str(dtype).removeprefix("torch.")
+    kind = str(dtype if value.is_floating_point() else value.dtype).removeprefix("torch.")
     return {kind: value.tolist()}
 
 

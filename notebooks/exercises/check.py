@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from notebooks.exercises.files import Unusable, sources
+from notebooks.exercises.files import Unusable, choice, sources
 from notebooks.exercises.sandbox import Sandbox
 from notebooks.exercises.verdict import verdict
 
@@ -28,30 +28,33 @@ ANSWERS = HERE / "answers.json"
 @cache
 def sandbox() -> Sandbox:
     made = Sandbox().__enter__()
-    atexit.register(made.__exit__)
+    atexit.register(made.__exit__, None)
     return made
 
 
-def results(name: str) -> list[dict[str, Any]]:
-    """What the function of the exercise `script.function` returns for the cases of answers.json."""
-    answers = json.loads(ANSWERS.read_text())
+def results(name: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """What the function of the exercise `script.function` returns for its cases in answers.json, and its answers."""
+    everything = json.loads(ANSWERS.read_text())
     script, function = name.split(".")
+    answers = everything[name]
+    methods = answers.get("methods", {})
     try:
-        files = sources(HERE, {one.split(".")[0] for one in answers}, script)
+        files = sources(HERE, {one.split(".")[0] for one in everything}, script)
+        answers = methods[choice(files[script], methods)] if methods else answers
     except Unusable as problem:
-        return [{"problem": str(problem)}]
-    return sandbox().run(files, script, function, answers[name]["cases"])
+        return [{"problem": str(problem)}], {"right": [], "cases": [], "settings": [], "varied": []}
+    return sandbox().run(files, script, function, answers["cases"]), answers
 
 
 def check(name: str) -> str | None:
     """What is wrong with the exercise `script.function`, or None."""
-    return verdict(results(name), json.loads(ANSWERS.read_text())[name])
+    return verdict(*results(name))
 
 
 def fits(name: str) -> bool:
     """Whether the function returns numbers in the correct shapes, so that a loop can call it."""
-    right = json.loads(ANSWERS.read_text())[name]["right"]
-    return shapes(results(name)) == shapes(right)
+    found, answers = results(name)
+    return bool(answers["right"]) and shapes(found) == shapes(answers["right"])
 
 
 def shapes(found: list[dict[str, Any]]) -> list[list[list[int]]]:

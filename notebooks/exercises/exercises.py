@@ -4,6 +4,7 @@ The scripts are the solutions. Only their functions are loaded here, not the pac
 """
 
 import ast
+import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,21 +20,61 @@ from torch import Tensor
 HERE = Path(__file__).parent
 LENGTH = MODELS["sums"].max_response_tokens  # the length limit that the scripts take from their embedded model
 SCRIPTS = [name for name in parents() if script_path(name).parent == ROOT]
+FILES = [*SCRIPTS, "loop"]  # that students write
+# Methods that `changed` in loop.py may train: how its loop differs from GRPO's, apart from the functions that it calls.
+CHANGES: dict[str, tuple[tuple[str, str], ...]] = {
+    "dr_grpo": (
+        (".view(P, G), args)", ".view(P, G))"),
+        ("token_weights(mask[rows])", "token_weights(mask[rows], args)"),
+    ),
+    "maxrl": ((".view(P, G), args)", ".view(P, G))"),),
+    "cispo": (),
+    "gspo": (("advantages[rows], args)", "advantages[rows], mask[rows], args)"),),
+    "gmpo": (
+        ("advantages[rows], args)", "advantages[rows], mask[rows], args)"),
+        ("rollout_logp, args)", "rollout_logp, mask, args)"),
+    ),
+}
 LOSS = "All tensors (B, T). Returns the per-token loss (B, T) and a dict of metrics, which may be empty."
 
 
 @dataclass(frozen=True)
 class Exercise:
-    """A function to write. Its level, 1 to 3, is also its points."""
+    """A function to write. Its level, 1 to 3, is also its points. `method` is what `loop.changed` trains."""
 
     script: str
     function: str
     level: int
     task: str
+    method: str = ""
 
     @property
     def name(self) -> str:
         return f"{self.script}.{self.function}"
+
+    @property
+    def kind(self) -> str:
+        """The name that says how its results are compared: see `GRADIENT` in runner.py."""
+        return self.function
+
+    @property
+    def source(self) -> str:
+        """The solution's source."""
+        if not self.method:
+            return functions(self.script)[self.function]
+        source = functions(self.script)["train"].replace("def train", f"def {self.function}")
+        for old, new in CHANGES[self.method]:
+            source = source.replace(old, new)
+        return source
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What `args` holds by default."""
+        return (defaults(self.method) if self.method else {}) | defaults(self.script)
+
+    def module(self, source: str | None = None) -> ModuleType:
+        """The functions of the solution's file, with this one's source replaced."""
+        return module(self.script, {self.function: source or self.source}, self.method)
 
 
 EXERCISES = [
@@ -85,6 +126,29 @@ EXERCISES = [
          LOSS + "\n    `old_logp` is log μ, the engine's log-probs. The ratio, capped at args.ratio_cap, is the\n"
          "    weight of log π. A token is masked if its ratio moved in the advantage's direction and\n"
          "    divergence(μ, π, kind) exceeds args.delta."),
+        ("loop", "response_mask", 1,
+         "Lengths (B,) of the responses in, EOS included; their (B, T) mask of booleans out, T the longest."),
+        ("loop", "collate", 1,
+         "B prompts and B responses as token ids, and the engine's log-probs of the responses. Returns the tokens\n"
+         "    (B, S), prompt and response next to each other and padded on the right with 0, and the log-probs (B, T)\n"
+         "    of the responses, padded with 0."),
+        ("loop", "response_logps", 2,
+         "Logits (B, S, V) after each of the tokens (B, S) of `collate`, the prompts' lengths (B,) and the response\n"
+         "    mask (B, T). Returns the log-probs (B, T) of the response's tokens, 0 on padding."),
+        ("loop", "exact_rewards", 1,
+         "B texts, their correct answers, and whether each was truncated. Returns (B,) rewards: 1.0 if what stands\n"
+         "    in the last box is exactly the answer, else 0.0; a truncated response gets 0.0."),
+        ("loop", "minibatches", 1,
+         "The order (P,) of the problems in a pass, G, and the number of minibatches, a divisor of P. Returns a list\n"
+         "    with the row numbers (b,) of each minibatch: the next P / count problems, each with its G rows."),
+        ("loop", "train", 3,
+         "GRPO without KL. `args` holds the settings of Args; the loss is that of grpo.py: policy loss times TIS\n"
+         "    weight, summed with the weights of the minibatch. The old log-probs are the policy's own. Each pass\n"
+         "    over a rollout batch takes its order from one call of torch.randperm(P), just before its minibatches.\n"
+         "    Returns the mean reward of each step (steps,)."),
+        ("loop", "changed", 3,
+         "The same with the method that CHANGE above names, one of " + ", ".join(CHANGES) + ":\n"
+         "    its advantages, weights, loss and TIS weights. `args` also holds the method's settings."),
     )
 ]  # fmt: skip
 BY_NAME = {exercise.name: exercise for exercise in EXERCISES}
@@ -101,12 +165,17 @@ SIGNAL_CALL = (
 )
 
 
+def solution_path(script: str) -> Path:
+    """The file with the solutions: the script, or this folder's loop.py."""
+    return (HERE if script == "loop" else ROOT) / f"{script}.py"
+
+
 @cache
 def functions(script: str) -> dict[str, str]:
     """The source of every function of a script's objective, by name."""
-    text = (ROOT / f"{script}.py").read_text()
+    text = solution_path(script).read_text()
     found = {n.name: ast.get_source_segment(text, n) for n in ast.parse(text).body if isinstance(n, ast.FunctionDef)}
-    del found["main"]
+    found.pop("main", None)
     return found | ({"has_signal": HAS_SIGNAL} if script == "dapo" else {})
 
 
@@ -132,7 +201,7 @@ def owner(script: str, function: str) -> str:
 @cache
 def defaults(script: str) -> dict[str, Any]:
     """The method's own settings and the length limit, by name."""
-    tree = ast.parse((ROOT / f"{script}.py").read_text())
+    tree = ast.parse(solution_path(script).read_text())
     args = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Args")
     return {
         node.target.id: eval(ast.unparse(node.value), {"float": float})
@@ -141,11 +210,13 @@ def defaults(script: str) -> dict[str, Any]:
     } | {"max_response_tokens": LENGTH}
 
 
-def module(script: str, replaced: dict[str, str] | None = None) -> ModuleType:
-    """The functions of a script's objective as a module, with some sources replaced."""
+def module(script: str, replaced: dict[str, str] | None = None, method: str = "") -> ModuleType:
+    """The functions of a script's objective as a module, with some sources replaced; those of the loop with the
+    functions that it calls, GRPO's or those of another method."""
     made = ModuleType(script)
-    made.__dict__.update(torch=torch, Tensor=Tensor)
-    sources = functions(script) | (replaced or {})
+    made.__dict__.update(torch=torch, Tensor=Tensor, Any=Any, re=re)
+    called = functions(method or "grpo") if script == "loop" else {}
+    sources = called | functions(script) | (replaced or {})
     exec("\n\n".join(["from __future__ import annotations", *sources.values()]), made.__dict__)
     return made
 

@@ -1,5 +1,6 @@
 """Read the files that a student wrote. The check and the grader read them alike."""
 
+import re
 import stat
 from collections.abc import Iterable
 from pathlib import Path
@@ -27,6 +28,14 @@ def read(path: Path) -> str:
         raise Unusable("the file is not text in UTF-8.") from None
     except OSError as error:
         raise Unusable(f"the file cannot be read: {error.strerror}.") from None
+
+
+def choice(text: str, choices: Iterable[str]) -> str:
+    """The method that a file names in the line `CHANGE = "method"`."""
+    match = re.search(r"^CHANGE *= *[\"'](\w*)[\"']", text, re.M)
+    if not match or match[1] not in choices:
+        raise Unusable(f'CHANGE does not name one of {", ".join(choices)}: write CHANGE = "dr_grpo", for example.')
+    return match[1]
 
 
 def sources(folder: Path, scripts: Iterable[str], asked: str) -> dict[str, str]:

@@ -6,7 +6,7 @@ The grader recomputes everything in a sandbox and compares only numbers. It read
 for. Each function runs in its own process that can only compute (sandbox.py), on cases made anew for each grading, and
 the numbers it returns are compared here with those of this repository's scripts. A function that is missing, crashes,
 hangs or is wrong gets 0 points and a reason. A function is worth its level in points; a silent bug is worth one point
-each for name, mechanism and test.
+each for name, mechanism and test. With the `--key` of a handout only the functions that the key drew are graded.
 
 `--json` writes Gradescope's results.json, `--junit` JUnit's XML. Needs Linux.
 """
@@ -14,7 +14,7 @@ each for name, mechanism and test.
 import json
 import secrets
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, NoReturn
 from xml.etree import ElementTree
@@ -24,10 +24,11 @@ from common.help import parse_args
 from common.settings import Count
 from notebooks.exercises import silent_bugs
 from notebooks.exercises.answers import answers
-from notebooks.exercises.exercises import EXERCISES, SCRIPTS, Exercise
-from notebooks.exercises.files import Unusable, read, sources
+from notebooks.exercises.exercises import CHANGES, EXERCISES, FILES, Exercise
+from notebooks.exercises.files import Unusable, choice, read, sources
 from notebooks.exercises.key import KEY, SHOWN
 from notebooks.exercises.sandbox import CONFINES, Sandbox
+from notebooks.exercises.variants import variants
 from notebooks.exercises.verdict import passed, verdict
 
 import tyro
@@ -46,6 +47,8 @@ class Limits:
     """Time limit of a function: seconds of processor time, and four times as many of wall time."""
     memory_mb: Count = 1024
     """Memory limit of a function, in addition to torch's memory."""
+    key: str | None = None
+    """The key of the class: grade the functions in variants.py that it draws, and nothing else."""
 
 
 @dataclass
@@ -75,7 +78,9 @@ class Mark:
 def grade_function(exercise: Exercise, folder: Path, sandbox: Sandbox, seed: int) -> Mark:
     file = f"{exercise.script}.py"
     try:
-        files = sources(folder, SCRIPTS, exercise.script)
+        files = sources(folder, FILES, exercise.script)
+        if exercise.function == "changed":
+            exercise = replace(exercise, method=choice(files[exercise.script], CHANGES))
     except Unusable as problem:
         return Mark(file, exercise.function, 0, exercise.level, str(problem))
     hidden = answers(exercise, seed)
@@ -110,11 +115,13 @@ def grade_bugs(folder: Path) -> list[Mark]:
     return marks
 
 
-def grade(folder: Path, sandbox: Sandbox, seed: int, exercises: list[Exercise] = EXERCISES) -> list[Mark]:
-    """The marks of a submission: for each function, then for each silent bug."""
-    return [grade_function(exercise, folder, sandbox, seed + i) for i, exercise in enumerate(exercises)] + grade_bugs(
-        folder
-    )
+def grade(
+    folder: Path, sandbox: Sandbox, seed: int, key: str | None = None, exercises: list[Exercise] = EXERCISES
+) -> list[Mark]:
+    """The marks of a submission: for each function, then for each silent bug; with a key only for its functions."""
+    asked = exercises if key is None else variants(key)
+    marks = [grade_function(exercise, folder, sandbox, seed + i) for i, exercise in enumerate(asked)]
+    return marks + (grade_bugs(folder) if key is None else [])
 
 
 def gradescope(marks: list[Mark], seconds: float, seed: int) -> str:
@@ -175,7 +182,7 @@ def main(args: Args) -> None:
     seed, start = secrets.randbits(32) if args.seed is None else args.seed, time.monotonic()
     try:
         with Sandbox(args.seconds, args.memory_mb) as sandbox:
-            marks = grade(args.submission, sandbox, seed)
+            marks = grade(args.submission, sandbox, seed, args.key)
     except RuntimeError as problem:
         no_sandbox(problem)
     seconds = time.monotonic() - start

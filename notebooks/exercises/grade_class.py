@@ -34,14 +34,14 @@ from common.folders import write_whole
 from common.help import parse_args
 from common.settings import Count, validated
 from notebooks.exercises import canvas
-from notebooks.exercises.exercises import SCRIPTS
+from notebooks.exercises.exercises import FILES
 from notebooks.exercises.files import MISSING, Unusable, read
 from notebooks.exercises.grade import FORM, Limits, Mark, grade, need_a_sandbox, no_sandbox, suite, xml
 from notebooks.exercises.sandbox import Sandbox
 
 import tyro
 
-ASKED = (*(f"{script}.py" for script in SCRIPTS), FORM)  # the files that the grader reads
+ASKED = (*(f"{script}.py" for script in FILES), "variants.py", FORM)  # the files that the grader reads
 RECORD = "marks.json"
 NO_FILES = "  has none of the files: are they one folder deeper?"
 
@@ -74,7 +74,7 @@ def subfolders(folder: Path) -> list[Path]:
 
 def fingerprint(folder: Path, args: Args) -> str:
     """A digest of what decides a submission's marks."""
-    parts = [args.seed, args.seconds, args.memory_mb]
+    parts = [args.seed, args.seconds, args.memory_mb, args.key]
     for name in ASKED:
         try:
             parts.append(read(folder / name))
@@ -101,7 +101,7 @@ def grade_all(folders: list[Path], args: Args, finish: Callable[[Path, list[Mark
     def one(folder: Path) -> tuple[list[Mark], float]:
         sandbox, start = free.get(), time.monotonic()
         try:
-            return grade(folder, sandbox, args.seed), time.monotonic() - start
+            return grade(folder, sandbox, args.seed, args.key), time.monotonic() - start
         finally:
             free.put(sandbox)
 

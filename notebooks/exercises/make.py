@@ -1,10 +1,12 @@
 """Make the handout: a folder with the methods' functions to be written, and checks.
 
     python -m notebooks.exercises.make handout
+    python -m notebooks.exercises.make handout --key SECRET
 
 Students write the functions. `pytest handout` says what is wrong and why, `python handout/train.py grpo` trains with
 them, and `python handout/silent_bugs.py` plots runs with hidden bugs. The solutions are the scripts of this repository.
-Neither they nor the cases of `python -m notebooks.exercises.grade` are in the handout.
+Neither they nor the cases of `python -m notebooks.exercises.grade` are in the handout. With a key the handout also has
+variants.py, with functions that no script holds; the grader needs the same key.
 """
 
 import ast
@@ -12,14 +14,28 @@ import json
 import re
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from common.cli import fail
 from notebooks.exercises.answers import HANDOUT_SEED, answers
-from notebooks.exercises.exercises import EXERCISES, HERE, LENGTH, SCRIPTS, SIGNAL_CALL, SIGNAL_LINE, functions, needed
+from notebooks.exercises.exercises import (
+    CHANGES,
+    EXERCISES,
+    HERE,
+    LENGTH,
+    SCRIPTS,
+    SIGNAL_CALL,
+    SIGNAL_LINE,
+    Exercise,
+    functions,
+    needed,
+    solution_path,
+)
 from notebooks.exercises.silent_bugs import blank_form
 from notebooks.exercises.train import PANELS
+from notebooks.exercises.variants import KINDS, blank_variants, variants
 from tools.scripts import ROOT
 
 NUMBERS = {"Count": "int", "CountOrZero": "int", "GroupSize": "int"}  # the scripts' number types without their ranges
@@ -29,6 +45,8 @@ HELPERS = {"divergence", "coarse_distribution"}  # DPPO's, given to students
 COPIED = {
     "files.py": "files.py",
     "runner.py": "runner.py",
+    "tiny.py": "tiny.py",
+    "embedded.py": "loops/loop.py",
     "sandbox.py": "sandbox.py",
     "verdict.py": "verdict.py",
     "check.py": "test_exercises.py",
@@ -78,6 +96,16 @@ def blank(script: str) -> str:
     return "\n".join(parts)
 
 
+def blank_loop() -> str:
+    """loop.py without its solutions."""
+    text = solution_path("loop").read_text()
+    lines, tasks = text.splitlines(), {e.function: e.task for e in EXERCISES if e.script == "loop"}
+    for node in reversed([n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef)]):
+        body = [f'    """{tasks[node.name]}"""', '    raise NotImplementedError("yours to write")']
+        lines[node.body[0].lineno - 1 : node.end_lineno] = body
+    return "\n".join(lines) + "\n"
+
+
 def loop(script: str) -> str:
     """A script that imports its exercises from the student's files."""
     text = (ROOT / f"{script}.py").read_text()
@@ -109,21 +137,39 @@ def rounded(value: Any) -> Any:
     return float(f"{value:.7g}") if isinstance(value, float) else value
 
 
-def make(folder: Path) -> None:
-    folder.mkdir(parents=True)
+def known(exercise: Exercise) -> dict[str, Any]:
+    """The answers that students get. Results are compared with a tolerance, so they can be rounded."""
+    one = answers(exercise, HANDOUT_SEED)
+    return one | {name: rounded(one[name]) for name in ("right", "mistakes", "ignored")}
+
+
+def make(folder: Path, key: str | None = None) -> None:
+    (folder / "loops").mkdir(parents=True)
     for script in SCRIPTS:
         (folder / f"{script}.py").write_text(blank(script))
+    (folder / "loop.py").write_text(blank_loop())
     answer = {}
     for exercise in EXERCISES:
-        one = answers(exercise, HANDOUT_SEED)  # results are compared with a tolerance, so they can be rounded
-        answer[exercise.name] = one | {name: rounded(one[name]) for name in ("right", "mistakes", "ignored")}
+        if exercise.function == "changed":
+            methods = {method: known(replace(exercise, method=method)) for method in CHANGES}
+            answer[exercise.name] = {"level": exercise.level, "methods": methods}
+        else:
+            answer[exercise.name] = known(exercise)
+    if key is not None:
+        (folder / "variants.py").write_text(blank_variants(key))
+        answer |= {variant.name: known(variant) for variant in variants(key)}
     (folder / "answers.json").write_text(json.dumps(answer) + "\n")
     for file, name in COPIED.items():
         text = (HERE / file).read_text()
         (folder / name).write_text(text.replace("from notebooks.exercises.", "from "))
+    text = (folder / "loops" / "loop.py").read_text()
+    for old, new in (("import train ", "import changed "), (" train(", " changed("), ('"grpo"', "loop.CHANGE")):
+        text = text.replace(old, new)
+    (folder / "loops" / "changed.py").write_text(
+        text.replace("import importlib\n", "import importlib\n\nimport loop\n")
+    )
     (folder / "reference.json").write_text(json.dumps(rounded(reference())) + "\n")
     (folder / "silent_bugs_answers.json").write_text(blank_form())
-    (folder / "loops").mkdir()
     for script in SCRIPTS:
         (folder / "loops" / f"{script}.py").write_text(loop(script))
     hidden = shutil.ignore_patterns("__pycache__", "compare.py", "mutate.py", "mutations.py", "equivalent.json")
@@ -133,10 +179,12 @@ def make(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
-        fail("name the folder to create: python -m notebooks.exercises.make handout")
-    folder = Path(sys.argv[1])
+    words = sys.argv[1:]
+    if len(words) not in (1, 3) or words[0].startswith("-") or words[1:2] not in ([], ["--key"]):
+        fail("name the folder to create: python -m notebooks.exercises.make handout, perhaps with --key SECRET")
+    folder, key = Path(words[0]), words[2] if words[1:] else None
     if folder.exists():
         fail(f"{folder} exists: name a new folder.")
-    make(folder)
-    print(f"{folder}: {len(EXERCISES)} functions to write; check them with: pytest {folder}")
+    make(folder, key)
+    count = len(EXERCISES) + (0 if key is None else len(KINDS))
+    print(f"{folder}: {count} functions to write; check them with: pytest {folder}")

@@ -13,6 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+try:
+    from tiny import run_loop
+except ModuleNotFoundError:  # in this repository, outside the sandbox
+    from notebooks.exercises.tiny import run_loop
+
 # For these, the gradient with respect to the first input is compared instead of the value: two forms of a loss with
 # the same gradient train the same model. For the KL both are compared.
 GRADIENT = {"policy_loss", "value_loss", "kl_penalty"}
@@ -25,6 +30,8 @@ IMPORTABLE = (
 PARTS = {  # functions that return more than one thing
     "policy_loss": (dict, "it must return the per-token loss and a dict of metrics: `return loss, {}`."),
     "compute_advantages": (Tensor, "it must return advantages and returns, both (B, T)."),
+    "collate": (Tensor, "it must return two tensors: tokens (B, S) and log-probs (B, T)."),
+    "minibatches": (Tensor, "it must return a list with a tensor of row numbers for each minibatch."),
 }
 
 
@@ -48,10 +55,13 @@ def plain(value: Tensor) -> dict[str, Any]:
 
 def run_case(module: ModuleType, function: str, case: dict[str, Any]) -> dict[str, Any]:
     """A function's result for a case: {"outputs": [plain tensors]}, the values and then the gradient."""
+    if "world" in case:
+        return {"outputs": [plain(part) for part in run_world(getattr(module, function), case)]}
+    kind = case.get("kind", function)
     inputs = [tensor(x) for x in case["inputs"]]
     extra = [tuple(tensor(x) for x in case["top"])] if "top" in case else []
     args = [SimpleNamespace(**case["args"])] if "args" in case else []
-    if function in GRADIENT:
+    if kind in GRADIENT:
         leaf = inputs[0].requires_grad_()
         inputs[0] = leaf.clone()  # in the training loop it comes from the model, so it is not a leaf of the graph
     before = [x.clone() if isinstance(x, Tensor) else x for x in inputs]
@@ -61,10 +71,10 @@ def run_case(module: ModuleType, function: str, case: dict[str, Any]) -> dict[st
             raise WrongResult(f"it changes its input number {i + 1} in place. Create a new tensor instead.")
     parts = [result]
     if result is not None and case.get("parts", 1) > 1:
-        kind, message = PARTS[function]
-        if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], kind):
+        second, message = PARTS[kind]
+        if not isinstance(result, tuple | list) or len(result) != case["parts"] or not isinstance(result[1], second):
             raise WrongResult(message)
-        parts = [result[0]] if kind is dict else list(result)
+        parts = [result[0]] if second is dict else list(result)
     for part in parts:
         if part is None:
             raise WrongResult("it returns nothing: a `return` is missing.")
@@ -72,7 +82,7 @@ def run_case(module: ModuleType, function: str, case: dict[str, Any]) -> dict[st
             raise WrongResult("it returns a NumPy array, which has no gradient. Compute with torch.")
         if not isinstance(part, Tensor):
             raise WrongResult(f"it returns a {type(part).__name__}, not a tensor.")
-    if function not in GRADIENT:
+    if kind not in GRADIENT:
         return {
             "outputs": [plain(part * tensor(case["shown"])) for part in parts]
             if "shown" in case
@@ -89,8 +99,21 @@ def run_case(module: ModuleType, function: str, case: dict[str, Any]) -> dict[st
     (slope,) = torch.autograd.grad((weights * loss).sum(), leaf, allow_unused=True)
     if slope is None:
         raise WrongResult("the loss has no gradient with respect to its first input.")
-    value = [plain(loss * tensor(case["shown"]))] if function == "kl_penalty" else []
+    value = [plain(loss * tensor(case["shown"]))] if kind == "kl_penalty" else []
     return {"outputs": [*value, plain(slope) | {"dtype": str(loss.dtype).removeprefix("torch.")}]}
+
+
+def run_world(function: Any, case: dict[str, Any]) -> list[Tensor]:
+    """What a loop returns in the world of tiny.py, behind the gradient of each parameter in each update."""
+    weights, args = {name: tensor(x) for name, x in case["world"].items()}, SimpleNamespace(**case["args"])
+    wanted = args.steps * args.update_epochs * args.num_minibatches
+    curve, gradients = run_loop(function, weights, case["seed"], args)
+    updates = len(gradients) // len(weights)
+    if updates != wanted:
+        raise WrongResult(f"it makes {updates} updates, not steps * update_epochs * num_minibatches = {wanted}.")
+    if not isinstance(curve, Tensor):
+        raise WrongResult("it must return a tensor (steps,) with the mean reward of each step.")
+    return [*gradients, curve]
 
 
 class OwnFiles(MetaPathFinder, Loader):

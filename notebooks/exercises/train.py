@@ -2,6 +2,7 @@
 
     python train.py grpo                 # about a minute on two cores; other flags are passed on: --seed 2
     python train.py grpo --wrong         # also with functions that are not correct, to see what a mistake does
+    python train.py loop                 # with the loop that you wrote; `changed` for the one that you changed
 
 A function that methods share is taken from the file that asks for it. If a function is not correct yet, the command
 names it and does not train, unless you add --wrong. A function that crashes or returns another shape cannot be trained.
@@ -38,14 +39,23 @@ def plot(label: str, mine: list[dict[str, Any]], reference: list[list[dict[str, 
     runs = [
         (log, "#888888", "--", "" if i else f"reference, {len(reference)} seeds") for i, log in enumerate(reference)
     ]
-    for axes, (metric, label) in zip(grid, PANELS.items(), strict=True):
+    for axes, (metric, title) in zip(grid, PANELS.items(), strict=True):
         for log, color, line, name in [*runs, (mine, "#0072B2", "-", label)]:
             points = [(row["step"], row[metric]) for row in log if metric in row]
             axes.plot(*zip(*points, strict=True), color=color, linestyle=line, label=name or None)
-        axes.set(xlabel="step", ylabel=label)
+        axes.set(xlabel="step", ylabel=title)
         axes.grid(alpha=0.3)
     grid[0].legend()
     figure.savefig(path, dpi=120)
+
+
+def method(script: str) -> str:
+    """The method whose runs are the reference."""
+    if script == "changed":
+        from loop import CHANGE
+
+        return CHANGE
+    return {"loop": "grpo"}.get(script, script)
 
 
 def main(script: str, flags: list[str]) -> None:
@@ -76,7 +86,7 @@ def main(script: str, flags: list[str]) -> None:
     command = [sys.executable, "-m", f"loops.{script}", *FLAGS, *flags, "--run-dir", str(run_dir)]
     if code := subprocess.run(command, cwd=HERE).returncode:
         sys.exit(code)
-    mine, reference = rows(run_dir), json.loads((HERE / "reference.json").read_text())[script]
+    mine, reference = rows(run_dir), json.loads((HERE / "reference.json").read_text())[method(script)]
     picture = run_dir / "beside_the_reference.png"
     label = f"{script} with your functions" + (f", wrong: {', '.join(wrong)}" if wrong else "")
     plot(label, mine, reference, picture)

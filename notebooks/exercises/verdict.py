@@ -11,6 +11,7 @@ from torch import Tensor
 
 # A relative tolerance of 1/1000, so that any ε up to 1e-4 added to a standard deviation passes.
 RELATIVE, ABSOLUTE = 1e-3, 1e-4  # of the value itself, and of the largest value of the output
+ZERO = 1e-12  # where all values should be 0, what rounding may leave
 
 
 def numbers(output: dict[str, Any]) -> Tensor:
@@ -23,7 +24,7 @@ def equal(a: dict[str, Any], b: dict[str, Any]) -> bool:
         return False
     for x, y in zip(a["outputs"], b["outputs"], strict=True):
         scale = max(map(abs, y["values"]), default=0.0)
-        atol = ABSOLUTE * scale if math.isfinite(scale) else 0.0
+        atol = max(ABSOLUTE * scale, ZERO) if math.isfinite(scale) else 0.0
         near = x["shape"] == y["shape"] and torch.allclose(
             numbers(x), numbers(y), rtol=RELATIVE, atol=atol, equal_nan=True
         )
@@ -37,6 +38,8 @@ def wrong_type(case: dict[str, Any], got: str, right: str) -> str | None:
     given = [next(iter(x)) for x in case["inputs"] if isinstance(x, dict)]
     if right == "bool":
         return None if got == "bool" else f"it returns {got}: return booleans."
+    if right == "int64":
+        return None if got == right else f"it returns {got}: return token ids or row numbers, as int64."
     if not any(kind.startswith("float") for kind in given):
         return None if got.startswith("float") else f"it returns {got}: return floating-point numbers."
     return None if got == right else f"it returns {got} for {right} inputs: return the type of the inputs."
@@ -85,14 +88,21 @@ def reason(results: list[dict[str, Any]], answers: dict[str, Any]) -> str:
         if set(where) & set(wrong):
             for mistake in answers["mistakes"]:
                 if all(equal(results[i], mistake["results"][i]) for i in where):
-                    return mistake["message"]
+                    of_a_loop = "world" in answers["cases"][0]
+                    return mistake["message"] + (f" First, {difference(results, answers)}" if of_a_loop else "")
     for i in wrong:
         if not set(plain) & set(wrong) and answers["ignored"][i] and equal(results[i], answers["ignored"][i]):
-            ((name, value),) = settings[i].items()
+            name, value = next(iter(settings[i].items()))
             return f"args.{name} is ignored: {name}={value} gives the same as the default."
     if all(varied[i] for i in wrong):
         return f"{hard_coded}."
-    i = wrong[0]
+    return difference(results, answers)
+
+
+def difference(results: list[dict[str, Any]], answers: dict[str, Any]) -> str:
+    """The first number that is wrong; of a loop, it names the update and the parameter."""
+    right = answers["right"]
+    i = next(i for i, result in enumerate(results) if not equal(result, right[i]))
     for k, (x, y) in enumerate(zip(results[i]["outputs"], right[i]["outputs"], strict=True)):
         got, wanted = numbers(x), numbers(y)
         if not got.isfinite().all():

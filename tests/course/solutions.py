@@ -1,16 +1,18 @@
 """Solutions of the exercises, changed or whole, and the handout's verdict on them."""
 
 import ast
+import re
+from dataclasses import replace
 from functools import cache
 
 from notebooks.exercises import make
 from notebooks.exercises.answers import HANDOUT_SEED
 from notebooks.exercises.answers import answers as make_answers
-from notebooks.exercises.exercises import BY_NAME, functions, module
+from notebooks.exercises.exercises import BY_NAME, functions, solution_path
 from notebooks.exercises.runner import run
 from notebooks.exercises.verdict import verdict
 
-NAMES = list(BY_NAME)
+NAMES = [name for name in BY_NAME if name != "loop.changed"]  # whose answers depend on the method
 
 
 @cache
@@ -25,10 +27,9 @@ def judged(name, made):
 
 def changed(name, old, new):
     """The solution with part of the exercise's function replaced."""
-    exercise = BY_NAME[name]
-    source = functions(exercise.script)[exercise.function]
+    source = BY_NAME[name].source
     assert old in source
-    return module(exercise.script, {exercise.function: source.replace(old, new)})
+    return BY_NAME[name].module(source.replace(old, new))
 
 
 def written(name, body):
@@ -44,5 +45,16 @@ def written(name, body):
 def solve(folder, scripts):
     """Put the solutions into the files of some methods."""
     head = "from __future__ import annotations\nimport torch\nfrom torch import Tensor\n\n"
-    for script in scripts:
+    for script in set(scripts) - {"loop"}:
         (folder / f"{script}.py").write_text(head + "\n\n".join(functions(script).values()) + "\n")
+    if "loop" in scripts:
+        (folder / "loop.py").write_text(solved_loop("dr_grpo"))
+
+
+def solved_loop(method):
+    """loop.py with its solutions; `changed` trains this method, with the functions of the student's file for it."""
+    text = solution_path("loop").read_text().split("def changed")[0]
+    source = replace(BY_NAME["loop.changed"], method=method).source
+    source = re.sub(r"\b(compute_advantages|token_weights|policy_loss|tis_weight)\(", rf"{method}.\1(", source)
+    text = text.replace('CHANGE = ""', f'CHANGE = "{method}"').replace("import re\n", f"import re\n\nimport {method}\n")
+    return text + source + "\n"

@@ -3,7 +3,7 @@
 import json
 import math
 
-from notebooks.exercises.exercises import BY_NAME, EXERCISES, SCRIPTS, functions
+from notebooks.exercises.exercises import BY_NAME, EXERCISES, FILES, SCRIPTS, functions, solution_path
 from notebooks.exercises.files import Unusable, read, sources
 from notebooks.exercises.grade import grade_function
 from notebooks.exercises.runner import IMPORTABLE, run_files
@@ -11,9 +11,10 @@ from notebooks.exercises.sandbox import Sandbox, readable
 from notebooks.exercises.verdict import passed, verdict
 
 import pytest
-from solutions import answers, solve
+from solutions import answers, solve, solved_loop
 
 NAME = "dr_grpo.compute_advantages"
+HEAD = "import torch\nfrom torch import Tensor\n"
 ANY = "def cheat(*a, **k):\n    {}\nglobals().update(dict.fromkeys({names!r}, cheat))\n"
 NAMES = sorted({exercise.function for exercise in EXERCISES})
 COUNT = len(answers(NAME)["cases"])
@@ -89,11 +90,85 @@ def test_cheats_get_nothing(cheat, sandbox):
     assert not passed(results, answers(NAME)) and verdict(results, answers(NAME))
 
 
+FORGED = "optimizer.gradients += [{} for _ in range(args.steps * args.update_epochs * args.num_minibatches)" + (
+    " for p in policy.parameters()]\n    return torch.zeros(args.steps)"
+)
+# Bodies of a whole loop.
+TRAIN = "return solution.train(policy, engine, data, optimizer, args)"
+FRAME = "import sys\n    sys._getframe({}).f_locals{}.clear()\n    return torch.zeros(2)"
+LOOP_CHEATS = {
+    "no updates": "return torch.zeros(args.steps)",
+    "no step": "args.steps = 0\n    return torch.zeros(0)",
+    "gradients of zeros": FORGED.format("torch.zeros_like(p)"),
+    "gradients that are no numbers": FORGED.format("p * float('nan')"),
+    "gradients that are no tensors": "optimizer.gradients += ['right'] * 32\n    return torch.zeros(args.steps)",
+    "weights for gradients": FORGED.format("p"),
+    "nothing recorded": f"optimizer.step = lambda: None\n    {TRAIN}",
+    "the policy zeroed": f"for p in policy.parameters(): p.data.zero_()\n    {TRAIN}",
+    "easier data": f"data.sample = lambda step: [type(data).sample(data, 1)[0]] * data.P\n    {TRAIN}",
+    "the world patched": "import runner\n    runner.run_loop = lambda *a: (torch.zeros(2), [])\n    return 0",
+    "no parameters": FRAME.format(1, "['weights']"),
+    "no world": FRAME.format(2, "['case']['world']"),
+}
+LOOP = "import torch\nimport solution\ndef train(policy, engine, data, optimizer, args):\n    {}\n"
+
+
+def loop_files(body):
+    """A loop with this body, beside one that is correct."""
+    grpo = HEAD + "\n\n".join(functions("grpo").values())
+    return {
+        "loop": LOOP.format(body),
+        "solution": solution_path("loop").read_text(),
+        "grpo": "from __future__ import annotations\n" + grpo,
+    }
+
+
+@pytest.mark.parametrize("cheat", LOOP_CHEATS)
+def test_cheats_in_a_loop_get_nothing(cheat, sandbox):
+    known = answers("loop.train")
+    results = sandbox.run(loop_files(LOOP_CHEATS[cheat]), "loop", "train", known["cases"])
+    assert not passed(results, known) and verdict(results, known)
+
+
+def test_loops_in_other_forms_pass(sandbox):
+    """Micro-batches of one row, with the student's own clipping; one that only calls another file's."""
+    known, text = answers("loop.train"), solution_path("loop").read_text()
+    whole = text[text.index("                logp = response_logps") : text.index("                optimizer.step()")]
+    parts = """                for row, w in zip(rows, token_weights(mask[rows])):
+                    one = row[None]
+                    logp = response_logps(policy(tokens[one]), tokens[one], prompt_lengths[one], mask[one])
+                    ratio = (logp - old_logp[one]).exp()
+                    bounded = ratio.clamp(1 - args.clip_eps, 1 + args.clip_eps)
+                    A = advantages[one]
+                    (-(w * tis[one] * torch.minimum(ratio * A, bounded * A)).sum()).backward()
+                norm = sum((p.grad**2).sum() for p in policy.parameters()) ** 0.5
+                for p in policy.parameters():
+                    p.grad *= min(1.0, args.max_grad_norm / norm)
+"""
+    files = loop_files("return solution.train(policy, engine, data, optimizer, args)")
+    for loop in (files["loop"], text.replace(whole, parts)):
+        assert verdict(sandbox.run(files | {"loop": loop}, "loop", "train", known["cases"]), known) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "points"), [('CHANGE = "gspo"', 3), ('CHANGE = "maxrl"', 0), ('CHANGE = "ppo"', 0), ("", 0)]
+)
+def test_the_method_of_a_changed_loop_is_read_from_the_file(line, points, sandbox, tmp_path):
+    """The file is not run for it, and what the loop trains must be the method that it names."""
+    solve(tmp_path, ["grpo", "gspo", "maxrl"])
+    (tmp_path / "loop.py").write_text(solved_loop("gspo").replace('CHANGE = "gspo"', line))
+    mark = grade_function(BY_NAME["loop.changed"], tmp_path, sandbox, 3)
+    assert mark.points == points
+    assert bool(mark.reason) == (points == 0) and ("CHANGE does not name one of" in mark.reason) == (
+        line[10:13] in ("ppo", "")
+    )
+
+
 @pytest.mark.parametrize("cheat", ["an empty problem", "no body", "the input", "the weights zero"])
 def test_a_folder_of_cheats_gets_nothing(cheat, sandbox, tmp_path):
     """Every function, through the grader, which gives a reason for each."""
-    for script in SCRIPTS:
-        (tmp_path / f"{script}.py").write_text(ANY.format(CHEATS[cheat], names=NAMES))
+    for script in FILES:
+        (tmp_path / f"{script}.py").write_text(ANY.format(CHEATS[cheat], names=NAMES) + 'CHANGE = "gspo"\n')
     marks = [grade_function(exercise, tmp_path, sandbox, 3) for exercise in EXERCISES]
     assert not any(mark.points for mark in marks) and all(mark.reason.strip() for mark in marks)
 
@@ -126,7 +201,6 @@ def test_what_the_process_writes_is_parsed_or_refused():
     assert "not a result" in readable(json.dumps([result]), 2)[0]["problem"], "a case without a result"
 
 
-HEAD = "import torch\nfrom torch import Tensor\n"
 HONEST = {
     "another file's function": "from grpo import compute_advantages as z\n",
     "another file as a module": "import grpo\nz = grpo.compute_advantages\n",

@@ -1,13 +1,18 @@
 """The exercises: their solutions pass, and every mistake is named."""
 
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+
 from notebooks.exercises import make
 from notebooks.exercises.answers import answers as make_answers
 from notebooks.exercises.answers import ones, wrong_sources
 from notebooks.exercises.cases import SETTINGS
-from notebooks.exercises.exercises import BY_NAME, EXERCISES, SCRIPTS, code, defaults, functions, module, needed, owner
+from notebooks.exercises.exercises import BY_NAME, CHANGES, EXERCISES, SCRIPTS, code, functions, module, needed, owner
+from notebooks.exercises.loop_cases import OF_THE_LOOP
 from notebooks.exercises.mistakes import MISTAKES
 from notebooks.exercises.runner import run
-from notebooks.exercises.verdict import passed
+from notebooks.exercises.verdict import passed, verdict
 from tools.scripts import ROOT
 
 import pytest
@@ -20,7 +25,7 @@ def test_the_seventeen_that_differ():
     three = ("compute_advantages", "token_weights", "policy_loss")
     different = {(function, code(functions(script)[function])) for script in SCRIPTS for function in three}
     assert len(SCRIPTS) * len(three) == 33 and len(different) == 17
-    asked = [(e.function, code(functions(e.script)[e.function])) for e in EXERCISES]
+    asked = [(e.function, code(e.source)) for e in EXERCISES if e.script != "loop"]
     assert len(set(asked)) == len(asked) == 22 and different < set(asked)
     assert {function for function, _ in set(asked) - different} == {
         "tis_weight", "kl_penalty", "value_loss", "has_signal"
@@ -49,15 +54,45 @@ def test_the_filter_is_dapos():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_solution_passes(name):
-    assert judged(name, module(BY_NAME[name].script)) is None
+    assert judged(name, BY_NAME[name].module()) is None
+    if name == "loop.train":
+        return
     shapes = {tuple(result["outputs"][0]["shape"]) for result in answers(name)["right"]}
     types = {next(iter(x)) for case in answers(name)["cases"] for x in case["inputs"] if isinstance(x, dict)}
-    assert len(shapes) >= 3 and types >= ({"bool"} if name.endswith("token_weights") else {"float64", "float32"})
+    assert len(shapes) >= 3
+    if BY_NAME[name].script != "loop":
+        assert types >= ({"bool"} if name.endswith("token_weights") else {"float64", "float32"})
 
 
 @pytest.mark.parametrize("name,line,wrong_line,message", MISTAKES)
 def test_every_mistake_is_named(name, line, wrong_line, message):
-    assert judged(name, changed(name, line, wrong_line)) == message
+    """In a loop also the first update and parameter whose gradient differs."""
+    problem = judged(name, changed(name, line, wrong_line))
+    if name == "loop.train":
+        problem, number = re.fullmatch(
+            r"(.+) First, the gradient of `\w+` in update (\d) at .+ should be .+\.", problem
+        ).groups()
+        assert int(number) == next((first for words, first in FIRST.items() if words in message), 1)
+    assert problem == message
+
+
+# The update in which a mistake in the loop first shows, if it is not the first.
+FIRST = {"log-probs change with each update": 2, "gradients add up": 2, "the engine keeps": 5}
+
+
+@pytest.mark.parametrize("method", ["dr_grpo", *(pytest.param(m, marks=pytest.mark.slow) for m in [*CHANGES][1:])])
+def test_a_changed_loop(method):
+    """The right change passes; GRPO's loop, another method's and the method without a part of it do not."""
+    exercise = replace(BY_NAME["loop.changed"], method=method)
+    for known in (make_answers(exercise, 7), make_answers(exercise, 8)):
+        results = run(exercise.module(), "changed", known["cases"])
+        assert verdict(results, known) is None
+        for other in CHANGES:
+            if other != method:
+                results = run(replace(exercise, method=other).module(), "changed", known["cases"])
+                assert not passed(results, known)
+        results = run(BY_NAME["loop.train"].module(), "train", known["cases"])
+        assert verdict(results, known).startswith("it still trains GRPO: CHANGE names ")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -66,19 +101,42 @@ def test_other_methods_functions_are_named(name):
     exercise, listed = BY_NAME[name], {message for n, *_, message in MISTAKES if n == name}
     known = [message for message, _ in wrong_sources(exercise)]
     for message, source in wrong_sources(exercise):
-        problem = judged(name, module(exercise.script, {exercise.function: source}))
+        problem = judged(name, exercise.module(source)).split(" First, the gradient of")[0]
         missing = "args has no setting" in problem or "it ends with NameError" in problem
         assert problem in known or (message not in listed and missing), problem
 
 
-@pytest.mark.parametrize("seeds", [range(2024, 2025), pytest.param(range(1000, 1100), marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("setting", [name for setting in OF_THE_LOOP for name in setting])
+def test_a_setting_that_the_loop_ignores(setting):
+    """It is named; a number of updates that does not fit is said at once."""
+    default = BY_NAME["loop.train"].settings[setting]
+    solution = BY_NAME["loop.train"].module()
+    ignores = SimpleNamespace(train=lambda *given: solution.train(*given[:-1], with_value(given[-1], setting, default)))
+    problem = judged("loop.train", ignores)
+    expected = (
+        "it makes" if setting in ("num_minibatches", "update_epochs", "steps") else f"args.{setting} is ignored: "
+    )
+    assert problem.startswith(expected)
+
+
+def with_value(args, setting, value):
+    return SimpleNamespace(**vars(args) | {setting: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "seeds"),
+    [(name, range(2024, 2025)) for name in NAMES if name != "loop.train"]
+    + [
+        pytest.param(name, range(1000, 1010 if name == "loop.train" else 1100), marks=pytest.mark.slow)
+        for name in NAMES
+    ],
+)
 def test_hidden_cases_tell_every_mistake(name, seeds):
     """Unseen random inputs also reveal every listed mistake and every ignored setting, whatever the seed."""
     exercise = BY_NAME[name]
     wrong = [changed(name, line, wrong_line) for n, line, wrong_line, _ in MISTAKES if n == name]
     for setting in {setting for settings in SETTINGS.get(name, []) for setting in settings}:
-        wrong.append(changed(name, f"args.{setting}", literal(defaults(exercise.script)[setting])))
+        wrong.append(changed(name, f"args.{setting}", literal(exercise.settings[setting])))
     for seed in seeds:
         hidden = make_answers(exercise, seed)
         assert not [made for made in wrong if passed(run(made, exercise.function, hidden["cases"]), hidden)], seed
@@ -97,7 +155,7 @@ def test_mistakes_differ_from_one_another(name):
 
 @pytest.mark.parametrize("name,setting", [(n, s) for n, settings in SETTINGS.items() for one in settings for s in one])
 def test_a_setting_that_is_ignored_is_named(name, setting):
-    value = defaults(BY_NAME[name].script)[setting]
+    value = BY_NAME[name].settings[setting]
     assert judged(name, changed(name, f"args.{setting}", literal(value))).startswith(f"args.{setting} is ignored")
 
 

@@ -9,15 +9,17 @@ from types import SimpleNamespace
 from xml.etree import ElementTree
 
 from notebooks.exercises import grade, key, make, silent_bugs
-from notebooks.exercises.answers import HANDOUT_SEED
+from notebooks.exercises.answers import CASES, HANDOUT_SEED
 from notebooks.exercises.answers import answers as make_answers
-from notebooks.exercises.exercises import BY_NAME, EXERCISES, SCRIPTS
+from notebooks.exercises.cases import cases
+from notebooks.exercises.exercises import BY_NAME, EXERCISES, FILES, SCRIPTS
 from notebooks.exercises.grade import grade_function
+from notebooks.exercises.runner import run
 from notebooks.exercises.sandbox import Sandbox
 from tools.scripts import ROOT
 
 import pytest
-from solutions import answers, solve, written
+from solutions import NAMES, answers, solve, written
 
 GSPO_TOKEN = """s = torch.exp(((logp - old_logp) * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)).detach()
 ratio = s * torch.exp(logp - logp.detach())
@@ -85,7 +87,7 @@ def graded(name, text, sandbox, folder, seed=9):
 
 def test_the_solution_gets_all_points(sandbox, tmp_path):
     """With hidden seeds, in the sandbox, which gets only inputs."""
-    solve(tmp_path, SCRIPTS)
+    solve(tmp_path, FILES)
     seen = []
 
     class Watched:
@@ -95,13 +97,14 @@ def test_the_solution_gets_all_points(sandbox, tmp_path):
 
     marks = [grade_function(exercise, tmp_path, Watched(), 1000 + i) for i, exercise in enumerate(EXERCISES)]
     assert [(mark.name, mark.points, mark.reason) for mark in marks] == [(e.function, e.level, "") for e in EXERCISES]
-    assert set().union(*seen) <= {"args", "inputs", "weights", "shown", "parts", "top"}
+    assert set().union(*seen) <= {"args", "inputs", "weights", "shown", "parts", "top", "world", "seed"}
 
 
 def test_hidden_cases_differ_from_seed_to_seed():
-    for exercise in EXERCISES:
-        one, other = (make_answers(exercise, seed) for seed in (1, 2))
-        assert one["cases"] != other["cases"] and one["right"] != other["right"]
+    for exercise in map(BY_NAME.get, NAMES):
+        one, other = ([*CASES.get(exercise.script, cases)(exercise, seed)] for seed in (1, 2))
+        results = [run(exercise.module(), exercise.function, made) for made in (one, other)]
+        assert one != other and results[0] != results[1]
 
 
 NAME = "dr_grpo.compute_advantages"  # the function that the attacks replace, unless they name another
@@ -233,9 +236,9 @@ def test_memorized_results_pass_the_handout_and_get_nothing(sandbox, tmp_path, m
     assert known.points == 1, "it does not know the handout's cases"
     seeds, whole = [], grade.grade
 
-    def one_function(folder, sandbox, seed):
+    def one_function(folder, sandbox, seed, key):
         seeds.append(seed)
-        return whole(folder, sandbox, seed, [BY_NAME[NAME]])[:1]
+        return whole(folder, sandbox, seed, key, [BY_NAME[NAME]])[:1]
 
     monkeypatch.setattr(grade, "grade", one_function)
     for _ in range(2):
@@ -252,11 +255,11 @@ def test_the_cases_of_a_grading_are_those_of_its_seed(tmp_path):
     given = []
     watched = SimpleNamespace(run=lambda files, script, function, cases: given.append(cases) or [{"problem": "none"}])
     with suppress(IndexError):  # one problem for all cases
-        grade.grade(tmp_path, watched, 40, EXERCISES[:3])
+        grade.grade(tmp_path, watched, 40, exercises=EXERCISES[:3])
     expected = [make_answers(exercise, 40 + i)["cases"] for i, exercise in enumerate(EXERCISES[:3])]
     assert given == expected
-    for exercise, cases in zip(EXERCISES, given, strict=False):
-        assert not [case for case in cases if case["inputs"] in [c["inputs"] for c in answers(exercise.name)["cases"]]]
+    for exercise, made in zip(EXERCISES, given, strict=False):
+        assert not [case for case in made if case["inputs"] in [c["inputs"] for c in answers(exercise.name)["cases"]]]
 
 
 FORBIDDEN = """import ctypes, os, signal, socket, subprocess, threading, resource

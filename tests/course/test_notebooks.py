@@ -1,17 +1,21 @@
 """Every lesson runs from top to bottom, stores the output of one run, and has all parts of a lesson."""
 
 import ast
+import json
 import random
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 
-from notebooks import blank
+from notebooks import blank, predictions
+from notebooks.predictions import NoPredictionError, Predictions
 from worlds.search import behavior, writers
 from worlds.search.problems import search_problem
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
 
 # gpu_t4.ipynb needs a GPU and a download: tests/tools/test_gpu_files.py checks what it can without them.
 FOLDER = Path(__file__).parent.parent.parent / "notebooks"
@@ -80,7 +84,8 @@ def test_lesson(path):
 
 
 def test_copies_for_students_hold_no_outputs(tmp_path):
-    """The copies differ from the lessons only in their outputs and in the line that finds the lessons' helpers."""
+    """The copies differ from the lessons only in their outputs, in the lines that find the lessons' helpers, and in a
+    cell for each prediction, without which the cell below does not run."""
     blank.main(tmp_path / "copies")
     for path in NOTEBOOKS:
         copy = nbformat.read(tmp_path / "copies" / path.name, as_version=4)
@@ -88,16 +93,67 @@ def test_copies_for_students_hold_no_outputs(tmp_path):
         code = [cell for cell in copy.cells if cell.cell_type == "code"]
         assert not any(cell.outputs or cell.execution_count for cell in code)
         head, _, first = code[0].source.partition("\n\n" + "sys.path.insert(0, ")
-        found, _, code[0].source = first.partition(")\n\n")
+        found, _, rest = first.partition(")\nfrom predictions import Predictions\n\n")
+        line, _, code[0].source = rest.partition("\n\n")
         assert head == "import sys" and (tmp_path / "copies" / ast.literal_eval(found) / "lesson.py").exists()
+        assert line == f"predictions = Predictions({path.stem!r})"
+        number = 0
+        for before, cell, below in zip(copy.cells, copy.cells[1:], copy.cells[2:], strict=False):
+            if cell.source.startswith("predictions.predict("):
+                number += 1
+                assert "**Predict.**" in before.source
+                assert cell.source == f'predictions.predict({number}, """\n""")'
+                guard, _, below.source = below.source.partition("\n")
+                assert guard == f"predictions.answer({number})"
         original = nbformat.read(path, as_version=4)
-        assert [cell.source for cell in copy.cells] == [cell.source for cell in original.cells]
+        assert number == sum(code and "**Predict.**" in cell for cell, code in prose(path))
+        kept = [cell.source for cell in copy.cells if not cell.source.startswith("predictions.predict(")]
+        assert kept == [cell.source for cell in original.cells]
+
+
+def test_a_prediction_comes_before_its_answer(tmp_path, monkeypatch, capsys):
+    """The file says when each was written, and which came too late; other lessons and numbers do not count."""
+    monkeypatch.chdir(tmp_path)
+    mine, other = Predictions("06_kl"), Predictions("05_pass_at_k")
+    with pytest.raises(NoPredictionError, match="between the quotes") as error:
+        mine.predict(1, " \n")
+    assert error.value._render_traceback_() == ["error: write your prediction and its reason between the quotes."]
+    other.predict(1, "grows")
+    mine.predict(2, "k1")
+    with pytest.raises(NoPredictionError, match="prediction 1 first"):
+        mine.answer(1)
+    mine.predict(1, "k2,\nbecause it is a square ≥ 0")
+    mine.answer(1)
+    mine.predict(1, "k1 after all")
+    rows = [json.loads(line) for line in (tmp_path / "predictions.jsonl").read_text(encoding="utf-8").splitlines()]
+    told = [(row["lesson"][:2], row["prediction"], row.get("before"), row.get("text")) for row in rows]
+    assert told == [
+        ("05", 1, True, "grows"), ("06", 2, True, "k1"), ("06", 1, True, "k2,\nbecause it is a square ≥ 0"),
+        ("06", 1, None, None), ("06", 1, False, "k1 after all"),
+    ]  # fmt: skip
+    times = [datetime.fromisoformat(row["time"]) for row in rows]
+    assert times == sorted(times) and abs((datetime.now(UTC) - times[0]).total_seconds()) < 60
+    other.answer(1)
+    other.write(2, answer="shown")
+    other.predict(2, "too late")
+    (tmp_path / "bad.jsonl").write_text("1\n")
+    capsys.readouterr()
+    predictions.main([tmp_path / name for name in ("predictions.jsonl", "bad.jsonl", "none.jsonl")])
+    count, *bad = capsys.readouterr().out.splitlines()
+    assert count.endswith(": 3 predictions before their answers, 1 only afterwards")
+    assert len(bad) == 2 and all(line.endswith(".jsonl: not a file of predictions") for line in bad)
 
 
 @pytest.mark.slow
 def test_a_copy_runs(tmp_path):
+    """Once a prediction stands in each cell; before, it stops at the first answer."""
     blank.main(tmp_path / "copies")
     copy = nbformat.read(tmp_path / "copies" / f"{QUICK}.ipynb", as_version=4)
+    with pytest.raises(CellExecutionError, match="write your prediction"):
+        NotebookClient(copy, timeout=900, resources={"metadata": {"path": str(tmp_path / "copies")}}).execute()
+    for cell in copy.cells:
+        if cell.source.startswith("predictions.predict("):
+            cell.source = cell.source.replace("\n", "k1\n")
     NotebookClient(copy, timeout=900, resources={"metadata": {"path": str(tmp_path / "copies")}}).execute()
     assert pictures([cell for cell in copy.cells if cell.cell_type == "code"])
 
