@@ -13,7 +13,7 @@ import maxrl
 from common.records import Problem, Rollouts
 from common.verification.rewards import Rewards, split_weight
 from common.verification.workers import Pool, Program, Worker
-from methods import dpo, lcpo_max, reinforce_rej
+from methods import dpo, lcpo_max, pass_at_k, reinforce_rej
 from recipes import scalerl
 from tools.plots import read_metrics
 
@@ -256,7 +256,7 @@ def test_filters_and_binary_methods(tmp_path, capsys, monkeypatch):
     scalerl.main(scalerl.Args(run_dir=tmp_path / "scalerl", **SMALL, reward=("own.py:half", "own.py:even=-1")))
     rows = [row for row in read_metrics(tmp_path / "scalerl") if "accuracy" in row]
     assert all(row["accuracy"] == 0 and row["zero_std_groups"] < 1 and row["grad_norm"] > 0 for row in rows)
-    for script in (maxrl, dpo, lcpo_max, reinforce_rej):
+    for script in (maxrl, dpo, lcpo_max, pass_at_k, reinforce_rej):
         words = refused(capsys, 1, script.main, script.Args(run_dir=tmp_path / "no", **SMALL, reward=("own.py:half",)))
         assert "a reward of 0.5, but " in words and "use rewards of 0 and 1" in words
         for path in sorted((tmp_path / "no").rglob("*"), reverse=True):
