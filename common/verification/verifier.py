@@ -84,6 +84,17 @@ class Verifier:
             rollouts.correct = list(map(bool, correct))
             return torch.tensor(rewards, dtype=torch.float, device=device()).view(len(problems), G)
 
+    def rewards_apart(self, rewards: Tensor, rollouts: Rollouts) -> tuple[Tensor, Tensor]:
+        """What each of n reward functions gave (n, P, G), 0 where it took too long, and their weights (n,).
+
+        `rewards` (P, G) are the weighted sums. Without --reward they are the only ones.
+        """
+        if self.reward_functions is None:
+            return rewards[None], rewards.new_ones(1)
+        weights = list(self.reward_functions.weights.values())
+        values = [[value or 0.0 for value in of_response.values()] for of_response in rollouts.rewards]  # (B, n)
+        return rewards.new_tensor(values).T.reshape(len(weights), *rewards.shape), rewards.new_tensor(weights)
+
     def judge_and_reward(self, problems: list[Problem], rollouts: Rollouts) -> Judged:
         """Which of B responses are correct, their rewards, and what each reward function gave."""
         texts = self.tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True)

@@ -44,7 +44,8 @@ def rewards(tmp_path):
 
 
 def ask(rewards, correct=None):
-    return rewards(PROBLEMS, TEXTS, Rollouts(TOKENS, truncated=CUT), correct)
+    """Which responses are correct, and their rewards."""
+    return rewards(PROBLEMS, TEXTS, Rollouts(TOKENS, truncated=CUT), correct)[:2]
 
 
 def refused(capsys, code, function, *args, **settings):
@@ -121,13 +122,15 @@ def test_a_batch_of_another_size(rewards, capsys):
         ("own.py:f=much", "must be correct, file.py:function"),
         ("own.py:f=1e999", "must be correct, file.py:function"),
         ("right=0.5", "must be correct, file.py:function"),
+        (("own.py:f", "other.py:f"), "two functions of the same name"),
     ],
 )
 def test_what_cannot_be_loaded(name, words, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text("N = 3\ndef f(problem, text, tokens, truncated): return 1")
     Path("broken.py").write_text("def f(:")
-    assert words in refused(capsys, 2, Rewards, (name,), Pool(), Counter())
+    names = (name,) if isinstance(name, str) else name
+    assert words in refused(capsys, 2, Rewards, names, Pool(), Counter())
 
 
 def test_weights_are_read():
@@ -168,7 +171,7 @@ def f(problem, text, tokens, truncated):
     while alive(int((tmp_path / "pid").read_text())):
         assert time.monotonic() < end, "what the function started has outlived it"
         time.sleep(0.1)
-    assert own(PROBLEMS[1:], TEXTS[1:], Rollouts(TOKENS[1:], truncated=CUT[1:]), None) == ([True], [1.0])
+    assert own(PROBLEMS[1:], TEXTS[1:], Rollouts(TOKENS[1:], truncated=CUT[1:]), None)[:2] == ([True], [1.0])
 
 
 def test_a_pool_is_closed_while_its_workers_hang_or_start(tmp_path, capfd):

@@ -1,10 +1,10 @@
-"""Methods whose advantages see more of a group than the mean and std of its rewards: Pass@k Training."""
+"""Methods whose advantages see more of a group than the mean and std of its rewards: Pass@k Training, GDPO."""
 
 import math
 from math import comb
 
 import grpo
-from methods import pass_at_k
+from methods import gdpo, pass_at_k
 
 import pytest
 import torch
@@ -40,3 +40,39 @@ class TestPassAtK:
 
     def test_k_must_be_less_than_the_group(self, capsys, tmp_path):
         assert "--k 4 must be less than --responses-per-prompt 4" in refused(capsys, tmp_path, pass_at_k, k=4)
+
+
+class TestGDPO:
+    """Two functions, of which the second has ten times the range."""
+
+    REWARDS = torch.tensor([[[1, 1, 0, 0], [1, 0, 0, 0]], [[0, 10, 0, 10], [0, 10, 10, 10]]], dtype=torch.float64)
+
+    @staticmethod
+    def advantages(rewards, *weights):
+        return gdpo.compute_advantages(rewards, rewards.new_tensor(weights), gdpo.Args(ddof=0))
+
+    def test_one_function_is_grpo_up_to_the_scale_of_the_batch(self):
+        theirs = grpo.compute_advantages(self.REWARDS[0], grpo.Args(ddof=0))
+        ours = self.advantages(self.REWARDS[:1], 0.3)
+        torch.testing.assert_close(ours, theirs / theirs.std(correction=0), rtol=1e-5, atol=0)
+        silent = torch.cat([self.REWARDS[:1], torch.ones(1, 2, 4, dtype=torch.float64)], 1)
+        of_batch = self.advantages(silent, 1.0)
+        assert (of_batch[2:] == 0).all() and (of_batch[0].abs() > 1.4).all(), "groups without signal raise the others"
+
+    def test_the_scale_of_a_reward_does_not_matter(self):
+        """Only its weight does; in GRPO the function with the larger range decides alone."""
+        scaled = self.REWARDS * torch.tensor([7.0, 0.01])[:, None, None]
+        torch.testing.assert_close(
+            self.advantages(scaled, 1, 1), self.advantages(self.REWARDS, 1, 1), rtol=1e-3, atol=1e-4
+        )
+        first, both, none, second = self.advantages(self.REWARDS, 1, 1)[0]
+        assert both > 1 and none < -1 and first.abs() < 1e-5 and second.abs() < 1e-5
+        merged = grpo.compute_advantages(self.REWARDS.sum(0), grpo.Args())[0]
+        assert merged[1] > merged[3] > 0.5 and merged[0] < -0.5
+
+    def test_it_separates_what_a_sum_merges(self):
+        """(1, 0) and (0, 1) have the same sum, but where few get the first, it is worth more."""
+        rewards = torch.tensor([[[1, 0, 0, 0]], [[0, 1, 1, 0]]], dtype=torch.float64)
+        merged = grpo.compute_advantages(rewards.sum(0), grpo.Args())[0]
+        rare, common, _, _ = self.advantages(rewards, 1, 1)[0]
+        assert merged[0] == merged[1] and rare > common + 0.3
