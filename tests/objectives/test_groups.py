@@ -1,14 +1,16 @@
-"""Methods whose advantages see more of a group than the mean and std of its rewards: Pass@k Training, GDPO."""
+"""Methods whose advantages see more of a group than the mean and std of its rewards: Pass@k Training, GDPO, TTRL."""
 
 import math
 from math import comb
 
 import grpo
-from methods import gdpo, pass_at_k
+from common.verification import Verifier
+from methods import gdpo, pass_at_k, ttrl
 
 import pytest
 import torch
-from runs import refused
+from runs import assert_same_weights, differing, on_tiny, refused, run
+from safetensors.torch import load_file
 from test_identities import GRAD_P, SUCCESS, THETA, close, expected_gradient
 
 
@@ -76,3 +78,19 @@ class TestGDPO:
         merged = grpo.compute_advantages(rewards.sum(0), grpo.Args())[0]
         rare, common, _, _ = self.advantages(rewards, 1, 1)[0]
         assert merged[0] == merged[1] and rare > common + 0.3
+
+
+class TestTTRL:
+    def test_where_the_majority_is_correct_it_is_grpo(self, tiny_model, tmp_path, monkeypatch, half_correct, capsys):
+        """To the bit."""
+
+        def correct(self, rollouts, G):
+            return torch.tensor(rollouts.correct).view(-1, G).float()
+
+        monkeypatch.setattr(Verifier, "majority", correct)
+        (ours, rows), (theirs, _) = (run(name, tmp_path / name, **on_tiny(tiny_model)) for name in ("ttrl", "grpo"))
+        assert_same_weights(ours, theirs)
+        assert differing(ours, load_file(tiny_model / "model.safetensors")) and 0 < rows[1]["majority_correct"] <= 1
+
+    def test_it_has_one_reward(self, capsys, tmp_path):
+        assert "leave out --reward" in refused(capsys, tmp_path, ttrl, reward=("correct",))
