@@ -49,7 +49,7 @@ def advantages(script: ModuleType, group: int = GROUP) -> dict[str, list[float |
     A critic, and VinePPO's samples, know the fraction of correct responses of each prompt.
     """
     main, args = inspect.getsource(script.main), script.Args()
-    if not re.search(r"compute_advantages\([^)]*\b(token_)?rewards\b", main):
+    if not re.search(r"compute_advantages\([^)]*\b(\w+_)?rewards\b", main):
         return None
     correct = verdicts(group)
     rewards = 2 * correct - 1 if "= 2 * rewards - 1" in main else correct
@@ -59,6 +59,7 @@ def advantages(script: ModuleType, group: int = GROUP) -> dict[str, list[float |
     rows, chances = correct.view(-1, 1), correct.mean(1, keepdim=True).expand(correct.shape).reshape(-1, 1)
     values: dict[str, Any] = {"rewards": rewards, "ema": rewards.mean(), "args": args, "mask": rows >= 0}
     values |= {"kl": torch.zeros_like(rows), "scores": torch.zeros_like(correct), "values": chances}
+    values |= {"function_rewards": rewards[None], "reward_weights": torch.ones(1)}  # of one function
     if hasattr(script, "value_loss"):
         values["rewards"] = rows  # of tokens: each response has one
     elif hasattr(script, "split_steps"):

@@ -49,6 +49,8 @@ class Rewards:
         self.weights = dict(map(split_weight, names))
         if len(self.weights) < len(names):
             fail("--reward names a function twice: name it once, with the sum of the weights.")
+        if len(set(map(short, self.weights))) < len(names):
+            fail("--reward has two functions of the same name in different files: rename one of them.")
         for name in self.weights:
             file = name.rpartition(":")[0]
             if file.endswith(".py") and not Path(file).is_file():

@@ -13,7 +13,7 @@ import maxrl
 from common.records import Problem, Rollouts
 from common.verification.rewards import Rewards, split_weight
 from common.verification.workers import Pool, Program, Worker
-from methods import dpo, lcpo_max, reinforce_rej
+from methods import dpo, lcpo_max, pass_at_k, reinforce_rej
 from recipes import scalerl
 from tools.plots import read_metrics
 
@@ -44,7 +44,8 @@ def rewards(tmp_path):
 
 
 def ask(rewards, correct=None):
-    return rewards(PROBLEMS, TEXTS, Rollouts(TOKENS, truncated=CUT), correct)
+    """Which responses are correct, and their rewards."""
+    return rewards(PROBLEMS, TEXTS, Rollouts(TOKENS, truncated=CUT), correct)[:2]
 
 
 def refused(capsys, code, function, *args, **settings):
@@ -121,13 +122,15 @@ def test_a_batch_of_another_size(rewards, capsys):
         ("own.py:f=much", "must be correct, file.py:function"),
         ("own.py:f=1e999", "must be correct, file.py:function"),
         ("right=0.5", "must be correct, file.py:function"),
+        (("own.py:f", "other.py:f"), "two functions of the same name"),
     ],
 )
 def test_what_cannot_be_loaded(name, words, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text("N = 3\ndef f(problem, text, tokens, truncated): return 1")
     Path("broken.py").write_text("def f(:")
-    assert words in refused(capsys, 2, Rewards, (name,), Pool(), Counter())
+    names = (name,) if isinstance(name, str) else name
+    assert words in refused(capsys, 2, Rewards, names, Pool(), Counter())
 
 
 def test_weights_are_read():
@@ -168,7 +171,7 @@ def f(problem, text, tokens, truncated):
     while alive(int((tmp_path / "pid").read_text())):
         assert time.monotonic() < end, "what the function started has outlived it"
         time.sleep(0.1)
-    assert own(PROBLEMS[1:], TEXTS[1:], Rollouts(TOKENS[1:], truncated=CUT[1:]), None) == ([True], [1.0])
+    assert own(PROBLEMS[1:], TEXTS[1:], Rollouts(TOKENS[1:], truncated=CUT[1:]), None)[:2] == ([True], [1.0])
 
 
 def test_a_pool_is_closed_while_its_workers_hang_or_start(tmp_path, capfd):
@@ -256,7 +259,7 @@ def test_filters_and_binary_methods(tmp_path, capsys, monkeypatch):
     scalerl.main(scalerl.Args(run_dir=tmp_path / "scalerl", **SMALL, reward=("own.py:half", "own.py:even=-1")))
     rows = [row for row in read_metrics(tmp_path / "scalerl") if "accuracy" in row]
     assert all(row["accuracy"] == 0 and row["zero_std_groups"] < 1 and row["grad_norm"] > 0 for row in rows)
-    for script in (maxrl, dpo, lcpo_max, reinforce_rej):
+    for script in (maxrl, dpo, lcpo_max, pass_at_k, reinforce_rej):
         words = refused(capsys, 1, script.main, script.Args(run_dir=tmp_path / "no", **SMALL, reward=("own.py:half",)))
         assert "a reward of 0.5, but " in words and "use rewards of 0 and 1" in words
         for path in sorted((tmp_path / "no").rglob("*"), reverse=True):

@@ -165,6 +165,24 @@ def test_groups_get_their_own_answers(verifier):
     assert rollouts.correct == [1, 0, 1, 0]
 
 
+@pytest.mark.parametrize(
+    "group,rewards",
+    [
+        (["3", "2", "2", "1"], [0, 1, 1, 0]),
+        (["1+x", "2", "x+1", "2x"], [1, 0, 1, 0]),  # equal, not the same string
+        (["5", "2", "2", "5"], [1, 0, 0, 1]),  # as many votes: the first one
+        ([None, None, "7", "cut"], [0, 0, 1, 0]),
+        ([None, "cut", "cut", ""], [0, 0, 0, 0]),
+    ],
+)
+def test_majority(verifier, group, rewards):
+    """The answers of each group vote on their own; a response without an answer, or cut off, has none."""
+    texts = ["no box" if answer is None else rf"\boxed{{{answer}}}" for answer in ["1", "1", "1", "9", *group]]
+    truncated = ["cut" in text for text in texts]
+    majority = verifier.majority(Rollouts([list(map(ord, text)) for text in texts], truncated=truncated), 4)
+    assert majority.tolist() == [[1, 1, 1, 0], rewards]
+
+
 def test_hostile_answers_end_and_are_counted():
     """Answers that never finish are killed and counted; the good answers beside them are judged."""
     verifier = make_verifier()

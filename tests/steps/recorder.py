@@ -36,10 +36,13 @@ class Recorder:
             """Verdicts by chance, but the same for the same response."""
 
             def judge(self, responses, golds, truncated):
+                waiting = [r for r in recorder.rounds[recorder.step] if len(r) == 5]
+                if not waiting:  # the majority answer's verdicts, after those by the data set's answers
+                    return super().judge(responses, golds, truncated)
                 verdicts = [
                     sum(map(ord, text)) % 3 == 0 and not cut for text, cut in zip(responses, truncated, strict=True)
                 ]
-                next(r for r in recorder.rounds[recorder.step] if len(r) == 5).append(verdicts)
+                waiting[0].append(verdicts)
                 return verdicts
 
         def recorded_minibatches(*args):

@@ -12,7 +12,7 @@ from tools.scripts import ROOT, docstring, load, parents, script_path
 
 import pytest
 
-METHOD_TAG = r"    # ([\w. +-]+)"  # the method's name, in the comment above its own settings
+METHOD_TAG = r"    # ([\w. +@-]+)"  # the method's name, in the comment above its own settings
 SHARED_TAG = "    # The same in every script"
 
 
