@@ -121,9 +121,9 @@ here, on a policy that can be enumerated or on the embedded model, at one learni
 Claims by runs compare arms on the same seeds: the same base model, problems and seeds of the engine (other problems
 where arms have different numbers of prompts: dynamic_sampling_pays, small_groups_suffice). All runs are evaluated on
 the same held-out problems, so the intervals are those of new seeds, not of new problems. What no difference looks like
-is measured too (grpo_against_itself): with 16 other seeds GRPO differs from itself by +0.008 ± 0.022. p-values are adjusted for
-all differences on this page (Holm). Values by seed, commands, and budgets in responses, tokens and updates are in
-`reports/claims/`.
+is measured too (grpo_against_itself): with 16 other seeds GRPO differs from itself by +0.008 ± 0.022. p-values are
+adjusted for all differences on this page (Holm). Values by seed, commands, and budgets in responses, tokens and updates
+are in `reports/claims/`.
 
 Which effect is worth naming: 0.05 of accuracy is a tenth of what 30 steps of `grpo.py` gain; 0.03 and 0.02 stand where
 the paper itself reports gains of a few points for one component, as DAPO's Table 1 does; 2 tokens are a twentieth of a
