@@ -71,8 +71,8 @@ def test_most_scripts_are_as_long_as_the_readme_says():
 
 def test_the_citation_is_that_of_the_latest_release():
     cited = dict(re.findall(r'^(version|date-released): "(.+)"$', (ROOT / "CITATION.cff").read_text(), re.M))
-    latest = re.search(r"^## (\d{4}-\d\d-\d\d)", (ROOT / "CHANGELOG.md").read_text(), re.M)[1]
-    assert cited == {"version": latest.replace("-", "."), "date-released": latest}
+    latest = re.search(r"^## (\d{4}\.\d\d\.\d\d)", (ROOT / "CHANGELOG.md").read_text(), re.M)[1]
+    assert cited == {"version": latest, "date-released": latest.replace(".", "-")}
 
 
 def test_the_readme_is_short_and_its_diff_is_real():
