@@ -15,7 +15,6 @@ import shutil
 import statistics
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -54,7 +53,6 @@ HARD = "--dataset sums-hard --steps 60 --eval-problems 128 --eval-samples 128"  
 SEARCH = "--dataset search --steps 40 --eval-problems 256 --eval-samples 4"
 RATES, SWEEP_SEEDS = ("3e-5", "1e-4", "3e-4"), (101, 102)
 CLIPPED = 0.01  # if no arm clips this fraction of the loss weight, the comparison says nothing about clipping
-PARSER = threading.Lock()  # ast.parse is not safe in threads before Python 3.12
 COLORS = (GRAY, BLUE, ORANGE, GREEN, RED, PURPLE)
 
 
@@ -128,8 +126,7 @@ def words(arm: str, seed: int) -> list[str]:
 def code_hash(arm: str) -> str:
     """Of the code that makes an arm's runs: its script without comments, and claims/variant.py where it is used."""
     script, *changes = arm.split()[0].split("+")
-    with PARSER:
-        text = "\n".join(code(script))
+    text = "\n".join(code(script))
     if changes:
         text += (Path(__file__).parent / "variant.py").read_text()
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 
 from common.cli import fail
-from tools.scripts import ROOT, docstring, parents, script_path
+from tools.scripts import ROOT, docstring, parents, parse, script_path
 
 Span = tuple[int, int]
 MARKS = ("\033[7m", "\033[0m") if sys.stdout.isatty() else ("«", "»")  # around what differs within a line
@@ -34,7 +34,7 @@ def code(name: str) -> list[str]:
         if token.type == tokenize.COMMENT:
             row, column = token.start
             lines[row - 1] = lines[row - 1][:column].rstrip()
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parse(text)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             lines[node.lineno - 1 : node.end_lineno] = [""] * (node.end_lineno - node.lineno + 1)
     return [line for line in lines if line.strip()]
@@ -65,7 +65,7 @@ def formula(name: str) -> str:
 def body(name: str) -> tuple[str, ...]:
     """The lines of a script after its docstring."""
     text = script_path(name).read_text()
-    return tuple(text.splitlines()[ast.parse(text).body[0].end_lineno :])
+    return tuple(text.splitlines()[parse(text).body[0].end_lineno :])
 
 
 def changes(a: str, b: str) -> list[tuple[str, int, int, int, int]]:

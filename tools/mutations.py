@@ -231,7 +231,7 @@ MUTATIONS = [
     Mutation("no warm-up", "self.set_learning_rates(step)", "pass", "common/run.py", f"{STEPS}::test_every_update"),
     Mutation("a critic at the policy's rate", 'rate * optimizer.defaults["lr"] / self.args.lr', "rate", "common/run.py", f"{STEPS}::test_every_update"),
     Mutation("seed not set before a step", "seed_step(self.args.seed, step)", "pass", "common/run.py", f"{INTERRUPTIONS}::test_interrupted_run_saves_and_can_be_resumed"),
-    Mutation("the seed plays no part", "np.random.SeedSequence(seed, spawn_key=(step,))", "np.random.SeedSequence(0, spawn_key=(step,))", "common/run.py", f"{PARTS}::test_a_step_has_the_seed_of_its_number"),
+    Mutation("the seed plays no part", "np.random.SeedSequence(seed, spawn_key=(step,))", "np.random.SeedSequence(0, spawn_key=(step,))", "common/schedule.py", f"{PARTS}::test_a_step_has_the_seed_of_its_number"),
     Mutation("a checkpoint before the weights are checked", "            self.log_step(step)\n            every = self.args.save_every", "            self.save(step)\n            self.log_step(step)\n            every = self.args.save_every", "common/run.py", f"{INTERRUPTIONS}::test_weights_broken_by_the_last_update_are_not_saved"),
     Mutation("no checkpoint after the last step", "last = step == self.args.steps or", "last =", "common/run.py", f"{INTERRUPTIONS}::test_interrupted_run_saves_and_can_be_resumed"),
     Mutation("no evaluation after a step", "                break\n            self.evaluate(step)", "                break", "common/run.py", f"{INTERRUPTIONS}::test_second_ctrl_c_stops_at_once"),

@@ -7,6 +7,7 @@ import ast
 import importlib
 import inspect
 import re
+import threading
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -16,11 +17,18 @@ from typing import Any
 from common.cli import fail
 
 ROOT = Path(__file__).parent.parent
+PARSER = threading.Lock()
 FOLDERS = (ROOT, ROOT / "methods", ROOT / "recipes")
 
 
+def parse(text: str) -> ast.Module:
+    """The syntax tree of a Python file, for several threads too: ast.parse is not safe there before Python 3.12."""
+    with PARSER:
+        return ast.parse(text)
+
+
 def docstring(path: Path) -> str:
-    return ast.get_docstring(ast.parse(path.read_text())) or ""
+    return ast.get_docstring(parse(path.read_text())) or ""
 
 
 @cache

@@ -15,7 +15,7 @@ from notebooks.exercises.mistakes import MISTAKES, WHAT
 from notebooks.exercises.runner import GRADIENT, run
 from notebooks.exercises.variants import variant_cases
 from notebooks.exercises.verdict import equal
-from tools.scripts import ROOT
+from tools.scripts import ROOT, parse
 
 HANDOUT_SEED = 7
 CASES = {"loop": loop_cases, "variants": variant_cases}  # for the files that are no script
@@ -25,7 +25,7 @@ OFTEN = {"mask", "args"}  # parameters that some methods' functions take and oth
 
 def title(script: str) -> str:
     """The method's short name, from the docstring of its script."""
-    doc = ast.get_docstring(ast.parse((ROOT / f"{script}.py").read_text()))
+    doc = ast.get_docstring(parse((ROOT / f"{script}.py").read_text()))
     return doc.split(":")[0].split(",")[0]
 
 
@@ -47,8 +47,8 @@ def wrong_sources(exercise: Exercise) -> list[tuple[str, str]]:
 
 def with_head_of(right: str, source: str) -> str:
     """A function's body under the name and parameters of another function."""
-    node = ast.parse(source).body[0]
-    node.args = ast.parse(right).body[0].args
+    node = parse(source).body[0]
+    node.args = parse(right).body[0].args
     return ast.unparse(node)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tools.scripts import ROOT, parents, script_path
+from tools.scripts import ROOT, parents, parse, script_path
 from worlds import MODELS
 
 import torch
@@ -174,14 +174,14 @@ def solution_path(script: str) -> Path:
 def functions(script: str) -> dict[str, str]:
     """The source of every function of a script's objective, by name."""
     text = solution_path(script).read_text()
-    found = {n.name: ast.get_source_segment(text, n) for n in ast.parse(text).body if isinstance(n, ast.FunctionDef)}
+    found = {n.name: ast.get_source_segment(text, n) for n in parse(text).body if isinstance(n, ast.FunctionDef)}
     found.pop("main", None)
     return found | ({"has_signal": HAS_SIGNAL} if script == "dapo" else {})
 
 
 def code(source: str) -> str:
     """A function's syntax tree without docstring, as text."""
-    node = ast.parse(source).body[0]
+    node = parse(source).body[0]
     if ast.get_docstring(node):
         node.body = node.body[1:]
     return ast.dump(node)
@@ -189,7 +189,7 @@ def code(source: str) -> str:
 
 def parameters(source: str) -> list[str]:
     """The names of a function's parameters."""
-    return [a.arg for a in ast.parse(source).body[0].args.args]
+    return [a.arg for a in parse(source).body[0].args.args]
 
 
 def owner(script: str, function: str) -> str:
@@ -201,7 +201,7 @@ def owner(script: str, function: str) -> str:
 @cache
 def defaults(script: str) -> dict[str, Any]:
     """The method's own settings and the length limit, by name."""
-    tree = ast.parse(solution_path(script).read_text())
+    tree = parse(solution_path(script).read_text())
     args = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Args")
     return {
         node.target.id: eval(ast.unparse(node.value), {"float": float})
