@@ -131,7 +131,7 @@ MUTATIONS = [
     Mutation("the std of single rewards", "std = (all_fail * (1 - all_fail)).sqrt()", "std = rewards.std(1, correction=0, keepdim=True)", "methods/pass_at_k.py", OBJECTIVES),
     Mutation("Pass@k takes any reward", 'require_binary(rewards, "pass@k counts correct responses")', "pass", "methods/pass_at_k.py", f"{REWARDS}::test_filters_and_binary_methods"),
     Mutation("the weighted sum is normalized, not each reward", "scores = (function_rewards - mean)", "function_rewards = function_rewards.sum(0, keepdim=True)\n    scores = (function_rewards - mean)", "methods/gdpo.py"),
-    Mutation("rewards of other responses", "rewards.new_tensor(values).T.reshape(", "rewards.new_tensor(values).reshape(", "common/verification/verifier.py", f"{STEPS}::test_every_update"),
+    Mutation("rewards of other responses", "rewards.new_tensor(values).T.reshape(", "rewards.new_tensor(values).reshape(", "common/verification/verifier.py", f"{VERIFY}::test_rewards_apart"),
     Mutation("every function has the same weight", "(reward_weights.view(-1, 1, 1) * scores)", "scores", "methods/gdpo.py", OBJECTIVES),
     Mutation("not normalized over the batch", "return (total - total.mean()) / (total.std(correction=args.ddof) + 1e-6)", "return total", "methods/gdpo.py", OBJECTIVES),
     Mutation("the std of each group again", "total.std(correction=args.ddof)", "total.std(1, correction=args.ddof, keepdim=True)", "methods/gdpo.py", OBJECTIVES),

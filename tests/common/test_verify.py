@@ -19,6 +19,7 @@ from common.verification.comparison import compare
 from common.verification.workers import Reply, Worker
 
 import pytest
+import torch
 
 # Pairs judged by hand: a gold answer (or several), and the content of the box (for last-number, the whole response).
 CASES = [json.loads(line) for line in Path(__file__).with_name("verifier_cases.jsonl").read_text().splitlines()]
@@ -165,20 +166,32 @@ def test_groups_get_their_own_answers(verifier):
     assert rollouts.correct == [1, 0, 1, 0]
 
 
+def test_rewards_apart(verifier, monkeypatch):
+    """A row of groups for each function, late values as 0; without functions the verdicts are the only rewards."""
+    rewards = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    alone, weight = verifier.rewards_apart(rewards, Rollouts())
+    assert torch.equal(alone, rewards[None]) and weight.tolist() == [1]
+    monkeypatch.setattr(verifier, "reward_functions", SimpleNamespace(weights={"correct": 1.0, "a.py:f": -0.5}))
+    given = [(1.0, 2.0), (0.0, 3.0), (0.0, None), (1.0, 5.0)]
+    rollouts = Rollouts(rewards=[{"correct": correct, "f": value} for correct, value in given])
+    each, weights = verifier.rewards_apart(rewards, rollouts)
+    assert each.tolist() == [rewards.tolist(), [[2, 3], [0, 5]]] and weights.tolist() == [1, -0.5]
+
+
 @pytest.mark.parametrize(
-    "group,rewards",
+    "group,cut,rewards",
     [
-        (["3", "2", "2", "1"], [0, 1, 1, 0]),
-        (["1+x", "2", "x+1", "2x"], [1, 0, 1, 0]),  # equal, not the same string
-        (["5", "2", "2", "5"], [1, 0, 0, 1]),  # as many votes: the first one
-        ([None, None, "7", "cut"], [0, 0, 1, 0]),
-        ([None, "cut", "cut", ""], [0, 0, 0, 0]),
+        (["3", "2", "2", "1"], [], [0, 1, 1, 0]),
+        (["1+x", "2", "x+1", "2x"], [], [1, 0, 1, 0]),  # equal, not the same string
+        (["5", "2", "2", "5"], [], [1, 0, 0, 1]),  # as many votes: the first one
+        (["5", "2", "5", None], [0], [0, 1, 0, 0]),
+        ([None, "7", "7", ""], [1, 2], [0, 0, 0, 0]),
     ],
 )
-def test_majority(verifier, group, rewards):
-    """The answers of each group vote on their own; a response without an answer, or cut off, has none."""
+def test_majority(verifier, group, cut, rewards):
+    """The answers of each group vote on their own; a response without an answer, or cut off, has no vote."""
     texts = ["no box" if answer is None else rf"\boxed{{{answer}}}" for answer in ["1", "1", "1", "9", *group]]
-    truncated = ["cut" in text for text in texts]
+    truncated = [row - 4 in cut for row in range(8)]
     majority = verifier.majority(Rollouts([list(map(ord, text)) for text in texts], truncated=truncated), 4)
     assert majority.tolist() == [[1, 1, 1, 0], rewards]
 
