@@ -22,6 +22,8 @@ def weights(folder):
     return load_file(next(folder.glob("checkpoint-000002/model.safetensors")))
 
 
+# Some of their groups have no signal: with a KL, AdamW turns the rounding of its first gradient, 0, into an update.
+WITHOUT_KL = {"pass_at_k", "ttrl"}
 QUICK = {"grpo"}  # the others are minutes
 PROCESSES = multiprocessing.get_context("forkserver")  # new processes start with the libraries loaded
 PROCESSES.set_forkserver_preload(["torch", "transformers", "datasets", "tools.plots"])
@@ -33,13 +35,14 @@ PROCESSES.set_forkserver_preload(["torch", "transformers", "datasets", "tools.pl
 def test_nothing_is_left_on_the_cpu(name, tiny_model, tmp_path, capsys):
     Args = load(name).Args
     flags = [*FLAGS, "--model", str(tiny_model), "--dataset", str(tiny_model / "problems.jsonl")]
-    flags += ["--kl-beta", "0.1"] if hasattr(Args, "kl_beta") else []
+    flags += ["--kl-beta", "0.1"] if hasattr(Args, "kl_beta") and name not in WITHOUT_KL else []
     flags += ["--staleness", "1", *(("--overlong-cache", "4") if hasattr(Args, "overlong_cache") else ())]
     # With a smaller fraction, rounding decides between tokens of equal entropy.
     flags += ["--top-fraction", "1"] if hasattr(Args, "top_fraction") else []
     flags += ["--interrupt-from", "1"] if hasattr(Args, "interrupt_from") else []
     (tmp_path / "own.py").write_text("def even(problem, response, tokens, truncated): return len(response) % 2 == 0\n")
-    flags += ["--reward", f"{tmp_path / 'own.py'}:even"]
+    reward = ["--reward", f"{tmp_path / 'own.py'}:even"]
+    flags += ["--answer-format", "last-number"] if name == "ttrl" else reward  # TTRL's reward is the majority answer
     for setting, value in needed(load(name), tiny_model).items():
         flags += [f"--{setting}", str(value)]
     load(name).main(tyro.cli(Args, args=[*flags, "--run-dir", str(tmp_path / "cpu")]))

@@ -16,6 +16,7 @@ SAVES |= {"keep": 1, "responses_per_prompt": 2}
 SETTINGS = {  # with which a script keeps more from step to step, or fits the tiny model
     "adaptive_entropy": {"target_entropy": 9.0},
     "dapo": {"overlong_cache": 4},
+    "pass_at_k": {"responses_per_prompt": 3},
     "pipeline_rl": {"in_flight_every": 3},
     "ppo": {"kl_beta": 0.1},
     "r1": {"stages": ("rl", "rejection", "distill"), "rejection_prompts": 4, "steps": 1, "sft_epochs": 1},
