@@ -1,7 +1,10 @@
 """Problems: generated ones, or any data set of questions and answers, as token ids."""
 
 import random
-from collections.abc import Callable, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -9,7 +12,6 @@ from typing import Any, TypeVar
 
 import worlds
 from common.cli import fail, first_line, say
-from common.foreign import time_limit
 from common.models import context_length
 from common.records import Problem
 from common.rows import STANDARD, Pair, columns_in, pairs_of, read_dataset
@@ -19,6 +21,7 @@ from common.verification.answers import last_boxed
 import numpy as np
 
 INSTRUCTION = "\nPlease reason step by step, and put your final answer within \\boxed{}."
+PROMPT_SECONDS = 10.0  # of processor time, for a prompt of a chat template
 R = TypeVar("R")
 Examples = Sequence[tuple[str, str]]  # questions and answers that stand before each question
 Added = Callable[[Any], str]  # a question in, text to append to it out
@@ -37,6 +40,25 @@ def few_shot_examples(args: DataSettings) -> list[tuple[str, str]]:
     return examples
 
 
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError in a block that takes more processor time; in the main thread only."""
+
+    def stop(*_: Any) -> None:
+        raise TimeoutError(f"it takes more than {seconds:g} seconds")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
 def make_prompt(
     question: Any, template: str | None, tokenizer: Any, system: str | None = None, examples: Examples = ()
 ) -> tuple[str, list[int]]:
@@ -53,27 +75,25 @@ def make_prompt(
         fail("--system-prompt is for chat models, and this model's tokenizer has no chat template: use --prompt.")
     if isinstance(question, list) and not chat:
         fail("the questions are chat messages, but this model's tokenizer has no chat template: use a chat model.")
-    messages = question
-    if not isinstance(question, list):
-        messages = [{"role": "user", "content": template.replace("{question}", str(question))}]
-    head = [message for message in messages[:1] if message.get("role") == "system"]
-    rest = messages[len(head) :]
-    if system is not None and head:
-        fail(f"--system-prompt: the questions have their own, leave it out: {head[0].get('content')!r:.80}")
-    if system is not None:
-        head = [{"role": "system", "content": system}]
     shown = [(template.replace("{question}", asked), answer) for asked, answer in examples]
-    if chat:
-        turns = [{"role": r, "content": text} for q, a in shown for r, text in (("user", q), ("assistant", a))]
-        messages = [*head, *turns, *rest]
-        try:
-            with time_limit():
-                text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-        except Exception as error:  # of any kind
-            fail(f"the model's chat template refuses a question ({first_line(error)}): {str(messages)[:80]}")
-    else:
-        text = "".join(f"{q}{'' if q[-1:].isspace() else ' '}{a}\n\n" for q, a in shown) + rest[0]["content"]
-    return text, tokenizer(text, add_special_tokens=not chat)["input_ids"]  # a template has the special tokens
+    if not isinstance(question, list):
+        question = [{"role": "user", "content": template.replace("{question}", str(question))}]
+    if not chat:
+        text = "".join(f"{q}{'' if q[-1:].isspace() else ' '}{a}\n\n" for q, a in shown) + question[0]["content"]
+        return text, tokenizer(text)["input_ids"]
+    first = sum(message.get("role") == "system" for message in question[:1])  # 1 after a system message
+    if system is not None and first:
+        fail(f"--system-prompt: the questions have their own, leave it out: {question[0].get('content')!r:.80}")
+    if system is not None:
+        question, first = [{"role": "system", "content": system}, *question], 1
+    turns = [{"role": r, "content": text} for q, a in shown for r, text in (("user", q), ("assistant", a))]
+    messages = [*question[:first], *turns, *question[first:]]
+    try:
+        with time_limit(PROMPT_SECONDS):
+            text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    except Exception as error:  # of any kind
+        fail(f"the model's chat template refuses a question ({first_line(error)}): {str(messages)[:80]}")
+    return text, tokenizer(text, add_special_tokens=False)["input_ids"]  # the template has them
 
 
 def add_text(question: Any, text: str) -> Any:
@@ -83,13 +103,13 @@ def add_text(question: Any, text: str) -> Any:
     return [*question[:-1], question[-1] | {"content": question[-1]["content"] + text}] if text else question
 
 
-def settings_of_each(args: Settings) -> list[Settings]:
-    """The settings of each data set as if it were the only one, with its part of the held-out problems."""
-    names, each = dataset_names(args), []
-    for i, name in enumerate(names):
-        own = {key: v[i] if isinstance(v := getattr(args, key), tuple) else v for key in OF_EACH_DATASET}
-        held_out = (args.eval_problems + len(names) - 1 - i) // len(names)
-        each.append(replace(args, dataset=name, eval_problems=held_out, **own))
+def settings_of_each(args: Settings, count: int) -> list[Settings]:
+    """The settings of each of `count` data sets as if it were the only one, with its part of the held-out problems."""
+    each = []
+    for i in range(count):
+        values = {name: getattr(args, name) for name in ("dataset", *OF_EACH_DATASET)}
+        own = {name: v[i % len(v)] if isinstance(v, tuple) else v for name, v in values.items()}
+        each.append(replace(args, eval_problems=(args.eval_problems + count - 1 - i) // count, **own))
     return each
 
 
@@ -103,17 +123,6 @@ def short_names(names: tuple[str, ...]) -> list[str]:
     return list(names)
 
 
-def held_out_sets(args: Settings) -> list[Settings]:
-    """The settings of each held-out set: that of each data set, or of one data set several `--eval-dataset`."""
-    if len(dataset_names(args)) > 1 or not isinstance(args.eval_dataset, tuple):
-        return settings_of_each(args)
-    names = args.eval_dataset
-    return [
-        replace(args, eval_dataset=name, eval_problems=(args.eval_problems + len(names) - 1 - i) // len(names))
-        for i, name in enumerate(names)
-    ]
-
-
 def held_out_pairs(args: Settings, train: list[Pair], shown: set[str]) -> tuple[list[Pair], int]:
     """Candidates for the held-out problems, and how many to take. Without others they are rows of `train`, shuffled."""
     if args.eval_dataset or args.eval_split or worlds.is_generated(args.dataset) or args.dataset in STANDARD:
@@ -123,89 +132,81 @@ def held_out_pairs(args: Settings, train: list[Pair], shown: set[str]) -> tuple[
     return train, min(args.eval_problems, len(train) // 5)
 
 
-def make_problems(
-    pairs: list[Pair], args: DataSettings, model: Any, tokenizer: Any, examples: Examples, added: Added = lambda q: ""
-) -> list[Problem | None]:
-    """The problem of each (question, answer), None where the prompt is longer than `args.max_prompt_tokens`."""
-    context, vocabulary = context_length(model), model.get_input_embeddings().num_embeddings
-    problems: list[Problem | None] = []
-    for question, answer, *more in pairs:
-        asked = add_text(question, added(question))
-        prompt, prompt_ids = make_prompt(asked, args.prompt, tokenizer, args.system_prompt, examples)
-        if not prompt_ids:
-            fail("a prompt has no tokens: check --prompt and --question-column.")
-        if max(prompt_ids) >= vocabulary:
-            fail(f"the tokenizer uses token {max(prompt_ids)}, but the model has only {vocabulary}: {prompt[:80]!r}")
-        if args.max_prompt_tokens and len(prompt_ids) > args.max_prompt_tokens:
-            problems.append(None)
-            continue
-        if len(prompt_ids) + args.max_response_tokens > context:
-            what = f"a prompt of {len(prompt_ids)} tokens and --max-response-tokens {args.max_response_tokens} exceed "
-            what += f"the model's context of {context} tokens: lower --max-response-tokens, or leave out long prompts"
-            fail(f"{what} with --max-prompt-tokens. The prompt: {prompt[:80]!r}")
-        origin = dict(zip(("where", "row"), more, strict=False))  # a generated problem has none
-        problems.append(Problem(str(question), answer, prompt, list(prompt_ids), **origin))
+def first_problems(pairs: list[Pair], count: int, kind: str, args: DataSettings, *prompt: Any) -> list[Problem]:
+    """The first `count` problems whose prompts are short enough; `kind` says in messages what they are.
+
+    `prompt` is what else decides prompts: model, tokenizer, few-shot examples, and perhaps a text to add.
+    """
+    problems, too_long = [], 0
+    for pair in pairs:
+        if len(problems) == count:
+            break
+        problem = make_problem(pair, args, *prompt)
+        problems += [problem] if problem else []
+        too_long += problem is None
+    what = f"{kind} have prompts of more than {args.max_prompt_tokens} tokens"
+    if too_long and not problems:
+        fail(f"all {what}: raise --max-prompt-tokens.")
+    if too_long:
+        say(f"note: {too_long} of {too_long + len(problems)} {what}; they are left out.")
     return problems
 
 
-def first_problems(
-    pairs: list[Pair], count: int, args: DataSettings, model: Any, tokenizer: Any, examples: Examples, added: Added
-) -> tuple[list[Problem], int]:
-    """The first `count` problems whose prompts are short enough, and how many before them are too long."""
-    problems: list[Problem] = []
-    tried = 0
-    while len(problems) < count and tried < len(pairs):
-        part = pairs[tried : tried + count - len(problems)]
-        problems += [problem for problem in make_problems(part, args, model, tokenizer, examples, added) if problem]
-        tried += len(part)
-    return problems, tried - len(problems)
+def make_problem(
+    pair: Pair, args: DataSettings, model: Any, tokenizer: Any, examples: Examples, added: Added = lambda question: ""
+) -> Problem | None:
+    """The problem of a question and answer, or None if the prompt is longer than `args.max_prompt_tokens`."""
+    context, vocabulary = context_length(model), model.get_input_embeddings().num_embeddings
+    question, answer, *more = pair
+    asked = add_text(question, added(question))
+    prompt, prompt_ids = make_prompt(asked, args.prompt, tokenizer, args.system_prompt, examples)
+    if not prompt_ids:
+        fail("a prompt has no tokens: check --prompt and --question-column.")
+    if max(prompt_ids) >= vocabulary:
+        fail(f"the tokenizer uses token {max(prompt_ids)}, but the model has only {vocabulary}: {prompt[:80]!r}")
+    if args.max_prompt_tokens and len(prompt_ids) > args.max_prompt_tokens:
+        return None
+    if len(prompt_ids) + args.max_response_tokens > context:
+        what = f"a prompt of {len(prompt_ids)} tokens and --max-response-tokens {args.max_response_tokens} exceed "
+        what += f"the model's context of {context} tokens: lower --max-response-tokens, or leave out long prompts"
+        fail(f"{what} with --max-prompt-tokens. The prompt: {prompt[:80]!r}")
+    origin = dict(zip(("where", "row"), more, strict=False))  # a generated problem has none
+    return Problem(str(question), answer, prompt, list(prompt_ids), **origin)
 
 
 def load_problems(
-    args: Settings, model: Any, tokenizer: Any, added: Added = lambda q: ""
+    args: Settings, model: Any, tokenizer: Any, added: Added = lambda question: ""
 ) -> tuple[list[Problem], list[Problem]]:
     """Training problems and `args.eval_problems` held-out ones, disjoint by question."""
-    examples = few_shot_examples(args)
-    making, shown = (model, tokenizer, examples, added), {question for question, _ in examples}
-    sets, names = settings_of_each(args), short_names(dataset_names(args))
-    pairs = [[pair for pair in pairs_of(one.dataset, "train", one) if str(pair[0]) not in shown] for one in sets]
+    examples, names = few_shot_examples(args), dataset_names(args)
+    prompt, shown = (model, tokenizer, examples, added), {question for question, _ in examples}
+    sets = tests = settings_of_each(args, len(names))
+    train_names = test_names = short_names(names)
+    if len(names) == 1 and isinstance(args.eval_dataset, tuple):
+        tests, test_names = settings_of_each(args, len(args.eval_dataset)), short_names(args.eval_dataset)
+    pairs = {one.dataset: [p for p in pairs_of(one.dataset, "train", one) if str(p[0]) not in shown] for one in sets}
     weights, train, held_out = args.mix or [1.0] * len(sets), [], []
-    tests = held_out_sets(args)
-    test_names = names if len(sets) > 1 else short_names(tuple(str(one.eval_dataset) for one in tests))
-    for i, (one, name) in enumerate(zip(tests, test_names, strict=True)):
-        candidates, count = held_out_pairs(one, pairs[i if len(sets) > 1 else 0], shown)
-        found, too_long = first_problems(candidates, count, one, *making)
-        if too_long and not found:
-            fail(f"all problems{of(name)} {too_long_prompts(one)}: raise --max-prompt-tokens.")
-        if too_long:
-            say(f"note: {too_long} held-out problems{of(name)} {too_long_prompts(one)}; others take their place.")
+    for one, name in zip(tests, test_names, strict=True):
+        candidates, count = held_out_pairs(one, pairs[one.dataset], shown)
+        found = first_problems(candidates, count, f"held-out problems{of(name)}", one, *prompt)
         if not found:
-            what = f"--dataset {one.dataset} has {len(pairs[0])} rows, too few to hold any out"
+            what = f"--dataset {one.dataset} has {len(pairs[one.dataset])} rows, too few to hold any out"
             fail(f"{what}: pass held-out problems as --eval-split or --eval-dataset.")
         if len(found) < one.eval_problems:
             say(f"note: {len(found)} held-out problems{of(name)}, not {one.eval_problems}: there are no more.")
         held_out += [replace(problem, dataset=name) for problem in found]
     asked = {problem.question for problem in held_out}
-    for one, name, weight, rows in zip(sets, names, weights, pairs, strict=True):
-        rows = [pair for pair in rows if str(pair[0]) not in asked]
+    for one, name, weight in zip(sets, train_names, weights, strict=True):
+        rows = [pair for pair in pairs[one.dataset] if str(pair[0]) not in asked]
         if not rows:
             fail(f"--dataset {one.dataset}: every training question is also a held-out one.")
-        found, too_long = first_problems(rows, len(rows), one, *making)
-        if not found:
-            fail(f"all training problems{of(name)} {too_long_prompts(one)}: raise --max-prompt-tokens.")
-        if too_long:
-            what = f"{too_long} of {len(rows)} training problems{of(name)} {too_long_prompts(one)}"
-            say(f"note: {what}; they are left out.")
+        found = first_problems(rows, len(rows), f"training problems{of(name)}", one, *prompt)
         train += [replace(problem, dataset=name, weight=weight / sum(weights)) for problem in found]
     return train, held_out
 
 
 def of(name: str) -> str:
     return f" of {name}" if name else ""
-
-
-def too_long_prompts(args: DataSettings) -> str:
-    return f"have prompts of more than {args.max_prompt_tokens} tokens"
 
 
 @lru_cache(maxsize=16)

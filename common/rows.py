@@ -3,11 +3,11 @@
 import json
 import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import worlds
 from common.cli import fail, first_line, flag, say
-from common.foreign import require_inside
 from common.settings import DATA_FILES, DataSettings, local_path
 from common.verification.answers import last_boxed, parse_number
 
@@ -87,6 +87,28 @@ def read_dataset(name: str, config: str | None, split: str, setting: str = "data
         return datasets.load_dataset(str(path or name), config, split=split)
     except Exception as error:  # every reader has its own kinds
         fail(f"{given} (split {split}) cannot be read: {first_line(error.__cause__ or error)}")
+
+
+def strings(value: Any) -> list[str]:
+    """All strings in nested lists and in the values of dictionaries."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [value] if isinstance(value, str) else [text for part in inner for text in strings(part)]
+
+
+def require_inside(folder: Path, given: str) -> None:
+    """End the program if the description of a data folder names data elsewhere, on this machine or another."""
+    import yaml
+    from huggingface_hub import DatasetCard
+
+    card, more, described = folder / "README.md", folder / ".huggingface.yaml", {}
+    if card.is_file():
+        described |= DatasetCard.load(card).data.to_dict()
+    if more.is_file():
+        described |= yaml.safe_load(more.read_text(encoding="utf-8")) or {}
+    for config in described.get("configs") or ():
+        for name in strings([config.get("data_files"), config.get("data_dir")]):
+            if Path(name).is_absolute() or ".." in Path(name).parts or ":" in name:
+                fail(f"{given}: its description names data outside the folder, which are not read: {name!r:.80}")
 
 
 def question_answer_pairs(args: DataSettings, split: str, setting: str) -> list[Pair]:

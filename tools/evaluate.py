@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from common.cli import fail, lacks_memory, say
-from common.data import few_shot_examples, load_problems, make_problems
+from common.cli import fail, lacks_memory
+from common.data import few_shot_examples, first_problems, load_problems
 from common.distributed import world_size
 from common.engines import MAX_ROWS, Engine, make_engine, prompt_seeds
 from common.evaluation import Outcome, behavior, figures, mean, pass_at_k, respond
@@ -82,14 +82,7 @@ def load_evaluation(args: Args, model: Any, tokenizer: Any) -> list[Problem]:
     pairs = [pair for pair in pairs if str(pair[0]) not in shown][: args.eval_problems]
     if not pairs:
         fail("--few-shot holds every question of the evaluation: pass another file of examples or another data set.")
-    problems = [problem for problem in make_problems(pairs, args, model, tokenizer, examples) if problem]
-    if len(problems) < len(pairs):
-        what = f"{len(pairs) - len(problems)} of {len(pairs)} problems have prompts of more than"
-        what += f" {args.max_prompt_tokens} tokens"
-        if not problems:
-            fail(f"{what}: raise --max-prompt-tokens.")
-        say(f"warning: {what}; they are left out.")
-    return problems
+    return first_problems(pairs, len(pairs), "problems", args, model, tokenizer, examples)
 
 
 def difficulty(args: Args) -> tuple[str, Callable[[Problem], Any]] | None:

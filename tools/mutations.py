@@ -364,11 +364,11 @@ MUTATIONS = [
     Mutation("processor time has no limit", "signal.setitimer(signal.ITIMER_PROF, seconds)", "pass", "common/verification/worker.py", f"{VERIFY}::test_hostile_answers_end_and_are_counted"),
     # Data
     Mutation("a prompt may show the answer", "if args.answer_column in columns:", "if False:", "common/rows.py", "tests/common/test_data.py::test_columns_that_a_prompt_may_not_name"),
-    Mutation("too long held-out problems are not replaced", "while len(problems) < count and tried < len(pairs):", "while tried == 0:", "common/data.py", "tests/common/test_data.py::test_prompts_that_are_too_long_are_left_out_and_counted"),
+    Mutation("too long held-out problems are not replaced", "for pair in pairs:\n        if len(problems) == count:", "for pair in pairs[:count]:\n        if False:", "common/data.py", "tests/common/test_data.py::test_prompts_that_are_too_long_are_left_out_and_counted"),
     Mutation("mixing weights ignored", "p=weights)", "p=None)", "common/data.py", f"{TASKS}::test_a_mix_has_its_weights_and_can_start_anywhere"),
     Mutation("each data set begins anew in every step", "int((chosen[:start] == i).sum())", "0", "common/data.py", f"{TASKS}::test_a_mix_has_its_weights_and_can_start_anywhere"),
     Mutation("held out of one data set, trained on in another", "{problem.question for problem in held_out}", "{problem.question for problem in held_out[:1]}", "common/data.py", f"{TASKS}::test_two_data_sets_are_held_out_from_each_other"),
-    Mutation("examples are problems too", "if str(pair[0]) not in shown] for one in sets]", "] for one in sets]", "common/data.py", f"{TASKS}::test_an_example_is_neither_trained_on_nor_evaluated"),
+    Mutation("examples are problems too", "if str(p[0]) not in shown]", "]", "common/data.py", f"{TASKS}::test_an_example_is_neither_trained_on_nor_evaluated"),
     Mutation("the order of sets in a task", '{"PYTHONHASHSEED": "0"}', "{}", "worlds/reasoning_gym/problems.py", TASKS),
     Mutation("numbers of a countdown may be left over", "sorted(numbers) == sorted(self.numbers)", "not set(numbers) - set(self.numbers)", "worlds/countdown/problems.py", DATA),
     Mutation("countdown in binary fractions", "return Fraction(number)", "return float(number)", "worlds/countdown/problems.py", DATA),

@@ -271,11 +271,13 @@ def test_prompts_that_are_too_long_are_left_out_and_counted(chat_model, gsm8k_fi
     rows = [problem for problem in held_out + train if problem.question not in left]
     dropped = len([problem for problem in rows if len(problem.prompt_ids) > limit])
     assert f"note: {dropped} of {len(rows)} training problems have prompts of more than {limit} tokens" in output
-    assert "held-out problems have prompts of more than" in output and "; others take their place." in output
+    assert "held-out problems have prompts of more than" in output and "; they are left out." in output
     args.max_prompt_tokens = 3
     with pytest.raises(SystemExit):
         load_problems(args, model, tokenizer)
-    assert "all problems have prompts of more than 3 tokens: raise --max-prompt-tokens" in capsys.readouterr().err
+    assert (
+        "all held-out problems have prompts of more than 3 tokens: raise --max-prompt-tokens" in capsys.readouterr().err
+    )
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import signal
 import socket
 
 import grpo
-from common import foreign
+from common import data
 from common.models import load_model
 from common.rows import read_dataset
 from tools.scripts import ROOT
@@ -155,7 +155,7 @@ def test_chat_template_that_refuses(capsys, tmp_path, chat_model):
 
 @pytest.mark.parametrize("loops", ["", "{% for a in range(9999) %}" * 4])
 def test_chat_template_that_never_ends(loops, capsys, tmp_path, chat_model, gsm8k_file, monkeypatch):
-    monkeypatch.setattr(foreign, "SECONDS", 0.3)
+    monkeypatch.setattr(data, "PROMPT_SECONDS", 0.3)
     folder = tmp_path / "model"
     shutil.copytree(chat_model, folder)
     for file in folder.glob("chat_template*"):
