@@ -71,7 +71,8 @@ class World:
         batch = collate(problems, rollouts, self.model.device)
         logp, entropy = batch_logps(self.model, batch, self.run.args)  # (B, T), (B, T)
         mask = batch.response_mask  # (B, T)
-        self.run.log_rollouts(self.verifier(problems, rollouts), rollouts, logp, batch.rollout_logp, mask)
+        rewards = self.verifier(problems, rollouts)  # (P, G)
+        self.run.log_rollouts(problems, rollouts, rewards, None, logp, batch.rollout_logp, mask)
         self.run.log_tokens({"entropy": entropy}, mask / (len(mask) * mask.sum(1, keepdim=True)), mask)
         return rollouts.tokens, rollouts.logps, rollouts.truncated
 
