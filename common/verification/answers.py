@@ -22,11 +22,12 @@ RUN = re.compile(
 # What makes the number after it a part of something: 7-3, 2 \times 3, f(3), > 3, not 3.
 BEFORE = re.compile(
     r"(?:[\w.)}\]%!] ?[-+*÷] ?|[-+] |√|\\(?:times|cdot|div|pm|[lg]eq?|neq?|[lg]t|sqrt) *|(?<=[\w)}\]])(?<!\\left)\("
-    r"|[0-9]\\[,;:! ]|(?:^|[ (])[<>] ?|\b(?:not|least|most|than) )$"
+    r"|[0-9] ?[—~] ?|[0-9]\\[,;:! ]|(?:^|[ (])[<>] ?|\b(?:not|least|most|than) )$"
 )
 SCRIPT = re.compile("([⁰¹²³⁴-⁹⁺⁻]+)|[₀-₉]+")
 ROOT = re.compile(r"√ ?([0-9]+(?:\.[0-9]+)?|[A-Za-z](?![\w^])|\([^()]*\))")
 THOUSANDS = re.compile(r",\s?\\!\s?|\{,\}|(?<=[0-9])(?:\\,|[\u00a0\u2007\u2009\u202f])(?=[0-9]{3}(?![0-9]))")
+SPACED = re.compile(r"(?<![\w.,:/])(?<![0-9] )[1-9][0-9]{0,2}(?: [0-9]{3}){2,}(?! ?[0-9:/])")  # 1 234 567, not 1 234
 FRACTIONS = {sign: rf"\frac{{{normalize('NFKC', sign).replace('⁄', '}{')}}}" for sign in "¼½¾⅐⅑⅒⅓⅔⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"}
 DIGITS = "".join(["0123456789０１２３４５６７８９", *FRACTIONS])
 CHARACTERS = str.maketrans(
@@ -39,7 +40,7 @@ CHARACTERS = str.maketrans(
 
 def as_latex(text: str) -> str:
     """Commas between thousands, and other alphabets' signs in LaTeX: `x²` is x^2, `½` \\frac{1}{2}, `１` 1."""
-    text = THOUSANDS.sub(",", text)
+    text = SPACED.sub(lambda number: number[0].replace(" ", ","), THOUSANDS.sub(",", text))
     if text.isascii():
         return text
     text = SCRIPT.sub(lambda run: "^_"[not run[1]] + (run[0] if len(run[0]) == 1 else f"{{{run[0]}}}"), text)
