@@ -41,8 +41,8 @@ def few_shot_examples(args: DataSettings) -> list[tuple[str, str]]:
 
 
 @contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError in a block that takes more processor time; in the main thread only."""
+def time_limit(seconds: float, wall: bool = False) -> Iterator[None]:
+    """Raise TimeoutError in a block that takes too much processor or wall time; in the main thread only."""
 
     def stop(*_: Any) -> None:
         raise TimeoutError(f"it takes more than {seconds:g} seconds")
@@ -50,13 +50,14 @@ def time_limit(seconds: float) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGVTALRM, stop)
-    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    timer, number = (signal.ITIMER_REAL, signal.SIGALRM) if wall else (signal.ITIMER_VIRTUAL, signal.SIGVTALRM)
+    before = signal.signal(number, stop)
+    signal.setitimer(timer, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)
+        signal.setitimer(timer, 0)
+        signal.signal(number, before)
 
 
 def make_prompt(

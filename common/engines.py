@@ -50,6 +50,8 @@ class Request:
     seeds: list[int]  # for each prompt
     top_k: int = 0
     in_flight: InFlight | None = None
+    problems: Sequence[Problem] = ()  # of the prompts, for an engine that asks their environment
+    stop: tuple[str, ...] = ()  # strings that end a response, besides those of `args.stop`
 
     def part(self, rows: slice) -> "Request":
         """The same for some of the prompts."""
@@ -132,7 +134,7 @@ class Engine:
         seeds = prompt_seeds(len(problems), args.seed, *key)
         limits = [args.max_response_tokens] * len(problems)
         with clock("generate"):
-            return self.sample_shards(Request(prompts, G, limits, args.temperature, seeds, top_k, in_flight))
+            return self.sample_shards(Request(prompts, G, limits, args.temperature, seeds, top_k, in_flight, problems))
 
     def continue_responses(self, problems: list[Problem], begun: Rollouts, *key: int) -> Rollouts:
         """Responses that continue the tokens in `begun`, one per problem, up to the length limit in all."""
@@ -142,12 +144,18 @@ class Engine:
             return self.extend(prompts, begun, args.max_response_tokens, args.temperature, seeds)
 
     def extend(
-        self, prompt_ids: list[list[int]], begun: Rollouts, limit: int, temperature: float, seeds: list[int]
+        self,
+        prompt_ids: list[list[int]],
+        begun: Rollouts,
+        limit: int,
+        temperature: float,
+        seeds: list[int],
+        stop: tuple[str, ...] = (),
     ) -> Rollouts:
         """One continuation of each response in `begun`. The given tokens keep their log-probs and `sampled` flags."""
         prompts = [prompt + tokens for prompt, tokens in zip(prompt_ids, begun.tokens, strict=True)]
         limits = [limit - len(tokens) for tokens in begun.tokens]
-        rest = self.sample_shards(Request(prompts, 1, limits, temperature, seeds))
+        rest = self.sample_shards(Request(prompts, 1, limits, temperature, seeds, stop=stop))
         return Rollouts(
             [a + b for a, b in zip(begun.tokens, rest.tokens, strict=True)],
             [a + b for a, b in zip(begun.logps, rest.logps, strict=True)],
@@ -164,8 +172,8 @@ class Engine:
         """The responses to a request.
 
         Each prompt's own seed decides what is sampled, whatever else is in the batch.
-        A response also ends with the token in which one of `args.stop` is complete. That token is kept whole, because
-        what is scored must be what was sampled, so the text may continue after the stop string.
+        A response also ends with the token in which one of `args.stop` or `request.stop` is complete. That token is
+        kept whole, because what is scored must be what was sampled, so the text may continue after the stop string.
         """
         raise NotImplementedError
 

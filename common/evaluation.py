@@ -40,7 +40,8 @@ def respond(
 ) -> tuple[Rollouts, list[Outcome]]:
     """n responses to each problem, and the outcome for each problem."""
     limits = [engine.args.max_response_tokens] * len(problems)
-    rollouts = engine.sample_shards(Request([p.prompt_ids for p in problems], n, limits, temperature, seeds))
+    prompts = [problem.prompt_ids for problem in problems]
+    rollouts = engine.sample_shards(Request(prompts, n, limits, temperature, seeds, problems=problems))
     rewards = verifier(problems, rollouts).flatten().tolist()
     columns = rollouts.correct, list(map(len, rollouts.tokens)), rollouts.truncated, rewards
     of_problem = [slice(i, i + n) for i in range(0, len(rollouts.tokens), n)]

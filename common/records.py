@@ -39,6 +39,19 @@ class Problem:
 
 
 @dataclass
+class Episode:
+    """What became of a response that an environment has answered: its turns, in order, and how it ended."""
+
+    starts: list[int]  # the token with which each turn begins
+    states: list[str | None]  # of the environment before each turn; None equals no other
+    reward: float | None = None  # the environment's; without it the verifier judges the text
+    failure: str = ""  # why the environment has ended it
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+
+@dataclass
 class Rollouts:
     """B = P·G responses, those to one prompt next to each other."""
 
@@ -54,6 +67,7 @@ class Rollouts:
     correct: list[bool] = field(default_factory=list)
     # What each function of --reward gave, by its name; None where it took too long. Also set by the verifier.
     rewards: list[dict[str, float | None]] = field(default_factory=list)
+    episodes: list[Episode] = field(default_factory=list)  # only with an environment
 
     def select(self, rows: Iterable[int]) -> "Rollouts":
         """The responses of these rows."""

@@ -257,7 +257,7 @@ class TransformersEngine(Engine):
         if len(request.prompts) > (at_once := max(1, self.max_rows // n)):
             parts = [slice(i, i + at_once) for i in range(0, len(request.prompts), at_once)]
             return Rollouts.join(self.sample(request.part(part)) for part in parts)
-        device, head, stop = self.model.device, self.model.get_output_embeddings(), self.args.stop
+        device, head, stop = self.model.device, self.model.get_output_embeddings(), (*self.args.stop, *request.stop)
         rows = Rows(self.model, request.prompts, max(limits))
         responses = Responses(limits, n, request.top_k, device)
         random = random_numbers(n, limits, request.seeds).to(device)  # (B, T)

@@ -96,7 +96,7 @@ class VLLMEngine(Engine):
             self.update(named_weights(model))
 
     def sample(self, request: Request) -> Rollouts:
-        top_k, in_flight = request.top_k, request.in_flight
+        top_k, in_flight, stop = request.top_k, request.in_flight, [*self.stop, *request.stop]
         params = [
             vllm.SamplingParams(
                 n=request.n,
@@ -106,11 +106,11 @@ class VLLMEngine(Engine):
                 top_k=0,
                 seed=seed,  # of the first response; the others count up from it
                 stop_token_ids=self.eos,
-                stop=self.stop,
+                stop=stop,
                 include_stop_str_in_output=True,
                 logprobs=top_k,  # 0: of the sampled token only
                 flat_logprobs=True,  # lists instead of an object per token
-                detokenize=bool(self.stop),
+                detokenize=bool(stop),
             )
             for limit, seed in zip(request.limits, request.seeds, strict=True)
         ]

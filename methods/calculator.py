@@ -15,19 +15,19 @@ Not in the formula: each token's policy loss is multiplied by its TIS weight (`t
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from common.batch import collate, micro_batches, minibatches
 from common.data import load_problems, sample_problems
-from common.engines import Engine, Request, make_engine, prompt_seeds
+from common.engines import make_engine
+from common.environments import EpisodeEngine
 from common.help import parse_args
 from common.logprobs import batch_logps, token_logps
 from common.models import load_model
-from common.records import Rollouts
 from common.run import Run
 from common.settings import Count, CountOrZero, Fraction, GroupSize, NonNegative, Positive, Rate, Settings
 from common.verification import Verifier
-from worlds.products.calculator import check_call, find_call
+from worlds.products.calculator import CALL, calculator
 
 import torch
 from torch import Tensor
@@ -36,7 +36,7 @@ from torch import Tensor
 @dataclass
 class Args(Settings):
     # Calculator
-    call: str = "<<([^<>]*)>>"
+    call: str = CALL
     """What a call looks like: a regular expression with one group, the expression to compute."""
     max_calls: Count = 8
     """Calls per response that are answered, C in ToRL; the next one ends the response."""
@@ -86,39 +86,6 @@ class Args(Settings):
     """k: the engine samples with the weights of k rollout batches ago, as in asynchronous training."""
 
 
-class CallingEngine(Engine):
-    """An engine whose responses continue after the result of each call."""
-
-    def __init__(self, engine: Engine, tokenizer: Any, args: Args) -> None:
-        super().__init__(args)
-        self.engine, self.tokenizer = engine, tokenizer
-        self.update, self.sleep, self.close = engine.update, engine.sleep, engine.close
-        self.calls = 0.0  # per response, of the last batch
-
-    def sample_shards(self, request: Request) -> Rollouts:
-        rollouts = self.engine.sample_shards(request)
-        n, count, limit, self.calls = request.n, len(rollouts.tokens), request.limits[0], 0.0
-        turns = dict.fromkeys(range(count), 0)  # where the last turn begins, of each response that may call
-        for turn in range(1, self.args.max_calls + 1):
-            found = {
-                row: find_call(rollouts.tokens[row], start, self.tokenizer, self.args.call)
-                for row, start in turns.items()
-            }
-            calls = {row: call for row, call in found.items() if call}
-            self.calls += len(calls) / count
-            begun = rollouts.splice(calls, limit)
-            rollouts = rollouts.replace(calls, begun)
-            turns = {row: len(ids) for row, ids in zip(calls, begun.tokens, strict=True) if len(ids) < limit}
-            if not turns:  # no calls, or no room left after their results
-                break
-            prompts = [request.prompts[row // n] for row in turns]
-            # Each response has seeds of its own, which neither the rest of the batch nor other turns change.
-            seeds = [prompt_seeds(1, request.seeds[row // n], row % n, turn)[0] for row in turns]
-            rest = self.engine.extend(prompts, rollouts.select(turns), limit, request.temperature, seeds)
-            rollouts = rollouts.replace(turns, rest)
-        return rollouts
-
-
 def compute_advantages(rewards: Tensor, args: Args) -> Tensor:
     """(P, G) rewards in, (P, G) advantages out: z-scores within each group (2402.03300, Sec. 4.1.2)."""
     mean = rewards.mean(1, keepdim=True)  # (P, 1)
@@ -164,13 +131,13 @@ def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
 
 def main(args: Args) -> None:
     with Run(args, __file__) as run:  # the run's folder, log and checkpoints; Ctrl-C and --resume
-        check_call(run.args.call)  # Calculator
+        environment = calculator(run.args.call)  # Calculator
         args, P, G = run.args, run.args.prompts_per_step, run.args.responses_per_prompt
         model, tokenizer = load_model(args)
         train, held_out = load_problems(args, model, tokenizer)
         verifier = run.closing(Verifier(args, tokenizer, train + held_out))
         engine = run.closing(make_engine(args, model, tokenizer, train + held_out))
-        engine = CallingEngine(engine, tokenizer, args)  # Calculator
+        engine = EpisodeEngine(engine, environment, tokenizer, args, args.max_calls + 1)  # Calculator
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
 
@@ -181,7 +148,7 @@ def main(args: Args) -> None:
             problems = sample_problems(train, P, step, args)
             rollouts = engine.generate(problems, G, step)
             rewards = verifier(problems, rollouts)  # (P, G)
-            run.log(calls=engine.calls)  # Calculator: per response
+            run.log(calls=engine.observations)  # Calculator: per response
             engine.sleep()  # frees its memory for the learner
 
             # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.

@@ -37,6 +37,10 @@ DATASETS = {
     "search-hard": ("search", "hard_search_problem"),
     "countdown": ("countdown", "countdown_problem"),
 }
+# The module in this folder that has each environment, as ENVIRONMENT.
+ENVIRONMENTS = {
+    "calculator": "products.calculator",
+}
 
 
 def problem_function(dataset: str) -> Callable[[random.Random], tuple[str, Any]]:

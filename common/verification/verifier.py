@@ -100,7 +100,10 @@ class Verifier:
         texts = self.tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True)
         functions, correct, scores = self.reward_functions, None, []
         if self.judges:
-            scores = self.judge(texts, [problem.answer for problem in problems], rollouts.truncated)
+            golds = [problem.answer for problem in problems]
+            for i, episode in enumerate(rollouts.episodes):  # an environment's reward is final
+                golds[i] = golds[i] if episode.reward is None else episode.reward
+            scores = self.judge(texts, golds, rollouts.truncated)
             correct = [score >= 1 for score in scores]
         return functions(problems, texts, rollouts, correct) if functions else (correct, scores, [])
 
@@ -123,11 +126,17 @@ class Verifier:
         return max(votes, key=sum, default=[0.0] * len(texts))
 
     def judge(self, responses: list[str], golds: list[Any], truncated: list[bool]) -> list[float]:
-        """The scores of B responses: 1 if the answer is correct, else 0; a scorer may also give a value between."""
+        """The scores of B responses: 1 if the answer is correct, else 0; a scorer may also give a value between.
+
+        A gold answer may be the score itself.
+        """
         scores = [0.0] * len(responses)
         # For each gold answer of a response, the questions whose lowest score counts.
         pending: dict[int, list[list[Question]]] = {}
         for i, (response, gold, cut) in enumerate(zip(responses, golds, truncated, strict=True)):
+            if isinstance(gold, float):
+                scores[i] = gold
+                continue
             answer = None if cut else self.find_answer(response)
             if answer is None or len(answer) > MAX_ANSWER_LENGTH:
                 continue

@@ -37,7 +37,9 @@ class Oracle(grpo.Oracle):
             ends, still = turns[number] if number < len(turns) else [], []
             for response, start in going:
                 for stop in range(start + 1, len(response.tokens) + 1):
-                    found = re.search(self.args.call, tokenizer.decode(response.tokens[start:stop]))
+                    found = re.search(
+                        self.args.call, tokenizer.decode(response.tokens[start:stop], skip_special_tokens=True)
+                    )
                     if found:
                         break
                 else:

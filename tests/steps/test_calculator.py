@@ -3,12 +3,14 @@ import re
 
 from common.batch import collate
 from common.engines import Engine, make_engine
+from common.environments import EpisodeEngine
 from common.models import load_model
 from common.records import Problem, Rollouts
 from methods import calculator
 from worlds import generated_problems
 from worlds.pretrain import make_tokenizer
-from worlds.products.calculator import calculate, check_call, find_call
+from worlds.products.calculator import calculate
+from worlds.products.calculator import calculator as environment
 from worlds.products.problems import product_problem
 from worlds.products.writers import solution
 
@@ -47,7 +49,7 @@ PROBLEM = Problem("3*17+5*2=?", "61", "3*17+5*2=?\n", tokens_of("3*17+5*2=?\n"))
 
 def written(engine, n, max_tokens=60, **settings):
     args = calculator.Args(max_response_tokens=max_tokens, **settings)
-    engine = calculator.CallingEngine(engine, TOKENIZER, args)
+    engine = EpisodeEngine(engine, environment(args.call), TOKENIZER, args, args.max_calls + 1)
     rollouts = engine.generate([PROBLEM], n, 7)
     return engine, rollouts, [TOKENIZER.decode(t, skip_special_tokens=True) for t in rollouts.tokens]
 
@@ -74,7 +76,7 @@ def test_results_are_put_in_and_the_response_goes_on_behind_them():
     calling, rollouts, texts = written(engine, 3)
     assert texts == ["3*17=<<3*17>>51\n5*2=<<5*2>>10\n51+10=61", "\\boxed{61}", "<<3*>>error?"]
     assert rollouts.truncated == [False, False, False]
-    assert calling.calls == 1.0  # three of three responses
+    assert calling.observations == 1.0  # three of three responses
     put_in = [
         "".join(TOKENIZER.convert_ids_to_tokens([t for t, was in zip(*row, strict=True) if not was]))
         for row in zip(rollouts.tokens, rollouts.sampled, strict=True)
@@ -99,9 +101,9 @@ def test_the_engine_stops_at_the_end_of_a_call(settings, wasted, monkeypatch):
         return rollouts
 
     monkeypatch.setattr(engine, "sample", counted)
-    calling = calculator.CallingEngine(engine, tokenizer, args)
+    calling = EpisodeEngine(engine, environment(args.call), tokenizer, args, args.max_calls + 1)
     rollouts = calling.generate([PROBLEM] * 4, 8, 1)
-    assert calling.calls > 0.3 and len(sampled) > 32
+    assert calling.observations > 0.3 and len(sampled) > 32
     assert (sum(sampled) > sum(map(sum, rollouts.sampled))) == wasted
 
 
@@ -145,25 +147,8 @@ def test_results_have_no_loss():
 @pytest.mark.parametrize("call", ["<<(", "<<.*>>", "<<(.)(.)>>"])
 def test_a_call_needs_one_group(call, capsys):
     with pytest.raises(SystemExit):
-        check_call(call)
+        environment(call)
     assert f"--call {call} must be a regular expression with one group" in capsys.readouterr().err
-
-
-def test_a_result_has_no_special_tokens():
-    """A tokenizer may begin every text with one."""
-
-    class Tokenizer:
-        def decode(self, tokens):
-            return "".join(map(chr, tokens))
-
-        def __call__(self, text, add_special_tokens=True):
-            return {"input_ids": [1] * add_special_tokens + list(map(ord, text))}
-
-    tokens = list(map(ord, "1+2 <<6*7>>8*9=<<8*9>>"))
-    pattern = r"<<([^<>]+)>>"
-    assert find_call(tokens, 0, Tokenizer(), pattern) == (11, [ord("4"), ord("2")])
-    assert find_call(tokens, 11, Tokenizer(), pattern) == (22, [ord("7"), ord("2")])
-    assert find_call(tokens, 12, Tokenizer(), r"<<(\d+)>>") is None
 
 
 def test_products_and_their_writers():

@@ -1,11 +1,15 @@
-"""The calculator that a response may call: it finds calls in a response's tokens and computes their results."""
+"""The calculator that a response may call, as an environment: it computes the first call of each turn."""
 
 import re
 from bisect import bisect_left
-from typing import Any
+from functools import partial
 
 from common.cli import fail
+from common.environments import Environment, Observation, Play
+from common.records import Problem
 from worlds.countdown.problems import read
+
+CALL = "<<([^<>]*)>>"
 
 
 def calculate(expression: str) -> str:
@@ -14,23 +18,23 @@ def calculate(expression: str) -> str:
     return "error" if value is None else str(value)
 
 
-def find_call(tokens: list[int], start: int, tokenizer: Any, pattern: str) -> tuple[int, list[int]] | None:
-    """Where the first call after token `start` ends, and the tokens of its result; None if there is no call."""
-
-    def called(end: int) -> re.Match | None:
-        return re.search(pattern, tokenizer.decode(tokens[start:end]))
-
-    if not called(len(tokens)):
-        return None
-    end = bisect_left(range(len(tokens)), True, lo=start, key=lambda end: called(end) is not None)
-    return end, tokenizer(calculate(called(end)[1]), add_special_tokens=False)["input_ids"]
+def play(problem: Problem, call: str = CALL) -> Play:
+    """Answer calls; a turn without one is the last. The verifier judges the response."""
+    text = yield
+    while re.search(call, text):
+        end = bisect_left(range(len(text)), True, key=lambda end: re.search(call, text[:end]) is not None)
+        text = yield Observation(calculate(re.search(call, text[:end])[1]), read=end)
 
 
-def check_call(pattern: str) -> None:
-    """End the program if --call is not a regular expression with one group."""
+def calculator(call: str) -> Environment:
+    """The calculator for calls that look like `call`. Ends the program if that is no expression with one group."""
     try:
-        groups = re.compile(pattern).groups
+        groups = re.compile(call).groups
     except re.error:
         groups = None
     if groups != 1:
-        fail(f"--call {pattern} must be a regular expression with one group, for the expression to compute.")
+        fail(f"--call {call} must be a regular expression with one group, for the expression to compute.")
+    return Environment(partial(play, call=call))
+
+
+ENVIRONMENT = Environment(play, stop=(">>",))

@@ -1,0 +1,177 @@
+"""Environments: a policy acts in turns, and an environment answers each with an observation or ends the episode.
+
+An environment is a generator function, called once per episode: it receives the text of a turn, and yields an
+observation or returns the reward. docs/environments.md shows one.
+"""
+
+import importlib
+import inspect
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Generator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import worlds
+from common.cli import fail, first_line
+from common.data import time_limit
+from common.distributed import gather, shard
+from common.engines import Engine, Request, prompt_seeds
+from common.records import Episode, Problem, Rollouts
+from common.verification.worker import load
+
+TIME_LIMIT = 30.0  # seconds for an answer to one turn
+MOST_LATE = 16  # answers of a batch; with more the run ends
+LATE = "too late"
+
+
+class Observation(NamedTuple):
+    """An environment's answer to a turn: a text that is inserted behind it, without loss."""
+
+    text: str
+    # Equal in episodes of a group that are in the same state, for methods that compare what was done there.
+    state: str | None = None
+    read: int | None = None  # characters of the turn that were read; what follows is dropped
+
+
+class End(NamedTuple):
+    """The end of an episode. Without a reward, the verifier judges its text."""
+
+    reward: float | None
+    failure: str = ""
+
+
+Play = Generator[Observation | None, str, float | None]
+
+
+class Environment(NamedTuple):
+    play: Callable[[Problem], Play]
+    stop: tuple[str, ...] = ()  # strings that end a turn, beside EOS
+
+
+def load_environment(name: str) -> Environment:
+    """The environment of a name in worlds/__init__.py, of ADAPTER:TASK, or file.py:NAME."""
+    source, _, rest = name.rpartition(":")
+    try:
+        if source.endswith(".py"):
+            return load(f"{Path(source).absolute()}:{rest}")
+        if source:
+            return importlib.import_module(f"worlds.{source.replace('-', '_')}.environment").environment(rest)
+        return importlib.import_module(f"worlds.{worlds.ENVIRONMENTS[name]}").ENVIRONMENT
+    except Exception as error:  # of any kind in a user's file
+        known = ", ".join(worlds.ENVIRONMENTS)
+        fail(f"--environment {name} is not one of {known}, ADAPTER:TASK or file.py:NAME ({first_line(error)}).")
+
+
+def ask(play: Play, text: str) -> Observation | End:
+    """What the environment answers to a turn. If it fails or takes too long, the episode ends with reward 0."""
+    try:
+        with time_limit(TIME_LIMIT, wall=True):
+            if inspect.getgeneratorstate(play) == inspect.GEN_CREATED:
+                next(play)
+            answer = play.send(text)
+    except StopIteration as end:
+        answer = End(end.value)
+    except TimeoutError as error:
+        return End(0.0, f"{LATE}, {first_line(error)}")
+    except Exception as error:  # of any kind
+        return End(0.0, first_line(error))
+    match answer:
+        case Observation(str()) | End(None):
+            return answer
+        case End(int() | float() as reward) if math.isfinite(reward):
+            return End(float(reward))
+    return End(0.0, f"it answers with {answer!r:.80}")
+
+
+def observation_ids(text: str, turn: list[int], tokenizer: Any) -> list[int]:
+    """An observation as tokens. In a chat, if the turn's message has ended, it is the next message."""
+    if tokenizer.chat_template is None or not turn or turn[-1] not in tokenizer.all_special_ids:
+        return tokenizer(text, add_special_tokens=False)["input_ids"]
+    contents = ("user", "?"), ("assistant", "\0"), ("user", text)
+    chat = [{"role": role, "content": content} for role, content in contents]
+    chat = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    ids = tokenizer(chat.partition("\0")[2], add_special_tokens=False)["input_ids"]
+    return ids[1:] if ids[0] == turn[-1] else ids
+
+
+class EpisodeEngine(Engine):
+    """An engine whose responses are episodes: the policy's turns and, between them, what the environment answers.
+
+    In each round of generation all unfinished episodes get their next turn. The length limit holds for a whole episode.
+    """
+
+    def __init__(self, engine: Engine, environment: Environment, tokenizer: Any, args: Any, max_turns: int) -> None:
+        super().__init__(args)
+        self.engine, self.environment, self.tokenizer, self.max_turns = engine, environment, tokenizer, max_turns
+        self.update, self.sleep, self.close = engine.update, engine.sleep, engine.close
+        self.observations = 0.0  # per episode, of the last batch
+        self.numbers: dict[str, float] = {}  # to log, of the last batch
+
+    def sample_shards(self, request: Request) -> Rollouts:
+        stop = (*request.stop, *self.environment.stop)
+        rollouts = self.engine.sample_shards(replace(request, stop=stop))
+        n, count, limit = request.n, len(rollouts.tokens), request.limits[0]
+        # Each process plays its shard of the episodes, and no other process repeats it: a time-out might differ.
+        plays = {row: self.environment.play(request.problems[row // n]) for row in range(count)[shard(count)]}
+        episodes, going, inserted = [Episode([0], [""]) for _ in range(count)], list(range(count)), 0
+        for turn in range(1, self.max_turns + 1):
+            answers = self.answers(plays, {row: rollouts.tokens[row][episodes[row].starts[-1] :] for row in going})
+            observed = {row: answer for row, answer in answers.items() if isinstance(answer, Observation)}
+            for row in answers.keys() - observed.keys():
+                episodes[row].reward, episodes[row].failure = answers[row]
+            if turn == self.max_turns:  # what was observed then is of no use
+                break
+            cuts = {row: self.cut(rollouts.tokens[row], episodes[row].starts[-1], o) for row, o in observed.items()}
+            begun = rollouts.splice(cuts, limit)
+            rollouts, inserted = rollouts.replace(cuts, begun), inserted + len(cuts)
+            going = [row for row, ids in zip(cuts, begun.tokens, strict=True) if len(ids) < limit]
+            for row in going:
+                episodes[row].starts.append(len(rollouts.tokens[row]))
+                episodes[row].states.append(observed[row].state)
+            if not going:  # all have ended, or have no room left behind what was inserted
+                break
+            prompts = [request.prompts[row // n] for row in going]
+            # Each episode has seeds of its own, which neither the rest of the batch nor other turns change.
+            seeds = [prompt_seeds(1, request.seeds[row // n], row % n, turn)[0] for row in going]
+            rest = self.engine.extend(prompts, rollouts.select(going), limit, request.temperature, seeds, stop)
+            rollouts = rollouts.replace(going, rest)
+        rollouts.episodes = episodes
+        self.observations = inserted / count
+        self.count(episodes, out_of_turns=len(observed) / count if turn == self.max_turns else 0.0)
+        return rollouts
+
+    def count(self, episodes: list[Episode], out_of_turns: float) -> None:
+        """Set the numbers to log. End the run if every episode has failed."""
+        failures = [episode.failure for episode in episodes if episode.failure]
+        if len(failures) == len(episodes):
+            fail(f"the environment failed in all {len(failures)} episodes: {failures[0]}.", code=1)
+        late = sum(failure.startswith(LATE) for failure in failures)
+        self.numbers = {
+            "turns": sum(map(len, episodes)) / len(episodes),
+            "out_of_turns": out_of_turns,
+            "environment_errors": len(failures) - late,
+            "environment_timeouts": late,
+        }
+
+    def answers(self, plays: dict[int, Play], turns: dict[int, list[int]]) -> dict[int, Observation | End]:
+        """What the environment answers to the last turn of each of these episodes."""
+        mine, late = {}, 0
+        for row in filter(plays.__contains__, turns):
+            mine[row] = ask(plays[row], self.tokenizer.decode(turns[row], skip_special_tokens=True))
+            late += isinstance(mine[row], End) and mine[row].failure.startswith(LATE)
+            if late > MOST_LATE:
+                fail(f"the environment took more than {TIME_LIMIT:g} seconds for {late} turns of a batch.", code=1)
+        return {row: answer for part in gather(mine) for row, answer in part.items()}
+
+    def cut(self, tokens: list[int], start: int, observation: Observation) -> tuple[int, list[int]]:
+        """Where the turn from token `start` on ends, after the last character that was read, and what is inserted."""
+
+        def length(end: int) -> int:
+            return len(self.tokenizer.decode(tokens[start:end], skip_special_tokens=True))
+
+        end = len(tokens)
+        if observation.read is not None:
+            end = bisect_left(range(end), observation.read, lo=start, key=length)
+        return end, observation_ids(observation.text, tokens[start:end], self.tokenizer)

@@ -1,0 +1,233 @@
+"""The protocol of environments: turns, limits, failures, and rewards that an environment gives."""
+
+import time
+
+import grpo
+from common import environments
+from common.data import time_limit
+from common.engines import Engine, Request
+from common.environments import Environment, EpisodeEngine, Observation, ask, load_environment
+from common.records import Episode, Problem, Rollouts
+from common.verification import Verifier
+from worlds.pretrain import make_tokenizer
+
+import pytest
+from transformers import AutoTokenizer
+
+TOKENIZER = make_tokenizer()
+EOS = TOKENIZER.eos_token_id
+
+
+def tokens_of(text):
+    return TOKENIZER(text)["input_ids"]
+
+
+PROBLEM = Problem("?", "7", "?\n", tokens_of("?\n"))
+
+
+class Writer(Engine):
+    """An engine that writes the next lines of a script, one per response, up to a stop string of the request."""
+
+    def __init__(self, *turns):
+        super().__init__(grpo.Args())
+        self.turns, self.requests = list(turns), []
+        self.sleep = self.close = lambda: None
+
+    def update(self, weights):
+        pass
+
+    def sample(self, request):
+        self.requests.append(request)
+        rollouts, limits = Rollouts(), [limit for limit in request.limits for _ in range(request.n)]
+        for text, limit in zip(self.turns.pop(0), limits, strict=True):
+            ends = any(text.endswith(stop) for stop in request.stop)
+            tokens = (tokens_of(text) + [EOS] * (not ends))[:limit]
+            rollouts.tokens.append(tokens)
+            rollouts.logps.append([-0.5] * len(tokens))
+            rollouts.truncated.append(tokens[-1] != EOS and not (ends and len(tokens) < limit))
+            rollouts.sampled.append([True] * len(tokens))
+        return rollouts
+
+
+def played(play, *turns, max_turns=9, limit=60, stop=("!",)):
+    """Episodes of an environment with a writer, their texts, and the engine."""
+    writer, args = Writer(*turns), grpo.Args(max_response_tokens=limit)
+    engine = EpisodeEngine(writer, Environment(play, stop), TOKENIZER, args, max_turns)
+    rollouts = engine.generate([PROBLEM], len(turns[0]), 7)
+    texts = [TOKENIZER.decode(ids, skip_special_tokens=True) for ids in rollouts.tokens]
+    return rollouts, texts, engine
+
+
+def count_up(problem):
+    """Ends with the reward once the problem's answer is named."""
+    said, text = [], (yield)
+    while problem.answer not in text:
+        said.append(text)
+        text = yield Observation(f"<{len(said)}>", state="".join(said))
+    return 1 / (1 + len(said))
+
+
+def test_turns_are_batched_until_each_episode_ends():
+    rollouts, texts, engine = played(count_up, ["a!", "7!", "b!"], ["7!", "c!"], ["7!"])
+    assert texts == ["a!<1>7!", "7!", "b!<1>c!<2>7!"]
+    assert [episode.reward for episode in rollouts.episodes] == [1 / 2, 1, 1 / 3]
+    assert [episode.starts for episode in rollouts.episodes] == [[0, 5], [0], [0, 5, 10]]
+    assert [episode.states for episode in rollouts.episodes] == [["", "a!"], [""], ["", "b!", "b!c!"]]
+    inserted = [[not was for was in row] for row in rollouts.sampled]
+    assert [sum(row) for row in inserted] == [3, 0, 6] and inserted[0] == [False] * 2 + [True] * 3 + [False] * 2
+    assert [len(request.prompts) for request in engine.engine.requests] == [1, 2, 1]
+    assert all(request.stop == ("!",) for request in engine.engine.requests)
+    assert rollouts.truncated == [False] * 3
+    assert engine.numbers == {"turns": 2, "out_of_turns": 0, "environment_errors": 0, "environment_timeouts": 0}
+    seeds = [seed for request in engine.engine.requests for seed in request.seeds]
+    assert len(set(seeds)) == len(seeds) == 4
+
+
+def test_limits_on_turns_and_tokens():
+    """What is observed at the limit of turns is not inserted, and that of tokens counts what is."""
+    rollouts, texts, engine = played(count_up, ["a!", "7!"], ["b!"], max_turns=2)
+    assert texts == ["a!<1>b!", "7!"] and engine.numbers["out_of_turns"] == 0.5
+    assert [(episode.reward, len(episode)) for episode in rollouts.episodes] == [(None, 2), (1.0, 1)]
+    for limit, expected in ((4, "a!<1"), (5, "a!<1>"), (6, "a!<1>b")):
+        rollouts, texts, _ = played(count_up, ["a!", "7!"], ["bc!"], limit=limit)
+        assert texts[0] == expected and rollouts.truncated == [True, False]
+        assert len(rollouts.episodes[0]) == 1 + (limit > 5)
+
+
+def test_what_was_not_read_is_dropped():
+    def play(problem):
+        yield
+        yield Observation("+", read=2)
+
+    rollouts, texts, _ = played(play, ["abcd!"], ["e!"], max_turns=2)
+    assert texts == ["ab+e!"] and rollouts.sampled == [[True, True, False, True, True]]
+
+
+def test_an_environment_that_fails_ends_its_episode(monkeypatch):
+    """With an exception, a wrong answer, or too late; the others go on, and each reason is counted."""
+    monkeypatch.setattr(environments, "TIME_LIMIT", 0.2)
+
+    def play(problem):
+        text = yield
+        if text == "raise!":
+            raise KeyError("lost")
+        if text == "hang!":
+            time.sleep(60)
+        if text == "loop!":
+            while True:
+                pass
+        if text == "list!":
+            yield ["no observation"]
+        if text == "nan!":
+            return float("nan")
+        yield Observation("ok")
+        return 1
+
+    words = ["raise!", "hang!", "loop!", "list!", "nan!", "go!"]
+    rollouts, texts, engine = played(play, words, ["on!"])
+    assert texts == [*words[:-1], "go!okon!"]
+    assert [episode.reward for episode in rollouts.episodes] == [0.0] * 5 + [1.0]
+    failures = [episode.failure for episode in rollouts.episodes]
+    assert failures[0] == "KeyError: 'lost'" and failures[1].startswith("too late") and failures[5] == ""
+    assert "list" not in failures[4] and "nan" in failures[4] and "no observation" in failures[3]
+    assert engine.numbers["environment_errors"] == 3 and engine.numbers["environment_timeouts"] == 2
+
+
+def test_an_environment_that_always_fails_ends_the_run(monkeypatch, capsys):
+    def play(problem):
+        raise ValueError("no such game")
+        yield
+
+    with pytest.raises(SystemExit) as stop:
+        played(play, ["a!", "b!"])
+    assert stop.value.code == 1
+    assert "the environment failed in all 2 episodes: ValueError: no such game" in capsys.readouterr().err
+    monkeypatch.setattr(environments, "TIME_LIMIT", 0.01)
+    monkeypatch.setattr(environments, "MOST_LATE", 1)
+
+    def hang(problem):
+        yield
+        time.sleep(60)
+
+    with pytest.raises(SystemExit) as stop:
+        played(hang, ["a!"] * 3)
+    assert "the environment took more than 0.01 seconds for 2 turns of a batch" in capsys.readouterr().err
+
+
+def test_the_time_limit_is_one_of_the_wall_and_is_taken_back():
+    with pytest.raises(TimeoutError), time_limit(0.05, wall=True):
+        time.sleep(10)
+    with time_limit(0.05, wall=True):
+        pass
+    time.sleep(0.1)  # nothing rings any more
+
+
+def test_the_environments_reward_is_final_and_without_one_the_verifier_judges():
+    verifier = Verifier(grpo.Args(), TOKENIZER, [PROBLEM])
+    rollouts = Rollouts([tokens_of("\\boxed{7}") for _ in range(4)], truncated=[False] * 4)
+    rollouts.episodes = [Episode([0], [""], reward) for reward in (None, 0.0, 0.25, 1.0)]
+    try:
+        assert verifier([PROBLEM], rollouts).tolist() == [[1.0, 0.0, 0.25, 1.0]]
+        assert rollouts.correct == [True, False, False, True]
+    finally:
+        verifier.close()
+
+
+def test_stop_strings_of_a_request_end_a_turn(embedded, problems):
+    """In the transformers engine, beside those of the settings."""
+    from sampling import make, sample
+
+    whole = sample(make(embedded), problems)
+    stopped = sample(make(embedded, stop=("}",)), problems, stop=("=",))
+    for tokens, cut in zip(whole.tokens, stopped.tokens, strict=True):
+        text = embedded[1].decode(tokens, skip_special_tokens=True)
+        ends = [text.index(stop) for stop in "=}" if stop in text]
+        expected = text[: min(ends) + 1] if ends else text
+        assert embedded[1].decode(cut, skip_special_tokens=True) == expected
+
+
+def test_observations_in_a_chat_are_messages(chat_model):
+    """After a turn that ended its message; after a stop string they are a part of it."""
+    tokenizer = AutoTokenizer.from_pretrained(chat_model)
+    engine = EpisodeEngine(Writer(), Environment(count_up), tokenizer, grpo.Args(), 2)
+    turn = tokenizer("hello")["input_ids"]
+    ended = [*turn, tokenizer.eos_token_id]
+    end, ids = engine.cut(ended, 0, Observation("no"))
+    assert end == len(ended)
+    assert tokenizer.decode(ids) == "\n<|im_start|>user\nno<|im_end|>\n<|im_start|>assistant\n"
+    assert tokenizer.decode(engine.cut(turn, 0, Observation("no"))[1]) == "no"
+
+
+def test_an_observation_has_no_special_tokens():
+    """A tokenizer may begin every text with one."""
+
+    class Tokenizer:
+        chat_template = None
+
+        def decode(self, tokens, skip_special_tokens):
+            return "".join(map(chr, tokens))
+
+        def __call__(self, text, add_special_tokens=True):
+            return {"input_ids": [1] * add_special_tokens + list(map(ord, text))}
+
+    engine = EpisodeEngine(Writer(), Environment(count_up), Tokenizer(), grpo.Args(), 2)
+    tokens = list(map(ord, "1+2 <<6*7>>8*9"))
+    assert engine.cut(tokens, 4, Observation("42", read=7)) == (11, [ord("4"), ord("2")])
+    assert engine.cut(tokens, 0, Observation("")) == (14, [])
+
+
+def test_an_environment_is_found_by_its_name(tmp_path, capsys):
+    (tmp_path / "mine.py").write_text("from common.environments import Environment\nMINE = Environment(list, ('!',))\n")
+    assert load_environment(f"{tmp_path}/mine.py:MINE").stop == ("!",)
+    assert load_environment("calculator").stop == (">>",)
+    for name in ("nothing", "gym:sudoku", "no.py:MINE", f"{tmp_path}/mine.py:OTHER"):
+        with pytest.raises(SystemExit) as stop:
+            load_environment(name)
+        error = capsys.readouterr().err
+        assert stop.value.code == 2 and f"--environment {name} is not one of" in error and error.count("\n") == 1
+
+
+def test_a_play_is_asked_in_order():
+    play = count_up(PROBLEM)
+    assert ask(play, "a") == Observation("<1>", state="a") and ask(play, "7") == (0.5, "")
+    assert Request([], 1, [], 1.0, []).stop == ()
