@@ -24,9 +24,7 @@ class Batch:
     prompt_lengths: Tensor  # (B,)
     response: Tensor  # (B, T) the response's tokens alone
     token_mask: Tensor  # (B, T) True on every token of the response, EOS included
-    response_mask: (
-        Tensor  # (B, T) True on those that the engine sampled; inserted tokens, such as a tool's, have no loss
-    )
+    response_mask: Tensor  # (B, T) True on those that the engine sampled; inserted ones, as a tool's, have no loss
     rollout_logp: Tensor  # (B, T) what the engine reported, 0 on padding and inserted tokens
     # (B, T, K) the engine's K likeliest tokens and their log-probs; K is 0 unless they were asked for
     top_ids: Tensor

@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from common.settings import DATA_SETTINGS, EMBEDDED_MODELS, Settings, dataset_names, is_generated, local_path
+from common.settings import DATA_SETTINGS, MODEL_SETTINGS, Settings, dataset_names, local_path
+from worlds import MODELS, is_generated
 
 from huggingface_hub import ModelCardData
 
@@ -37,7 +38,7 @@ def model_card(run_dir: Path, args: Settings, evaluations: dict[int, dict[str, A
     local = {name for name in (args.model, *dataset_names(args)) if local_path(name)}
     public = [name for name in dataset_names(args) if name not in local and not is_generated(name)]
     data = ModelCardData(
-        base_model=None if args.model in (*EMBEDDED_MODELS, *local) else args.model,
+        base_model=None if args.model in (*MODELS, *local) else args.model,
         datasets=public or None,
         library_name="transformers",
         pipeline_tag="text-generation",
@@ -45,7 +46,7 @@ def model_card(run_dir: Path, args: Settings, evaluations: dict[int, dict[str, A
     )
     rows = [(step, evaluations[step]) for step in sorted({min(evaluations), max(evaluations)})] if evaluations else []
     settings = {name: value for name, value in config["args"].items() if name not in OF_THE_MACHINE}
-    named = {name: without_folders(settings.get(name)) for name in ("model", "teacher", "student", *DATA_SETTINGS)}
+    named = {name: without_folders(settings.get(name)) for name in (*MODEL_SETTINGS, *DATA_SETTINGS)}
     return CARD.format(
         data=data.to_yaml(),
         method=config["method"],

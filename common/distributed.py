@@ -104,11 +104,6 @@ def gather(value: T) -> list[T]:
     return values
 
 
-def any_process(flag: bool) -> bool:
-    """Whether the flag is set in any process."""
-    return any(gather(flag))
-
-
 def sum_over_processes(tensor: Tensor) -> Tensor:
     """The sum of the processes' tensors, in place."""
     if world_size() > 1:

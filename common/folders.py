@@ -116,18 +116,21 @@ def refuse_used(folder: Path, args: Any) -> None:
 
 
 def write_config(folder: Path, method: str, args: Any) -> None:
-    """Write `config.json`: the method, all settings, the command, and what it ran on."""
-    config = {
-        "method": method,
-        "args": plain(args),
-        "command": " ".join(sys.argv),
-        "files": data_files(args),
-        "versions": package_versions(),
-        "commit": git_commit(),
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else device().type,
-        "threads": torch.get_num_threads(),
-    }
-    write_whole(folder / "config.json", json.dumps(config, indent=2) + "\n")
+    """Write `config.json`: method, settings, command, and what it ran on; or put changed settings into it."""
+    file, command = folder / "config.json", " ".join(sys.argv)
+    settings = {"method": method, "args": asdict(args), "files": data_files(args)}
+    if file.exists():
+        config = json.loads(file.read_text())
+        config |= settings | {"changed_by": [*config.get("changed_by", []), command]}
+    else:
+        config = settings | {
+            "command": command,
+            "versions": package_versions(),
+            "commit": git_commit(),
+            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else device().type,
+            "threads": torch.get_num_threads(),
+        }
+    write_whole(file, json.dumps(config, indent=2, default=str) + "\n")
 
 
 def names_of(value: Any) -> list[str]:
@@ -144,19 +147,6 @@ def moved(saved: Any, given: Any, sums: dict[str, str]) -> bool:
     """Whether data sets have only other paths: each file's content is that of the run's beginning."""
     pairs = list(zip_longest(names_of(saved), names_of(given)))
     return all(a == b or (b and Path(b).is_file() and sums.get(a) == checksum(Path(b))) for a, b in pairs)
-
-
-def change_config(folder: Path, args: Any) -> None:
-    """Put changed settings into `config.json`, and add the command that changed them."""
-    config = json.loads((folder / "config.json").read_text())
-    config |= {"args": plain(args), "files": data_files(args)}
-    config["changed_by"] = [*config.get("changed_by", []), " ".join(sys.argv)]
-    write_whole(folder / "config.json", json.dumps(config, indent=2) + "\n")
-
-
-def plain(args: Any) -> dict[str, Any]:
-    """Settings as JSON has them."""
-    return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(args).items()}
 
 
 def read_config(folder: Path, given: str) -> dict[str, Any]:

@@ -51,18 +51,6 @@ def final_answer(text: str) -> str:
     return (text if boxed is None else boxed).strip()
 
 
-def correct_answers(answer: Any) -> str | tuple[str, ...]:
-    """The final answer of a row, or those of a list, any of which is correct."""
-    if isinstance(answer, list | tuple):
-        return tuple(final_answer(str(one)) for one in answer)
-    return final_answer(str(answer))
-
-
-def as_json(row: dict[str, Any]) -> dict[str, Any]:
-    """A row as a worker process gets it: what JSON lacks, such as a date, as text."""
-    return json.loads(json.dumps(row, default=str))
-
-
 def read_dataset(name: str, config: str | None, split: str, setting: str = "dataset") -> Any:
     """One split of the data set that a setting names: on the hub, in a local folder, or a local file."""
     import datasets
@@ -136,12 +124,15 @@ def question_answer_pairs(args: DataSettings, split: str, setting: str) -> list[
         if len(empty) > MAX_EMPTY * len(pairs):
             fail(f"{what}; check --question-column and --answer-column.")
         say(f"note: {what}; they are left out.")
-    left_out = set(empty)
-    return [
-        (question, correct_answers(answer), f"row {i} of split {split}", as_json(whole[i]) if args.reward else {})
-        for i, (question, answer) in enumerate(pairs)
-        if i not in left_out
-    ]
+    found = []
+    for i in sorted(set(range(len(pairs))) - set(empty)):
+        question, answer = pairs[i]
+        several = isinstance(answer, list | tuple)  # any of them is correct
+        answer = tuple(final_answer(str(one)) for one in answer) if several else final_answer(str(answer))
+        # A worker process gets the row as JSON: what that lacks, such as a date, as text.
+        row = json.loads(json.dumps(whole[i], default=str)) if args.reward else {}
+        found.append((question, answer, f"row {i} of split {split}", row))
+    return found
 
 
 def columns_in(template: str | None) -> list[str]:

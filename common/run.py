@@ -13,7 +13,7 @@ from common.card import model_card
 from common.checkpoints import CARD, checkpoints, drop_old, load_newest, save_checkpoint, step_of
 from common.cli import fail, first_line, flag, say
 from common.clock import clock, stopwatch
-from common.distributed import any_process, gather, local, local_world_size, rank, whole, world_size
+from common.distributed import gather, local, local_world_size, rank, whole, world_size
 from common.folders import flush, remove_if_empty, write_whole
 from common.metrics import StepMetrics, cut_logs, mismatch_metrics, rollout_metrics
 from common.notes import Notes
@@ -174,9 +174,7 @@ class Run:
 
             self.objects["adapters"] = Adapters(model)
         seed_step(self.args.seed, 0)
-        if rank() == 0 and self.changed:
-            folders.change_config(self.dir, self.args)
-        if rank() == 0 and not (self.dir / "config.json").exists():
+        if rank() == 0 and (self.changed or not (self.dir / "config.json").exists()):
             self.write_config()
         if self.args.resume is None:
             return 0
@@ -283,7 +281,7 @@ class Run:
     def log_step(self, step: int) -> None:
         """Record a step: a line in the file and one on the terminal."""
         self.require_finite_weights()
-        self.interrupted = any_process(self.stop_requested > 0)
+        self.interrupted = any(gather(self.stop_requested > 0))
         if "accuracy" in self.numbers:
             self.numbers |= self.verifier.take_numbers()
         numbers = self.numbers | self.metrics.result() | stopwatch.result()

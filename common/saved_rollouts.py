@@ -17,8 +17,6 @@ from common.settings import Settings
 import torch
 from torch import Tensor
 
-DIGITS = 4  # of a token's values
-
 
 class SavedRollouts:
     """The responses of one step and what the step computes for them, until they are written."""
@@ -87,10 +85,7 @@ class SavedRollouts:
                 row["rewards"] = rollouts.rewards[i]
             if self.args.save_tokens:
                 row["tokens"] = {"text": tokenizer.batch_decode([[number] for number in ids])}
-                row["tokens"] |= {name: rounded(value) for name, value in own.items()}
+                for name, value in own.items():  # four digits; JSON has no numbers that are not finite
+                    finite = torch.nan_to_num(value.float()).tolist()
+                    row["tokens"][name] = [float(f"{number:.4g}") for number in finite]
             yield row
-
-
-def rounded(values: Tensor) -> list[float]:
-    """Numbers with few digits; what is not finite, which JSON cannot write, as the largest or smallest number."""
-    return [float(f"{value:.{DIGITS}g}") for value in torch.nan_to_num(values.float()).tolist()]

@@ -24,6 +24,7 @@ DATA_FILES = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": 
 
 SAVED = ("save_rollouts", "save_tokens", "track")
 SAME_RESULT = ("micro_batch_tokens", "gradient_checkpointing", "gpu_memory_utilization", *SAVED)  # but for rounding
+MODEL_SETTINGS = ("model", "teacher", "student")  # which may name local folders
 DATA_SETTINGS = ("dataset", "eval_dataset", "few_shot", "cold_start")  # which may name local files
 OF_EACH_DATASET = ("dataset_config", "question_column", "answer_column", "train_split", "eval_split", "eval_dataset")
 
@@ -84,11 +85,10 @@ class ModelSettings:
         args = validated(type(self), {f.name: getattr(self, f.name) for f in fields(self)})
         if args.max_response_tokens is None:
             fail(f"--max-response-tokens: give a length limit for --model {args.model}, for example 512 for GSM8K.")
-        for name in ("model", "teacher", "student", *DATA_SETTINGS):  # a resumed run may be started from another folder
+        for name in (*MODEL_SETTINGS, *DATA_SETTINGS):  # a resumed run may be started from another folder
             if value := getattr(args, name, None):
                 setattr(args, name, tuple(map(absolute, value)) if isinstance(value, tuple) else absolute(value))
-        for name in ("model", "teacher", "student"):
-            if found := newest_checkpoint(getattr(args, name, None)):
+            if name in MODEL_SETTINGS and (found := newest_checkpoint(getattr(args, name, None))):
                 setattr(args, name, str(found))
         for name in ("run_dir", "resume"):
             if path := getattr(args, name, None):

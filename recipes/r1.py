@@ -40,7 +40,7 @@ from common.batch import collate, micro_batches, minibatches
 from common.checkpoints import checkpoints
 from common.cli import fail
 from common.data import few_shot_examples, load_problems, make_prompt, sample_problems, sample_rows
-from common.distributed import any_process, gather, rank
+from common.distributed import gather, rank
 from common.ending import resume_command
 from common.engines import make_engine
 from common.folders import write_whole
@@ -376,7 +376,7 @@ def run_stages(args: Args) -> None:
                     sft(of_stage, cold_start_solutions(args))
                 else:
                     sft(of_stage, [json.loads(line) for line in solutions.read_text(encoding="utf-8").splitlines()])
-            if any_process(run.stop_requested > 0) or not progress(folder)[1]:
+            if any(gather(run.stop_requested > 0)) or not progress(folder)[1]:
                 break
             model = str(checkpoints(folder)[-1])
 

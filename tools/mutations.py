@@ -245,7 +245,7 @@ MUTATIONS = [
     Mutation("a loss that is not finite reaches the weights", "self.require_finite(loss=self.metrics.loss, **values)", "pass", "common/run.py", f"{INTERRUPTIONS}::test_nothing_that_is_not_finite_reaches_the_weights"),
     Mutation("log-probs of the engine are not checked", "self.require_finite(rollout_logp=rollout_logp,", "self.require_finite(", "common/run.py", f"{INTERRUPTIONS}::test_nothing_that_is_not_finite_reaches_the_weights"),
     Mutation("broken weights are saved", "        self.require_finite_weights()\n", "", "common/run.py", f"{INTERRUPTIONS}::test_weights_broken_by_the_last_update_are_not_saved"),
-    Mutation("an extended run forgets its length", "if rank() == 0 and self.changed:", "if False:", "common/run.py", EXTENSION),
+    Mutation("an extended run forgets its length", "(self.changed or not (", "(not (", "common/run.py", EXTENSION),
     Mutation("a run that is cut short keeps its small evaluation", 'self.evaluations.get(step, {"eval/n": 0})["eval/n"] >= n', "step in self.evaluations", "common/run.py", EXTENSION),
     Mutation("a falling learning rate is extended", '("lr_schedule", "constant")', '("lr_schedule", args.lr_schedule)', "common/run.py", EXTENSION),
     Mutation("the worst weights are the best", 'metrics["eval/avg"] > best', 'metrics["eval/avg"] < best', "common/run.py", f"{INTERRUPTIONS}::test_the_best_weights_are_kept_and_a_collapse_is_named"),
