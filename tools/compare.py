@@ -68,15 +68,21 @@ def body(name: str) -> tuple[str, ...]:
     return tuple(text.splitlines()[parse(text).body[0].end_lineno :])
 
 
-def changes(a: str, b: str) -> list[tuple[str, int, int, int, int]]:
-    """How the body of one script becomes that of another, as difflib's opcodes."""
-    return difflib.SequenceMatcher(None, body(a), body(b), autojunk=False).get_opcodes()
+@cache
+def hunks(a: str, b: str, context: int = 2) -> list[list[tuple[str, int, int, int, int]]]:
+    """How the body of one script becomes that of another, in difflib's groups; the way back is the mirror image."""
+    order = list(parents())
+    if order.index(a) > order.index(b):
+        return [[(tag, j1, j2, i1, i2) for tag, i1, i2, j1, j2 in group] for group in hunks(b, a, context)]
+    return list(difflib.SequenceMatcher(None, body(a), body(b), autojunk=False).get_grouped_opcodes(context))
 
 
 @cache
 def spans(mine: str, other: str) -> tuple[list[Span], list[Span]]:
     """What differs within two lines, in whole words, as (start, end); nothing if they have little in common."""
-    if not mine or not other or difflib.SequenceMatcher(None, mine, other).ratio() <= 0.5:
+    if mine > other:
+        return spans(other, mine)[::-1]
+    if not mine or difflib.SequenceMatcher(None, mine, other).ratio() <= 0.5:
         return [], []
     return differing_words(mine, other), differing_words(other, mine)
 
@@ -118,7 +124,7 @@ def print_side_by_side(a: str, b: str) -> None:
         print(f"{script_path(name).relative_to(ROOT)}\n{formula(name)}\n")
     left, right = body(a), body(b)
     width = max(40, (shutil.get_terminal_size((160, 50)).columns - 3) // 2)
-    for group in difflib.SequenceMatcher(None, left, right, autojunk=False).get_grouped_opcodes(2):
+    for group in hunks(a, b):
         print("─" * width + "─┼─" + "─" * width)
         for tag, i1, i2, j1, j2 in group:
             for mine, other in itertools.zip_longest(left[i1:i2], right[j1:j2], fillvalue=""):

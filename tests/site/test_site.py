@@ -8,12 +8,10 @@ import os
 import random
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 from claims.register import changed_after_a_result
-from tools import fingerprint
+from tools import compare, fingerprint, traits
 from tools.scripts import ROOT, load, parents
 from tools.site import __main__ as build
 from tools.site.pages import Renderer
@@ -114,10 +112,11 @@ def test_every_page_opens_and_fits_a_phone(visit):
     assert not wide, "pages that scroll sideways: " + ", ".join(wide)
 
 
-def printed(left, right):
+def printed(left, right, capsys, monkeypatch):
     """The rows of `python -m tools.compare`, as (left, right, differs), hunk by hunk."""
-    command = [sys.executable, "-m", "tools.compare", left, right]
-    text = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={"COLUMNS": "400"}, check=True).stdout
+    monkeypatch.setenv("COLUMNS", "400")
+    compare.main([left, right])
+    text = capsys.readouterr().out
     rows, width = [], (400 - 3) // 2
     for line in text.splitlines()[text[: text.find("┼")].count("\n") :]:
         if "┼" in line:
@@ -140,12 +139,12 @@ def joined(rows):
     return [(left.replace("»«", ""), right.replace("»«", ""), differs) for left, right, differs in rows]
 
 
-def test_compare_shows_what_the_command_prints(visit):
+def test_compare_shows_what_the_command_prints(visit, capsys, monkeypatch):
     pairs = random.Random(0).sample([(a, b) for a in SCRIPTS for b in SCRIPTS if a != b], 30)
     for left, right in pairs:
         page = visit.open(f"compare.html#{left}/{right}")
         page.wait_for_selector(f'#diff[data-shown="{left}/{right}"]')
-        shown, expected = joined(page.evaluate(READ_ROWS)), joined(printed(left, right))
+        shown, expected = joined(page.evaluate(READ_ROWS)), joined(printed(left, right, capsys, monkeypatch))
         assert [tuple(row) for row in shown] == expected, f"{left} {right}"
     assert not visit.problems, visit.problems
 
@@ -195,14 +194,14 @@ def test_the_table_filters(visit):
     page = visit.open("index.html")
     page.select_option("#filters select[name=ratio]", "response")
     visible = page.locator("#methods tbody tr:visible td:first-child").all_inner_texts()
-    assert set(visible) == {name for name in SCRIPTS if fingerprint.ratio_level(load(name)) == "response"}
+    assert set(visible) == {name for name in SCRIPTS if traits.ratio_level(load(name)) == "response"}
     assert {"gspo", "gmpo"} <= set(visible) and page.locator(
         "#filters output"
     ).inner_text() == f"{len(visible)} scripts"
     page.click("#filters button[type=reset]")
     page.select_option("#filters select[name=stops]", "no gradient")
     visible = page.locator("#methods tbody tr:visible td:first-child").all_inner_texts()
-    assert set(visible) == {name for name in SCRIPTS if fingerprint.stops(load(name)).startswith("no gradient")}
+    assert set(visible) == {name for name in SCRIPTS if traits.stops(load(name)).startswith("no gradient")}
     page.click("#filters button[type=reset]")
     page.fill("#filters input[name=name]", "dr. grpo")
     assert page.locator("#methods tbody tr:visible td:first-child").all_inner_texts() == ["dr_grpo"]

@@ -4,7 +4,7 @@ import importlib.util
 import math
 import statistics
 
-from tools import fingerprint
+from tools import fingerprint, traits
 from tools.scripts import ROOT, load, parents, script_path
 
 import pytest
@@ -63,7 +63,10 @@ def expected_advantages(name):
     return [flat[i : i + fingerprint.GROUP] for i in range(0, len(flat), fingerprint.GROUP)]
 
 
-@pytest.mark.parametrize("name", [name for name in SCRIPTS if name not in ("opd", "spin")])
+WITHOUT_REWARDS = ("opd", "spin")
+
+
+@pytest.mark.parametrize("name", [name for name in SCRIPTS if name not in WITHOUT_REWARDS])
 def test_advantages_are_the_oracles(name):
     found, G = fingerprint.advantages(load(name)), fingerprint.GROUP
     expected = expected_advantages(name)
@@ -72,9 +75,29 @@ def test_advantages_are_the_oracles(name):
     assert found["incorrect"][:-1] == pytest.approx([expected[k][-1] for k in range(G)], rel=1e-5, abs=1e-9)
 
 
-@pytest.mark.parametrize("name", ["opd", "spin"])
-def test_without_rewards_there_is_no_curve(name):
-    assert fingerprint.advantages(load(name)) is None
+@pytest.mark.parametrize("name", WITHOUT_REWARDS)
+def test_without_rewards_there_is_no_curve_of_advantages(name):
+    found = fingerprint.fingerprint(load(name))
+    assert found["advantages"] is None and found["token"] and found["weights"]
+    assert found["why"] == {"advantages": "rewards play no part in its advantages"}
+
+
+def test_a_script_with_other_functions_says_why_it_has_no_curve(tmp_path, capsys, monkeypatch):
+    text = script_path("grpo").read_text()
+    text = text.replace("def policy_loss(logp: Tensor, ", "def policy_loss(logp: Tensor, teacher_logp: Tensor, ")
+    text = text.replace("def token_weights(", "def weights_of_turns(")
+    module = changed(tmp_path / "other_functions.py", text)
+    found = fingerprint.fingerprint(module)
+    reason = "policy_loss needs teacher_logp, which rewards, ratios and lengths do not determine"
+    assert found["advantages"] and found["token"] is None and found["weights"] is None
+    assert found["why"] == {"token": reason, "response": reason, "weights": "it has no token_weights", "bounds": reason}
+    monkeypatch.setattr(traits, "load", lambda name: module)
+    words = traits.traits("grpo")
+    assert words["baseline"] == STD and words["updates"] == OFF
+    assert {words[key] for key in ("ratio", "stops", "averages", "long")} == {traits.UNKNOWN}
+    monkeypatch.setattr(fingerprint, "load", lambda name: module)
+    fingerprint.main(fingerprint.Args(("grpo",), tmp_path / "picture.png"))
+    assert f"grpo has no curve of token: {reason}" in capsys.readouterr().out
 
 
 CHANGES = [
@@ -173,7 +196,7 @@ TRAITS = {
 
 @pytest.mark.parametrize("name", TRAITS)
 def test_traits(name):
-    found = fingerprint.traits(name)
+    found = traits.traits(name)
     assert found.pop("long") == ("0.50" if found["averages"].startswith("mean per response") else "1.00")
     assert tuple(found.values()) == TRAITS[name]
 

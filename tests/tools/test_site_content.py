@@ -1,10 +1,11 @@
 """What the site says of the scripts is what they say: docstrings, settings, differences, recorded tensors."""
 
 import re
+from html import unescape
 
 from tools import compare
 from tools.scripts import load, parents, script_path
-from tools.site import reading, scripts
+from tools.site import lines, reading, scripts
 
 import pytest
 import torch
@@ -59,12 +60,32 @@ def test_implementation_details_are_more_than_the_tis_sentence(name):
 
 @pytest.mark.parametrize("name", ["grpo", "r1", "spin"])
 def test_differences_turn_one_script_into_another(name):
-    for other, ops in scripts.differences(name).items():
-        lines, target = list(compare.body(name)), list(compare.body(other))
-        for i1, i2, j1, j2, pairs in reversed(ops):
-            assert len(pairs) == min(i2 - i1, j2 - j1)
-            lines[i1:i2] = target[j1:j2]
-        assert lines == target, f"{name} {other}"
+    before = [*SCRIPTS[: SCRIPTS.index(name)]]
+    assert list(lines.differences(name)) == before, "each pair is stored once"
+    for other, ops in lines.differences(name).items():
+        text, target = list(compare.body(other)), list(compare.body(name))
+        for i1, i2, j1, j2 in reversed(ops):
+            text[i1:i2] = target[j1:j2]
+        assert text == target, f"{other} {name}"
+
+
+def test_a_comparison_is_the_mirror_image_of_its_reverse():
+    for a, b in (("grpo", "dapo"), ("r1", "spin"), ("vapo", "reinforce")):
+        there, back = ([op[1:] for group in compare.hunks(*pair) for op in group] for pair in ((a, b), (b, a)))
+        assert there and there == [(*op[2:], *op[:2]) for op in back]
+    assert (
+        compare.spans("x = a + 1", "x = b + 1") == compare.spans("x = b + 1", "x = a + 1")[::-1] == ([(4, 5)], [(4, 5)])
+    )
+
+
+def test_lines_are_stored_once_and_numbers_give_them_back():
+    html = [*lines.numbers()]
+    assert len(html) < sum(len(lines.code(name)) for name in SCRIPTS) / 3
+    for name in ("grpo", "spin"):
+        text = script_path(name).read_text().splitlines()
+        shown = [re.sub(r"<[^>]+>", "", html[i]) for i in lines.numbered(name)]
+        assert [unescape(line) for line in shown] == text
+        assert text[lines.below(name) - 1].endswith('"""'), "the docstring's last line"
 
 
 def test_marks_cover_the_words_that_differ():

@@ -17,7 +17,7 @@ from common.cli import fail, say
 from common.help import parse_args
 from tools import fingerprint
 from tools.scripts import ROOT, load, parents
-from tools.site import reading, scripts, tables
+from tools.site import lines, reading, scripts, tables
 from tools.site.pages import Renderer, claims, slug
 
 import torch
@@ -58,17 +58,15 @@ def prose(text: str) -> Markup:
 
 def spark(name: str) -> Markup:
     """Two small pictures: the advantage by the number of correct responses, the factor by the ratio of a token."""
-    script, drawn = load(name), []
-    advantages = fingerprint.advantages(script) or {}
-    ratios = fingerprint.RATIOS[::8]
-    factors = {
-        "correct": fingerprint.factors(script, 1.0, False, ratios),
-        "incorrect": fingerprint.factors(script, -1.0, False, ratios),
-    }
-    for curves, low, high, what in ((advantages, -2.6, 2.6, "advantage"), (factors, -0.1, 2.1, "factor")):
+    curves, drawn = fingerprint.fingerprint(load(name)), []
+    factors = {kind: (curves["token"] or {}).get(sign, [])[::8] for sign, kind, *_ in fingerprint.KINDS}
+    for of_kind, low, high, what in (
+        (curves["advantages"] or {}, -2.6, 2.6, "advantage"),
+        (factors, -0.1, 2.1, "factor"),
+    ):
         svg = ""
         for kind, color in (("correct", "pos"), ("incorrect", "neg")):
-            values = curves.get(kind, [])
+            values = of_kind.get(kind, [])
             points = [
                 (72 * i / (len(values) - 1), min(max(v, low), high)) for i, v in enumerate(values) if v is not None
             ]
@@ -132,7 +130,8 @@ class Site:
                 columns=columns,
                 curves=curves,
             )
-            self.script(f"data/{name}.js", f"Site.add({json.dumps(name)}, ", scripts.data(name), ");")
+            self.script(f"data/{name}.js", f"Site.data[{json.dumps(name)}] = ", scripts.data(name), ";")
+        self.script("lines.js", "Site.lines = ", {"code": [*lines.numbers()], "marks": lines.marks()}, ";")
         self.write("flags.html", "shared.html", "Flags of every script", "docs.html", groups=scripts.shared_settings())
         for name in READINGS:
             context = {"pieces": reading.segments(name), "path": found[name]["path"]}

@@ -14,7 +14,7 @@ from claims import court
 from claims.page import QUESTIONS, REST, rest
 from claims.register import paragraphs, versions
 from tools.scripts import ROOT, parents, script_path
-from tools.site.scripts import highlighted
+from tools.site.lines import highlighted
 
 import latex2mathml.converter
 from markdown_it import MarkdownIt

@@ -12,7 +12,7 @@ from typing import Any
 
 from common.records import Problem, Rollouts
 from tools.scripts import load, script_path
-from tools.site.scripts import highlighted
+from tools.site.lines import highlighted
 
 import torch
 

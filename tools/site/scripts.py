@@ -13,22 +13,15 @@ from typing import Any, get_type_hints
 from claims import court
 from common.help import GROUPS, field_docs, flags, group_title, metavar, shown
 from tools import compare, fingerprint
+from tools import traits as words
 from tools.reports import REPORTS, read_report
 from tools.scripts import ROOT, components, docstring, load, module_name, parents, script_path
-
-from pygments import lexers
-from pygments.formatters import HtmlFormatter
+from tools.site import lines
 
 CURVES = {"eval/avg": "held-out accuracy", "length": "tokens per response", "entropy": "entropy, nats per token"}
-FORMATTER = HtmlFormatter(nowrap=True)
 docs_of = cache(field_docs)
 ALWAYS = ("num_minibatches", "update_epochs", "responses_per_prompt")  # shared settings that every page lists
 FILTERS = {"stops": r"nothing|no gradient|capped|fades", "updates": r"\w+-policy"}  # the part of a trait to filter by
-
-
-def highlighted(text: str) -> list[str]:
-    """The lines of Python code as HTML; each closes what it opens."""
-    return [line.rstrip("\n") for _, line in FORMATTER._format_lines(lexers.PythonLexer().get_tokens(text))]
 
 
 @cache
@@ -261,30 +254,18 @@ def exercises(name: str) -> list[Any]:
     return own + [e for e in found if e not in own]
 
 
-def differences(name: str) -> dict[str, list[list[Any]]]:
-    """For every other script, what differs: [i1, i2, j1, j2, spans of each pair of lines]."""
-    found, left = {}, compare.body(name)
-    for other in parents():
-        right = compare.body(other)
-        ops = [op[1:] for op in compare.changes(name, other) if op[0] != "equal"]
-        lines = [zip(left[i1:i2], right[j1:j2], strict=False) for i1, i2, j1, j2 in ops]
-        spans = [[[*pair] if any(pair := compare.spans(*both)) else 0 for both in pairs] for pairs in lines]
-        found[other] = [[*op, of_op] for op, of_op in zip(ops, spans, strict=True)]
-    return found
-
-
 def data(name: str) -> dict[str, Any]:
     """What the pictures and diffs of the site are drawn from."""
-    text = script_path(name).read_text()
     curves = fingerprint.fingerprint(load(name))
+    del curves["bounds"]  # the table of methods has them
     return {
         "path": str(script_path(name).relative_to(ROOT)),
         "formula": parts(name)["formula"],
-        "code": highlighted(text),
-        "below": len(text.splitlines()) - len(compare.body(name)),  # lines of the docstring
+        "code": lines.numbered(name),
+        "below": lines.below(name),
         "fingerprint": json.loads(json.dumps(curves), parse_float=lambda x: float(f"{float(x):.5g}")),
         "curves": runs().get(name, {}),
-        "diffs": differences(name),
+        "diffs": lines.differences(name),
     }
 
 
@@ -292,7 +273,7 @@ def data(name: str) -> dict[str, Any]:
 def traits(name: str) -> dict[str, str]:
     """The cells of the table of methods, by column."""
     folder = script_path(name).parent
-    return {"folder": folder.name if folder != ROOT else "the eleven", "year": year(name)} | fingerprint.traits(name)
+    return {"folder": folder.name if folder != ROOT else "the eleven", "year": year(name)} | words.traits(name)
 
 
 def coarse(key: str, text: str) -> str:

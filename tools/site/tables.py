@@ -1,9 +1,11 @@
 """The tables behind the sliders, computed from the scripts' functions, and ratios of real rollouts that grow old."""
 
+from types import ModuleType
 from typing import Any
 
 from tools import fingerprint
-from tools.scripts import call, load, parents
+from tools.fingerprint import attempt
+from tools.scripts import load, parents
 from tools.site.reading import traced
 
 import torch
@@ -16,26 +18,23 @@ STEP = 10  # whose batch is looked at
 QUANTILES = {"1 %": 0.01, "10 %": 0.1, "median": 0.5, "90 %": 0.9, "99 %": 0.99}
 
 
-def rounded(values: list[Any]) -> list[Any]:
-    return [value if value is None else float(f"{value:.4g}") for value in values]
+def rounded(values: list[Any] | None) -> list[Any] | None:
+    return values and [value if value is None else float(f"{value:.4g}") for value in values]
 
 
 def of_script(name: str) -> dict[str, Any]:
-    """Advantages by G and number correct, factors by scale of the bounds, weights by length."""
-    script, factors = load(name), []
-    for scale in SCALES:
+    """Advantages by G and number correct, factors by scale of the bounds, weights by length; None without a curve."""
+    script = load(name)
+
+    def factors(scale: float, whole: bool, sign: float) -> list[Any] | None:
         args = fingerprint.scaled(script, scale)
-        factors.append(
-            [
-                [rounded(fingerprint.factors(script, sign, whole, RATIOS, args)) for sign in (1.0, -1.0)]
-                for whole in (False, True)
-            ]
-        )
-    advantages = [fingerprint.advantages(script, group) for group in GROUPS]
+        return rounded(attempt(fingerprint.factors, script, sign, whole, RATIOS, args)[0])
+
+    advantages = [attempt(fingerprint.advantages, script, group)[0] for group in GROUPS]
     return {
         "advantages": [a and [rounded(a["correct"]), rounded(a["incorrect"])] for a in advantages],
-        "factors": factors,  # by scale, one token or all, sign
-        "weights": rounded(fingerprint.weights(script)),
+        "factors": [[[factors(s, whole, sign) for sign in (1.0, -1.0)] for whole in (False, True)] for s in SCALES],
+        "weights": rounded(attempt(fingerprint.weights, script)[0]),
     }
 
 
@@ -53,21 +52,26 @@ def old_batch(age: int) -> dict[str, torch.Tensor]:
     return found
 
 
+def slopes(script: ModuleType, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """(B, T) gradients of the log-probs, with the ratio to the engine."""
+    old, logp = batch["rollout_logp"], batch["learner_logp"].detach().clone().requires_grad_()
+    values = {"old_logp": old, "rollout_logp": old, "advantages": batch["advantages"], "mask": batch["mask"]}
+    loss, _ = fingerprint.ask(script, "policy_loss", logp=logp, args=script.Args(), **values)
+    return torch.autograd.grad(loss.sum(), logp)[0]
+
+
 def ages() -> dict[str, Any]:
     """Quantiles of the ratio of learner to engine by age, and the fraction of tokens whose gradient a script stops."""
     quantiles, stopped = [], {name: [] for name in parents()}
     for age in AGES:
         batch = old_batch(age)
-        mask, old = batch["mask"], batch["rollout_logp"]
-        ratios = (batch["learner_logp"] - old).exp()[mask]
+        mask = batch["mask"]
+        ratios = (batch["learner_logp"] - batch["rollout_logp"]).exp()[mask]
         quantiles.append(rounded(ratios.quantile(torch.tensor(list(QUANTILES.values()))).tolist()))
         learns = mask & (batch["advantages"] != 0)
         for name in parents():
-            script, logp = load(name), batch["learner_logp"].detach().clone().requires_grad_()
-            values = {"old_logp": old, "rollout_logp": old, "advantages": batch["advantages"], "mask": mask}
-            loss, _ = call(script.policy_loss, logp=logp, args=script.Args(), **values)
-            (slope,) = torch.autograd.grad(loss.sum(), logp)
-            stopped[name].append(round((slope[learns] == 0).float().mean().item(), 4))
+            slope, _ = attempt(slopes, load(name), batch)
+            stopped[name].append(slope if slope is None else round((slope[learns] == 0).float().mean().item(), 4))
     return {"ages": AGES, "names": list(QUANTILES), "quantiles": quantiles, "stopped": stopped}
 
 

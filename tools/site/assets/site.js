@@ -1,6 +1,6 @@
 "use strict";
 // Search, theme, filters, charts and diffs. All data come from files that the build computed from the scripts.
-const Site = { data: {}, add(name, data) { Site.data[name] = data; }, index: null, axes: AXES };
+const Site = { data: {}, lines: null, index: null, axes: AXES };
 const $ = (selector, within = document) => within.querySelector(selector);
 const $$ = (selector, within = document) => [...within.querySelectorAll(selector)];
 
@@ -19,7 +19,8 @@ function script(source) {  // also works from a file, where fetch does not
 }
 
 const waiting = {};
-const need = (names) => Promise.all(names.map((name) => (waiting[name] ??= script(`data/${name}.js`))));
+const once = (source) => (waiting[source] ??= script(source));
+const need = (names) => Promise.all(["lines.js", ...names.map((name) => `data/${name}.js`)].map(once));
 
 // Charts
 
@@ -32,10 +33,10 @@ function ticks(low, high) {
 }
 
 // lines: [{points: [[x, y or null], ...], color, dash}]; options: title, x (label), y: [low, high], now (an x)
-function chart(lines, { title, x = "", y = null, now = null }) {
+function chart(lines, { title, x = "", y = null, now = null, none = "No curve." }) {
   const W = 300, H = 190, left = 40, bottom = 34, top = 8;
   const points = lines.flatMap((line) => line.points).filter((p) => p[1] !== null);
-  if (!points.length) return element("figure", {}, element("figcaption", {}, title), "No curve: rewards play no part.");
+  if (!points.length) return element("figure", {}, element("figcaption", {}, title), none);
   const xs = points.map((p) => p[0]), ys = points.map((p) => p[1]);
   const [x0, x1] = [Math.min(...xs), Math.max(...xs)];
   let [y0, y1] = y ?? [Math.min(0, ...ys), Math.max(...ys)];
@@ -64,13 +65,15 @@ function legend(items) {
 const looks = (names) => names.flatMap((name, i) => ["positive", "negative"].map((sign, j) => ({ name, sign, kind: ["correct", "incorrect"][j], color: names.length > 1 ? `c${i}` : ["pos", "neg"][j], dash: j })));
 
 function fingerprint(place, names) {
-  const all = looks(names), of = (name) => Site.data[name].fingerprint, ratios = Site.axes.ratios, pairs = (x, y) => x.map((v, i) => [v, y[i]]);
-  const curves = (pick) => all.map((look) => ({ ...look, points: pick(of(look.name), look) }));
+  const all = looks(names), of = (name) => Site.data[name].fingerprint, pairs = (x, y) => (y ?? []).map((v, i) => [x[i], v]);
+  const lines = (pick) => all.map((look) => ({ ...look, points: pick(of(look.name), look) }));
+  const none = (key) => names.map((name) => `No curve of ${name}: ${of(name).why[key]}.`).join(" ");
+  const factors = (key, title, x) => chart(lines((f, l) => pairs(Site.axes.ratios, f[key]?.[l.sign])), { title, x, y: [0, 2], none: none(key) });
   place.replaceChildren(
-    chart(curves((f, l) => (f.advantages ? f.advantages[l.kind].map((v, k) => [k, v]) : [])), { title: "Advantage", x: "correct responses of 8" }),
-    chart(curves((f, l) => pairs(ratios, f.token[l.sign])), { title: "Factor, one token", x: "ratio of the token", y: [0, 2] }),
-    chart(curves((f, l) => pairs(ratios, f.response[l.sign])), { title: "Factor, whole response", x: "ratio of every token", y: [0, 2] }),
-    chart(names.map((name, i) => ({ color: names.length > 1 ? `c${i}` : "c0", dash: false, points: pairs(Site.axes.lengths, of(name).weights) })), { title: "Relative weight of a token", x: "length of the response, others 32", y: [0, 3] }),
+    chart(lines((f, l) => pairs([...Array(9).keys()], f.advantages?.[l.kind])), { title: "Advantage", x: "correct responses of 8", none: none("advantages") }),
+    factors("token", "Factor, one token", "ratio of the token"),
+    factors("response", "Factor, whole response", "ratio of every token"),
+    chart(names.map((name, i) => ({ color: `c${i}`, dash: false, points: pairs(Site.axes.lengths, of(name).weights) })), { title: "Relative weight of a token", x: "length of the response, others 32", y: [0, 3], none: none("weights") }),
     legend(all.map((l) => [names.length > 1 ? `${l.name}, ${l.kind}` : `${l.kind}, A ${l.dash ? "<" : ">"} 0`, l.color, l.dash])));
 }
 
@@ -99,17 +102,27 @@ function number(data, line) {  // drawn by the style sheet; with --repository a 
   return SOURCE ? element("a", { class: "at", "data-line": line, href: `${SOURCE}/${data.path}#L${line}`, "aria-label": `${data.path}, line ${line}` }) : element("span", { class: "at", "data-line": line });
 }
 
-function row(a, b, i, j, spans) {  // line i of a beside line j of b; null where one has none
-  const cell = (data, line, side, parts) => {
-    const made = element("span", { class: line === null ? `${side} none` : side });
-    if (line !== null) { const at = data.below + line + 1; made.innerHTML = data.code[at - 1]; paint(made, parts); made.prepend(number(data, at)); }
+// How a becomes b. Each pair of scripts is stored once, with the one that comes later in the family tree.
+const changes = (a, b) => Site.data[b].diffs[a] ?? (Site.data[a].diffs[b] ?? []).map(([i1, i2, j1, j2]) => [j1, j2, i1, i2]);
+
+function marks(a, b) {  // what differs within two lines, given by their numbers
+  const found = Site.lines.marks[a < b ? [a, b] : [b, a]] ?? [[], []];
+  return a < b ? found : [found[1], found[0]];
+}
+
+function row(a, b, i, j, changed) {  // line i of a beside line j of b; null where one has none
+  const line = (data, k) => (k === null ? null : data.code[data.below + k]);
+  const spans = changed && i !== null && j !== null ? marks(line(a, i), line(b, j)) : [[], []];
+  const cell = (data, k, side, parts) => {
+    const made = element("span", { class: k === null ? `${side} none` : side });
+    if (k !== null) { made.innerHTML = Site.lines.code[line(data, k)]; paint(made, parts); made.prepend(number(data, data.below + k + 1)); }
     return made;
   };
-  return element("div", { class: spans ? "row changed" : "row same" }, cell(a, i, "left", spans?.[0] ?? []), cell(b, j, "right", spans?.[1] ?? []));
+  return element("div", { class: changed ? "row changed" : "row same" }, cell(a, i, "left", spans[0]), cell(b, j, "right", spans[1]));
 }
 
 function diff(place, left, right) {
-  const [a, b] = [Site.data[left], Site.data[right]], made = [], same = (i, j, n) => Array.from({ length: n }, (_, k) => row(a, b, i + k, j + k, null));
+  const [a, b] = [Site.data[left], Site.data[right]], made = [], same = (i, j, n) => Array.from({ length: n }, (_, k) => row(a, b, i + k, j + k, false));
   const fold = (i, j, n) => {
     const button = element("button", { class: "fold", type: "button" }, `… ${n} line${n > 1 ? "s" : ""} that both have`);
     button.onclick = () => button.replaceWith(...same(i, j, n));
@@ -122,9 +135,9 @@ function diff(place, left, right) {
     if (n > head + tail) made.push(fold(i + head, j + head, n - head - tail));
     made.push(...same(i + n - tail, j + n - tail, tail));
   };
-  for (const [i1, i2, j1, j2, spans] of a.diffs[right]) {
+  for (const [i1, i2, j1, j2] of changes(left, right)) {
     between(i1 - i, i === 0 && j === 0, false);
-    for (let k = 0; k < Math.max(i2 - i1, j2 - j1); k++) made.push(row(a, b, i1 + k < i2 ? i1 + k : null, j1 + k < j2 ? j1 + k : null, spans[k] || [[], []]));
+    for (let k = 0; k < Math.max(i2 - i1, j2 - j1); k++) made.push(row(a, b, i1 + k < i2 ? i1 + k : null, j1 + k < j2 ? j1 + k : null, true));
     [i, j] = [i2, j2];
   }
   between(a.code.length - a.below - i, i === 0, true);
@@ -135,7 +148,7 @@ function source(place, name) {
   const { code, path } = Site.data[name], address = SOURCE && `${SOURCE}/${path}`;
   place.replaceChildren(...code.map((line, i) => {
     const made = element("span", { id: `L${i + 1}` }, element("a", { class: "no", href: address ? `${address}#L${i + 1}` : `#L${i + 1}` }, i + 1));
-    made.insertAdjacentHTML("beforeend", `${line}\n`);
+    made.insertAdjacentHTML("beforeend", `${Site.lines.code[line]}\n`);
     return made;
   }));
 }
@@ -150,7 +163,7 @@ async function compare() {
     const pair = [left.value, right.value];
     await need(pair);
     document.title = `${pair.join(" and ")} · compare`;
-    const lines = Site.data[pair[0]].diffs[pair[1]].reduce((n, [i1, i2, j1, j2]) => n + i2 - i1 + j2 - j1, 0);
+    const lines = changes(...pair).reduce((n, [i1, i2, j1, j2]) => n + i2 - i1 + j2 - j1, 0);
     $("#summary").replaceChildren(...pair.flatMap((name, k) => [k ? " and " : "", element("a", { href: `${name}.html` }, name)]), ` differ in ${lines} lines after their docstrings, comments and help included.`);
     $("#formulas").replaceChildren(...pair.map((name) => element("pre", { class: "formula", tabindex: 0 }, `${Site.data[name].path}\n\n${Site.data[name].formula || "No formula."}`)));
     for (const tr of $$("#both tbody tr")) tr.hidden = !pair.includes(tr.dataset.name);
@@ -192,7 +205,7 @@ function search() {
   const show = async () => {
     const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
     if (!words.length) return hide();
-    if (!Site.index) await (waiting.index ??= script("search.js"));
+    await once("search.js");
     const score = ([title, , text]) => words.every((w) => title.toLowerCase().includes(w) || text.toLowerCase().includes(w)) ? words.reduce((n, w) => n + (title.toLowerCase().includes(w) ? 20 : 0) + Math.min(5, text.toLowerCase().split(w).length), 0) : 0;
     const found = Site.index.map((entry) => [score(entry), entry]).filter(([n]) => n).sort((a, b) => b[0] - a[0]).slice(0, 12);
     results.replaceChildren(...found.map(([, [title, url, text]]) => { const at = Math.max(0, text.toLowerCase().indexOf(words[0]) - 50); return element("p", {}, element("a", { href: url }, title), element("small", {}, text.slice(at, at + 150))); }));
