@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from itertools import zip_longest
 from pathlib import Path
@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 from common.cli import fail, flag, on_command_line, say
 from common.distributed import device, world_size
-from common.settings import DATA_SETTINGS, absolute, expanded, validated
-from common.verification.rewards import CORRECT, split_weight
+from common.settings import DATA_SETTINGS, Reward, absolute, expanded, validated
+from common.verification.rewards import CORRECT, name_of, split_weight
 
 import torch
 from filelock import FileLock, Timeout
@@ -118,7 +118,7 @@ def refuse_used(folder: Path, args: Any) -> None:
 def write_config(folder: Path, method: str, args: Any) -> None:
     """Write `config.json`: method, settings, command, and what it ran on; or put changed settings into it."""
     file, command = folder / "config.json", " ".join(sys.argv)
-    settings = {"method": method, "args": asdict(args), "files": data_files(args)}
+    settings = {"method": method, "args": named(args), "files": data_files(args)}
     if file.exists():
         config = json.loads(file.read_text())
         config |= settings | {"changed_by": [*config.get("changed_by", []), command]}
@@ -131,6 +131,11 @@ def write_config(folder: Path, method: str, args: Any) -> None:
             "threads": torch.get_num_threads(),
         }
     write_whole(file, json.dumps(config, indent=2, default=str) + "\n")
+
+
+def named(args: Any) -> dict[str, Any]:
+    """Settings as they are saved, with Python objects by their names."""
+    return vars(args) | {"reward": tuple(map(name_of, args.reward))}
 
 
 def names_of(value: Any) -> list[str]:
@@ -178,6 +183,8 @@ def saved_settings(args: A, method: str, may_change: tuple[str, ...] = ()) -> tu
         if given and name == "reward":
             value = replace(saved, reward=value).checked().reward
             trusted.add(value)
+            if list(map(name_of, value)) == list(saved.reward):  # Python objects cannot be saved
+                saved.reward = value
         if given and name in DATA_SETTINGS:
             value = tuple(map(absolute, value)) if isinstance(value, tuple) else absolute(value)
         if name == "resume" or not given or value == getattr(saved, name):
@@ -192,17 +199,18 @@ def saved_settings(args: A, method: str, may_change: tuple[str, ...] = ()) -> tu
     return saved, changed
 
 
-def reward_functions(reward: tuple[str, ...]) -> list[str]:
+def reward_functions(reward: tuple[Reward, ...]) -> list[str]:
     """The rewards that are code."""
-    return [name for name in reward if split_weight(name)[0] != CORRECT]
+    return [name for name in map(name_of, reward) if split_weight(name)[0] != CORRECT]
 
 
-def resume_flags(folder: Path, reward: tuple[str, ...]) -> str:
+def resume_flags(folder: Path, reward: tuple[Reward, ...]) -> str:
     """What continues the run in a folder."""
-    return f"--resume {folder}" + (f" --reward {shlex.join(reward)}" if reward_functions(reward) else "")
+    names = shlex.join(map(name_of, reward))
+    return f"--resume {folder}" + (f" --reward {names}" if reward_functions(reward) else "")
 
 
-def require_trust(folder: Path, reward: tuple[str, ...]) -> None:
+def require_trust(folder: Path, reward: tuple[Reward, ...]) -> None:
     """End the program unless the reward functions of a run folder are also on the command line, or a person accepts."""
     if reward in trusted or not (functions := reward_functions(reward)):
         return

@@ -7,6 +7,7 @@ import shutil
 import sys
 import textwrap
 import types
+from collections.abc import Callable
 from dataclasses import MISSING, Field, fields
 from itertools import pairwise
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -76,9 +77,11 @@ def metavar(annotation: Any) -> str:
     if origin is Literal:
         return "{" + ",".join(map(str, parts)) + "}"
     if origin in (Union, types.UnionType):
-        return "|".join(dict.fromkeys(metavar(part) for part in parts if part is not types.NoneType))
+        return "|".join(filter(None, dict.fromkeys(map(metavar, parts))))
     if origin is tuple:
         return f"[{metavar(parts[0])} ...]"
+    if annotation is types.NoneType or origin is Callable:  # not from the command line
+        return ""
     return {int: "INT", float: "FLOAT", str: "TEXT", bool: "BOOL"}.get(annotation, "PATH")
 
 

@@ -13,6 +13,7 @@ from common.card import model_card
 from common.checkpoints import CARD, checkpoints, drop_old, load_newest, save_checkpoint, step_of
 from common.cli import fail, first_line, flag, say
 from common.clock import clock, stopwatch
+from common.data import settings_of_each
 from common.distributed import gather, local, local_world_size, rank, whole, world_size
 from common.folders import flush, remove_if_empty, write_whole
 from common.metrics import StepMetrics, cut_logs, mismatch_metrics, rollout_metrics
@@ -23,6 +24,7 @@ from common.schedule import learning_rate, seed_step
 from common.settings import SAME_RESULT, Settings
 from common.terminal import SHOWN_SAMPLES, Terminal, write_samples
 from common.trackers import Tracker
+from common.verification.rewards import rehearse_rewards
 
 import torch
 from torch import Tensor
@@ -59,6 +61,9 @@ class Run:
             self.terminal = self.closing(Terminal(self.stop_soon))
             if rank() == 0:
                 self.tracker = self.closing(Tracker(self.args))
+            if rank() == 0:
+                one = settings_of_each(self.args)[0]
+                rehearse_rewards(one, one.dataset, "train")
             name = f"{self.method}-seed{self.args.seed}"
             self.dir = gather(folders.open_folder(self.args, name, self.stack) if rank() == 0 else None)[0]
         except BaseException as error:
@@ -291,7 +296,9 @@ class Run:
             numbers["tokens_per_second/generate"] = tokens / numbers["seconds/generate"]
         numbers["tokens_per_second/train"] = tokens * self.args.update_epochs / numbers["seconds/train"]
         seconds = sum(value for name, value in numbers.items() if name.startswith("seconds/"))
-        self.terminal.print_step(step, self.args.steps, numbers, seconds)
+        hidden = () if self.args.show_rewards else [name for name in numbers if name.startswith("reward/")]
+        shown = {name: value for name, value in numbers.items() if name not in hidden}
+        self.terminal.print_step(step, self.args.steps, shown, seconds)
         self.write_metrics(step, numbers)
         self.saved_rollouts.write(self.dir, self.tokenizer)
         if note := self.notes.of_step(numbers):

@@ -7,6 +7,7 @@ responses per step, learning rate, updates. Tools that only sample from a model 
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -14,6 +15,7 @@ from typing import Annotated, Any, Literal, Self
 from common.cli import fail, flag
 from worlds import DATASETS, MODELS, check_dataset, is_generated, length_limit
 
+import tyro
 from annotated_types import Ge, Interval
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -22,8 +24,9 @@ EMBEDDED_MODELS, GENERATED_DATA = tuple(MODELS), tuple(DATASETS)
 STANDARD_DATA = ("gsm8k", "math500", "aime24")  # on the hub, under longer names
 DATA_FILES = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}  # and what reads them
 
-SAVED = ("save_rollouts", "save_tokens", "track")
-SAME_RESULT = ("micro_batch_tokens", "gradient_checkpointing", "gpu_memory_utilization", *SAVED)  # but for rounding
+SAVED = ("show_rewards", "save_rollouts", "save_tokens", "track")
+MEMORY = ("micro_batch_tokens", "gradient_checkpointing", "gpu_memory_utilization")
+SAME_RESULT = (*MEMORY, "reward_timeout", "reward_workers", *SAVED)  # but for rounding and late rewards
 MODEL_SETTINGS = ("model", "teacher", "student")  # which may name local folders
 DATA_SETTINGS = ("dataset", "eval_dataset", "few_shot", "cold_start")  # which may name local files
 OF_EACH_DATASET = ("dataset_config", "question_column", "answer_column", "train_split", "eval_split", "eval_dataset")
@@ -39,6 +42,8 @@ Rate = Annotated[float, Interval(gt=0, le=1)]
 Seed = Annotated[int, Interval(ge=0, lt=1 << 32)]
 Names = str | tuple[str, ...]
 OrNone = str | tuple[str | None, ...] | None
+# A function as file.py:name or package.module:name, or from Python itself.
+Reward = str | Annotated[Callable[..., Any], tyro.conf.Suppress]
 Cap = Annotated[float, Interval(gt=0, le=math.inf), Field(allow_inf_nan=True)]
 
 
@@ -137,15 +142,22 @@ class DataSettings(ModelSettings):
     tolerance: Annotated[float, Interval(ge=0, lt=1)] = 0.0
     """How far a decimal answer may be from the correct one, as a fraction of it."""
 
-    reward: tuple[str, ...] = ()
+    reward: tuple[Reward, ...] = ()
     """Your own reward functions, with weights: "a.py:f=1 correct=0.5". A function is file.py:name or
     package.module:name; "correct" is the verifier's verdict and the only reward by default. See docs/rewards.md."""
+    reward_timeout: Positive = 30.0
+    """Seconds for a reward function's answer; a late reward is 0, and too many of them end the run."""
+    reward_workers: Count = 2
+    """Worker processes for each reward function, and for answers that math-verify compares."""
 
     def checked(self) -> Self:
         args = super().checked()
         check_datasets(args)
         args.reward = tuple(
-            re.sub(r"^.+\.py(?=:)", lambda file: str(expanded(Path(file[0])).absolute()), name) for name in args.reward
+            re.sub(r"^.+\.py(?=:)", lambda file: str(expanded(Path(file[0])).absolute()), reward)
+            if isinstance(reward, str)
+            else reward
+            for reward in args.reward
         )
         return args
 
@@ -209,6 +221,8 @@ class Settings(LearnerSettings):
     """Folder for logs and checkpoints; by default a new one under runs/."""
     resume: Path | None = None
     """Run folder to resume."""
+    show_rewards: bool = False
+    """Show the mean of each reward function in the line of a step, where less important numbers give way."""
     save_rollouts: CountOrZero | None = None
     """Steps between rollout batches saved in rollouts/; 0: none. By default 1 for embedded models, 0 for others."""
     save_tokens: bool = False

@@ -37,7 +37,7 @@ def step_lines(
 ) -> tuple[str, str]:
     """The headings and the numbers of a step. What matters least is left out where `width` is too small for all.
 
-    `left` is the time until the last step, in seconds; evaluations are not counted.
+    `left` is the time until the last step, in seconds; evaluations are not counted. Each `reward/NAME` has a column.
     """
     shown = metrics | {"step": f"{step:{len(str(steps))}}/{steps}", "left": duration(left)}
     shown["speed"] = metrics["response_tokens"] / seconds
@@ -47,13 +47,15 @@ def step_lines(
         shown.pop("reward", None)
     if {"clip_pos", "clip_neg"} & metrics.keys():
         shown["clipped"] = metrics.get("clip_pos", 0) + metrics.get("clip_neg", 0)
-    names = [name for name in COLUMNS if shown.get(name) is not None]
+    own = {name: (name.removeprefix("reward/"), "{:.3f}", 1) for name in shown if re.fullmatch(r"reward/\w+", name)}
+    columns = {**dict(list(COLUMNS.items())[:4]), **own, **COLUMNS}
+    names = [name for name in columns if shown.get(name) is not None]
     while True:
-        cells = [(COLUMNS[name][0], COLUMNS[name][1].format(shown[name])) for name in names]
+        cells = [(columns[name][0], columns[name][1].format(shown[name])) for name in names]
         widths = [max(6, *map(len, cell)) for cell in cells]
         if sum(widths) + 2 * (len(widths) - 1) <= width or len(names) == 2:
             break
-        names.remove(max(names, key=lambda name: COLUMNS[name][2]))
+        names.remove(max(names, key=lambda name: columns[name][2]))
     headings, line = ("  ".join(cell[row].rjust(w) for cell, w in zip(cells, widths, strict=True)) for row in (0, 1))
     return headings, line
 

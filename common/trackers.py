@@ -3,12 +3,11 @@
 import importlib
 import secrets
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from common.cli import fail, first_line
-from common.folders import write_whole
+from common.folders import named, write_whole
 from common.records import Sample
 from common.settings import Settings
 from common.terminal import as_markdown
@@ -56,7 +55,7 @@ class Tracker:
         if not (file := run_dir / WANDB_ID).exists():
             write_whole(file, secrets.token_hex(4))
         where = {"project": "rl-for-reasoning", "name": run_dir.name, "dir": run_dir}
-        return self.package.init(**where, id=file.read_text(), resume="allow", config=asdict(self.args))
+        return self.package.init(**where, id=file.read_text(), resume="allow", config=named(self.args))
 
     def close(self) -> None:
         if self.writer is not None:

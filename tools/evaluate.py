@@ -30,6 +30,7 @@ from common.rows import STANDARD, pairs_of, read_dataset
 from common.settings import GENERATED_DATA, Count, DataSettings, Positive, Seed, dataset_names
 from common.terminal import Terminal
 from common.verification import Verifier
+from common.verification.rewards import rehearse_rewards, summary
 from tools.stats import aligned, fraction_interval
 from worlds import DATASETS
 
@@ -142,6 +143,8 @@ class Samples:
                 | {"responses": texts[i * self.n : (i + 1) * self.n], **asdict(outcome), "verifier_failures": 0}
                 for i, (problem, outcome) in enumerate(zip(problems, outcomes, strict=True))
             ]
+            for i, row in enumerate(rows if rollouts.rewards else ()):  # what each function of --reward gave
+                row["functions"] = rollouts.rewards[i * self.n : (i + 1) * self.n]
             rows[0]["verifier_failures"] = verifier.take_numbers()["verifier_failures"]  # of the chunk
             with self.path.open("a", encoding="utf-8") as file:
                 file.write("".join(json.dumps(row) + "\n" for row in rows))
@@ -203,6 +206,7 @@ def resume_hint(folder: Path | None, args: Args) -> str:
 
 def run(args: Args, folder: Path, say: Callable[[str], None], stack: ExitStack) -> None:
     """Sample, verify and print the figures."""
+    rehearse_rewards(args, args.eval_dataset or args.dataset, "eval")
     model, tokenizer = load_model(args)
     model.requires_grad_(False)  # so no gradients take memory
     problems, graded = load_evaluation(args, model, tokenizer), difficulty(args)
@@ -230,7 +234,12 @@ def run(args: Args, folder: Path, say: Callable[[str], None], stack: ExitStack) 
     found = behavior(problems, [text for row in sampled.rows for text in row["responses"]], args)
     rows["all"] |= found
     if args.reward:
-        rows["all"]["reward"] = mean([reward for outcome, _ in outcomes for reward in outcome.rewards])
+        rewards = {"reward": mean([reward for outcome, _ in outcomes for reward in outcome.rewards])}
+        given = [of_response for row in sampled.rows for of_response in row["functions"]]
+        for name in given[0]:
+            rewards |= summary(name, [of_response[name] for of_response in given])
+        rows["all"] |= rewards
+        found |= rewards
     write_whole(folder / "results.json", json.dumps(rows, indent=2) + "\n")
     say(
         f"\n{args.model} on {args.eval_dataset or args.dataset}: {n} samples of each problem at temperature "

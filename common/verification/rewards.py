@@ -3,8 +3,9 @@
     def function(problem, text, tokens, truncated) -> float        # one response
     def function(problems, texts, tokens, truncated) -> list[float]    # several, if the first parameter is `problems`
 
-Functions run in worker processes. One that hangs is killed, and the run continues. An exception, or a value that is not
-a finite number, ends the run with one sentence. docs/rewards.md has examples.
+Either may be `async def`. Functions run in worker processes. One that hangs is killed, and the run continues. Python
+objects, as in `Args(reward=[function])`, run in this process, where nothing can end them. An exception, or a value that
+is not a finite number, ends the run with one sentence. docs/rewards.md has examples.
 """
 
 import math
@@ -17,15 +18,25 @@ from typing import Any
 from common.cli import fail, say
 from common.distributed import gather
 from common.records import Problem, Rollouts
+from common.settings import DataSettings, Reward
 from common.verification.workers import Pool, Program
 
 from torch import Tensor
 
-TIME_LIMIT = 30.0  # seconds for one call of a function
-MAX_LATE = 16  # calls per rollout batch that may exceed it
+MAX_LATE = 16  # responses per rollout batch whose reward may be too late
 # Of each response: whether it is correct, its reward, and what each reward function gave.
 Judged = tuple[list[bool], list[float], list[dict[str, float | None]]]
 CORRECT = "correct"  # the built-in reward: 1 if the verifier finds the answer correct
+OBJECT = "python"  # in the place of a module in the name of a Python object
+MADE_UP = "This response is made up. \\boxed{0}"
+
+
+def name_of(reward: Reward) -> str:
+    """How settings and messages name a reward: a text as it is, a Python object by its own name."""
+    if isinstance(reward, str):
+        return reward
+    own = getattr(reward, "__name__", type(reward).__name__)
+    return f"{OBJECT}:{''.join(c for c in own if c.isalnum() or c == '_')}"
 
 
 def split_weight(text: str) -> tuple[str, float]:
@@ -41,29 +52,56 @@ def short(name: str) -> str:
     return name.rpartition(":")[2]
 
 
+def summary(name: str, values: list[float | None]) -> dict[str, float | None]:
+    """Of what one function gave: mean, standard deviation, and the fraction of values that came in time."""
+    counted = [value for value in values if value is not None]
+    return {
+        f"reward/{name}": statistics.fmean(counted) if counted else None,
+        f"reward/{name}/std": statistics.pstdev(counted) if counted else None,
+        f"reward/{name}/in_time": len(counted) / len(values) if values else None,
+    }
+
+
 class Rewards:
     """The functions that `--reward` names, and their weights."""
 
-    def __init__(self, names: tuple[str, ...], pool: Pool, failures: Counter[str]) -> None:
+    def __init__(self, args: DataSettings, pool: Pool, failures: Counter[str]) -> None:
         self.pool, self.failures = pool, failures  # rewards that took too long count as "late"
+        names = list(map(name_of, args.reward))
         self.weights = dict(map(split_weight, names))
         if len(self.weights) < len(names):
             fail("--reward names a function twice: name it once, with the sum of the weights.")
         if len(set(map(short, self.weights))) < len(names):
             fail("--reward has two functions of the same name in different files: rename one of them.")
-        for name in self.weights:
+        for name, reward in zip(self.weights, args.reward, strict=True):
             file = name.rpartition(":")[0]
             if file.endswith(".py") and not Path(file).is_file():
                 fail(f"--reward {name}: no such file.")
+            if file == OBJECT and isinstance(reward, str):
+                fail(f"--reward {name} was a Python object: resume from Python, with the function in reward=[].")
         self.needs_verdicts = CORRECT in self.weights
-        self.programs = {name: Program(name, TIME_LIMIT) for name in self.weights if name != CORRECT}
-        self.batched: dict[str, bool] = {}
+        functions = zip(self.weights, args.reward, strict=True)
+        self.programs = {
+            name: Program(name if isinstance(reward, str) else reward, args.reward_timeout)
+            for name, reward in functions
+            if name != CORRECT
+        }
+        self.batched: dict[str, bool] = {}  # whether a function gets all responses at once
         self.values: dict[str, list[float | None]] = {name: [] for name in self.weights}  # since take_numbers
         for name, program in self.programs.items():
             reply = next(pool.map([(program, None)]))
             if reply.failed:
                 fail(f"--reward {name} {reply.failed}.")
             self.batched[name] = reply.value
+
+    def rehearse(self, problem: Problem) -> None:
+        """Call each function once, with a made-up response, and end the program if that fails."""
+        for name, program in self.programs.items():
+            reply = next(self.pool.map([(program, [[as_given(problem), MADE_UP, list(range(9)), False]])]))
+            value = math.nan if reply.failed else reply.value[0]
+            if value is None or not math.isfinite(value):
+                reason = reply.failed or ("no answer in time" if value is None else f"it gave {value}")
+                fail(f"--reward {name} fails for a made-up response to {problem.question[:80]!r}: {reason}.")
 
     def __call__(
         self, problems: list[Problem], texts: list[str], rollouts: Rollouts, correct: list[bool] | None
@@ -72,11 +110,8 @@ class Rewards:
 
         `correct` holds the verifier's verdicts. Without them a response is correct if each function gives at least 1.
         """
-        rows = []
-        for problem, *response in zip(problems, texts, rollouts.tokens, rollouts.truncated, strict=True):
-            answer = problem.answer if isinstance(problem.answer, str | tuple) else str(problem.answer)
-            given = {"question": problem.question, "answer": answer, "prompt": problem.prompt, "row": problem.row}
-            rows.append([given, *response])
+        responses = zip(problems, texts, rollouts.tokens, rollouts.truncated, strict=True)
+        rows = [[as_given(problem), *response] for problem, *response in responses]
         values = {name: self.compute(name, rows) for name in self.programs}
         if correct is None:
             correct = [all((value[i] or 0) >= 1 for value in values.values()) for i in range(len(rows))]
@@ -96,33 +131,61 @@ class Rewards:
         """
         numbers = {}
         for name in self.weights:
-            values = [value for part in gather(self.values[name]) for value in part]
-            counted, logged = [value for value in values if value is not None], f"reward/{short(name)}"
-            numbers[logged] = statistics.fmean(counted) if counted else None
-            numbers[f"{logged}/std"] = statistics.pstdev(counted) if counted else None
-            numbers[f"{logged}/in_time"] = len(counted) / len(values) if values else None
+            numbers |= summary(short(name), [value for part in gather(self.values[name]) for value in part])
             self.values[name].clear()
         return numbers
 
     def compute(self, name: str, rows: list[list[Any]]) -> list[float | None]:
         """What one function gives for each response; None if it took too long."""
         parts = ([rows] if rows else []) if self.batched[name] else [[row] for row in rows]
-        values, num_late = [], 0
+        values = []
         for part, reply in zip(parts, self.pool.map((self.programs[name], part) for part in parts), strict=True):
-            rewards, shown = reply.value, repr(part[0][1][:80])
-            if reply.late and num_late < MAX_LATE:
-                if not self.failures["late"]:
-                    say(f"warning: --reward {name}: {reply.failed} for {shown}; its reward is 0.")
-                num_late += 1
-                self.failures["late"] += len(part)
-                rewards = [None] * len(part)
-            elif reply.failed:
-                fail(f"--reward {name} failed for {shown}: {reply.failed}.", code=1)
+            if reply.failed and not reply.late:
+                fail(f"--reward {name} failed for {part[reply.row][1][:80]!r}: {reply.failed}.", code=1)
+            rewards = [None] * len(part) if reply.late else reply.value
+            self.count_late(name, part, rewards, values.count(None))
             for row, value in zip(part, rewards, strict=True):
                 if value is not None and not math.isfinite(value):
                     fail(f"--reward {name} gave {value} for {row[1][:80]!r}: rewards must be finite.", code=1)
             values += rewards
         return values
+
+    def count_late(self, name: str, rows: list[list[Any]], rewards: list[float | None], before: int) -> None:
+        """Count late rewards, warn of the first ones, and end the run if there are too many in a rollout batch."""
+        if not (late := rewards.count(None)):
+            return
+        what = f"no answer within {self.programs[name].time_limit:g} seconds for {rows[rewards.index(None)][1][:80]!r}"
+        what += f" and {late - 1} others" if late > 1 else ""
+        if before + late > MAX_LATE:
+            total = f"{before + late} responses of a rollout batch are too late"
+            fail(f"--reward {name}: {what}; {total}. Raise --reward-timeout or --reward-workers.", code=1)
+        if not self.failures["late"]:
+            say(f"warning: --reward {name}: {what}; a late reward is 0.")
+        self.failures["late"] += late
+
+
+def rehearse_rewards(args: DataSettings, dataset: str, part: str) -> None:
+    """End the program if a reward function fails for a made-up response to the first problem of a data set.
+
+    A run does this before it loads the model, which may take long.
+    """
+    from common.rows import pairs_of  # imports this package itself
+
+    if all(reward == CORRECT for reward in args.reward):
+        return
+    question, answer, *more = pairs_of(dataset, part, args)[0]
+    pool = Pool(1)
+    try:
+        problem = Problem(str(question), answer, str(question), [], row=more[1] if more else {})
+        Rewards(args, pool, Counter()).rehearse(problem)
+    finally:
+        pool.close()
+
+
+def as_given(problem: Problem) -> dict[str, Any]:
+    """What a function gets of a problem."""
+    answer = problem.answer if isinstance(problem.answer, str | tuple) else str(problem.answer)
+    return {"question": problem.question, "answer": answer, "prompt": problem.prompt, "row": problem.row}
 
 
 def require_binary(rewards: Tensor, why: str) -> None:

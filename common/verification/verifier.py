@@ -42,9 +42,9 @@ class Verifier:
         self.find_answer = last_boxed if args.answer_format == "boxed" else last_number
         self.tolerance = Fraction(str(args.tolerance))
         self.failures: Counter[str] = Counter()  # answers that could not be judged, by reason
-        self.pool = Pool()
+        self.pool = Pool(args.reward_workers)
         self.equality = Program(f"{Path(__file__).with_name('equality.py')}:is_equal", HANG_LIMIT, TIME_LIMIT)
-        self.reward_functions = Rewards(args.reward, self.pool, self.failures) if args.reward else None
+        self.reward_functions = Rewards(args, self.pool, self.failures) if args.reward else None
         self.judges = self.reward_functions is None or self.reward_functions.needs_verdicts
         if not self.judges:
             return

@@ -1,9 +1,9 @@
-"""The program of a worker process: `worker.py FUNCTION SECONDS` computes rewards with one function.
+"""The program of a worker process: `worker.py FUNCTION SECONDS PROCESSOR_SECONDS` computes rewards with one function.
 
 FUNCTION is `file.py:name` or `package.module:name`; what it prints goes to stderr. The first reply says whether it was
-loaded. Then each JSON line is answered: a list of responses with their rewards, null with whether it takes batches.
-SECONDS > 0 limits the processor time of an answer. Then a child process does the work: a late answer ends only the
-child, and the next child needs no imports.
+loaded. Then each JSON line is answered: a list of responses with their rewards, null with whether it wants all of them
+at once. PROCESSOR_SECONDS > 0 limits the processor time of an answer. Then a child process does the work: a late answer
+ends only the child, and the next child needs no imports.
 """
 
 import importlib
@@ -16,6 +16,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
@@ -39,24 +40,67 @@ def load(name: str) -> Callable[..., Any]:
 
 def reason(error: BaseException) -> str:
     """An exception in one line, with the last line of the user's files that it passed through."""
-    places = [p for p in traceback.extract_tb(error.__traceback__) if p.filename != __file__ and "<" not in p.filename]
+    places = [place for place in traceback.extract_tb(error.__traceback__) if "<" not in place.filename]
+    places = [place for place in places if Path(place.filename).parent != Path(__file__).parent]
     lines = str(error).strip().splitlines() or ["no reason given"]
     where = f" ({Path(places[-1].filename).name}, line {places[-1].lineno})" if places else ""
     return f"{type(error).__name__}: {lines[0]}{where}"
 
 
-def answer(rows: list[list[Any]] | None) -> list[float] | bool:
-    """The rewards of some responses; a row is problem, text, tokens, truncated."""
-    if rows is None:
-        return batched
-    rows = [[SimpleNamespace(**problem), *rest] for problem, *rest in rows]
-    values = list(function(*map(list, zip(*rows, strict=True)))) if batched else [function(*row) for row in rows]
-    if len(values) != len(rows):
-        raise ValueError(f"it gave {len(values)} rewards for {len(rows)} responses")
-    for value in values:
-        if isinstance(value, str):
-            raise TypeError(f"a reward must be a number, not {value!r}")
-    return list(map(float, values))
+def number(value: Any) -> float:
+    if isinstance(value, str):
+        raise TypeError(f"a reward must be a number, not {value!r}")
+    return float(value)
+
+
+class Function:
+    """A reward function, called as its signature asks: for one response or for several, awaited or not."""
+
+    def __init__(self, function: Callable[..., Any], seconds: float) -> None:
+        self.function, self.seconds = function, seconds
+        self.is_batched = next(iter(inspect.signature(function).parameters)) == "problems"
+        called = function if inspect.isroutine(function) else function.__call__
+        self.is_async = inspect.iscoroutinefunction(called)
+
+    @cached_property
+    def loop(self) -> Any:
+        """One event loop for all calls, so that a function can keep its connections open."""
+        import asyncio  # only where it is needed: every worker waits for its imports
+
+        return asyncio.Runner()
+
+    def __call__(self, rows: list[list[Any]] | None) -> list[float | None] | bool:
+        """The rewards of some responses, None where an async call took too long.
+
+        A row is problem, text, tokens, truncated. Without rows: whether the function is to get a whole batch.
+        """
+        if rows is None:
+            return self.is_batched or self.is_async
+        rows = [[SimpleNamespace(**problem), *rest] for problem, *rest in rows]
+        if self.is_async and not self.is_batched:
+            return self.loop.run(self.all_at_once(rows))
+        values = [self.function(*row) for row in rows] if not self.is_batched else self.of_batch(rows)
+        if len(values) != len(rows):
+            raise ValueError(f"it gave {len(values)} rewards for {len(rows)} responses")
+        return list(map(number, values))
+
+    def of_batch(self, rows: list[list[Any]]) -> list[Any]:
+        values = self.function(*map(list, zip(*rows, strict=True)))
+        return list(self.loop.run(values) if self.is_async else values)
+
+    async def all_at_once(self, rows: list[list[Any]]) -> list[float | None]:
+        """The rewards of responses that are computed at the same time."""
+        import asyncio
+
+        tasks = [asyncio.ensure_future(self.function(*row)) for row in rows]
+        done, late = await asyncio.wait(tasks, timeout=self.seconds, return_when=asyncio.FIRST_EXCEPTION)
+        for task in late:
+            task.cancel()
+        for row, task in enumerate(tasks):
+            if task in done and (error := task.exception()):
+                error.row = row
+                raise error
+        return [None if task in late else number(task.result()) for task in tasks]
 
 
 def reply(**fields: Any) -> None:
@@ -66,11 +110,11 @@ def reply(**fields: Any) -> None:
 def serve(lines: Iterable[bytes]) -> None:
     for line in lines:
         # Processor time, so that no verdict depends on the machine's load. Nothing handles the signal: it kills.
-        signal.setitimer(signal.ITIMER_PROF, seconds)
+        signal.setitimer(signal.ITIMER_PROF, processor_seconds)
         try:
-            fields = {"value": answer(json.loads(line))}
+            fields = {"value": function(json.loads(line))}
         except BaseException as error:
-            fields = {"failed": reason(error)}
+            fields = {"failed": reason(error), "row": getattr(error, "row", 0)}
         signal.setitimer(signal.ITIMER_PROF, 0)
         reply(**fields)
 
@@ -98,15 +142,14 @@ if __name__ == "__main__":
     questions, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
-    seconds = float(sys.argv[2])
+    seconds, processor_seconds = map(float, sys.argv[2:])
     try:
-        function = load(sys.argv[1])
-        batched = next(iter(inspect.signature(function).parameters)) == "problems"
+        function = Function(load(sys.argv[1]), seconds)
     except BaseException as error:
         reply(failed=reason(error))
         sys.exit()
     reply()
-    if seconds > 0:
+    if processor_seconds > 0:
         serve_in_children()
     else:
         lines: "SimpleQueue[bytes]" = SimpleQueue()

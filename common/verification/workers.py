@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing.connection import wait
@@ -15,23 +15,30 @@ from pathlib import Path
 from queue import LifoQueue
 from typing import Any, NamedTuple
 
+from common.verification.worker import Function, reason
+
 START_LIMIT = 300.0  # seconds for the imports of a program
+GRACE = 1.0  # seconds in which a worker reports late responses itself
 
 
 class Program(NamedTuple):
     """What a worker runs, see worker.py. The limits are seconds of wall time and processor time for one answer."""
 
-    function: str
+    function: str | Callable[..., Any]
     time_limit: float
     processor_limit: float = 0.0
 
 
 class Reply(NamedTuple):
-    """A value or, if there is none, the reason; `late` if the worker was killed at its time limit."""
+    """A value or, if there is none, the reason; `late` if the worker was killed at its time limit.
+
+    `row` is the response at which it failed.
+    """
 
     value: Any = None
     failed: str = ""
     late: bool = False
+    row: int = 0
 
 
 class Worker:
@@ -44,12 +51,12 @@ class Worker:
         self.lock = threading.Lock()  # `close` is called while another thread starts the process or waits for it
 
     def start(self) -> Reply:
-        function, _, processor_limit = self.program
+        limits = map(str, self.program[1:])
         with self.lock:
             if self.closed:
                 return Reply(failed="the run is ending")
             self.process = subprocess.Popen(
-                [sys.executable, "-P", str(Path(__file__).with_name("worker.py")), function, str(processor_limit)],
+                [sys.executable, "-P", str(Path(__file__).with_name("worker.py")), self.program.function, *limits],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 start_new_session=True,  # to kill what it starts too, and to keep the terminal's Ctrl-C from it
@@ -67,7 +74,7 @@ class Worker:
 
     def read(self, limit: float) -> Reply:
         """The next reply. Without one within `limit` seconds, the process is killed."""
-        pipe, line, deadline = self.process.stdout.fileno(), b"", time.monotonic() + limit
+        pipe, line, deadline = self.process.stdout.fileno(), b"", time.monotonic() + limit + GRACE
         while wait([pipe], max(0.0, deadline - time.monotonic())):
             received = os.read(pipe, 1 << 20)
             line += received
@@ -99,14 +106,34 @@ class Worker:
             self.kill()
 
 
-class Pool:
-    """`size` workers for each program. A question goes to an idle one."""
+class InProcess:
+    """Stands in for a worker where the function is a Python object. Only an async one has a time limit."""
 
-    def __init__(self, size: int = 2) -> None:
+    def __init__(self, program: Program) -> None:
+        self.function = Function(program.function, program.time_limit)
+
+    def ask(self, question: Any) -> Reply:
+        try:
+            return Reply(self.function(question))
+        except Exception as error:
+            return Reply(failed=reason(error), row=getattr(error, "row", 0))
+
+    def close(self) -> None:
+        """Nothing can interrupt a call."""
+
+    def end(self) -> None:
+        if "loop" in vars(self.function):
+            self.function.loop.close()
+
+
+class Pool:
+    """`size` workers for each program, or one in this process. A question goes to an idle one."""
+
+    def __init__(self, size: int) -> None:
         self.size = size
         self.threads = ThreadPoolExecutor(size)
-        self.workers: list[Worker] = []
-        self.idle: dict[Program, LifoQueue[Worker]] = {}  # the last one used comes first: it is running
+        self.workers: list[Worker | InProcess] = []
+        self.idle: dict[Program, LifoQueue[Worker | InProcess]] = {}  # the last one used comes first: it is running
 
     def ask(self, program: Program, question: Any) -> Reply:
         worker = self.idle[program].get()
@@ -120,8 +147,9 @@ class Pool:
         questions = list(questions)
         for program in {program for program, _ in questions} - self.idle.keys():
             self.idle[program] = LifoQueue()
-            for _ in range(self.size):
-                self.workers.append(Worker(program))
+            in_process = callable(program.function)
+            for _ in range(1 if in_process else self.size):
+                self.workers.append(InProcess(program) if in_process else Worker(program))
                 self.idle[program].put(self.workers[-1])
         return self.threads.map(lambda question: self.ask(*question), questions)
 

@@ -110,7 +110,9 @@ def test_a_steps_responses_depend_on_its_number():
 def test_rewards_belong_to_their_responses():
     """The rewards of this batch, a row for each problem, and verdicts that replace older ones."""
     tokenizer = SimpleNamespace(batch_decode=lambda rows, **_: ["".join(map(chr, row)) for row in rows])
-    verifier = Verifier(SimpleNamespace(answer_format="boxed", tolerance=0.0, reward=()), tokenizer, [])
+    verifier = Verifier(
+        SimpleNamespace(answer_format="boxed", tolerance=0.0, reward=(), reward_workers=2), tokenizer, []
+    )
     problems = [Problem("", "1", "", []), Problem("", "2", "", [])]
     for answers, rewards in (("112", "222"), [[1, 1, 0], [1, 1, 1]]), (("212", "131"), [[0, 1, 0], [0, 0, 0]]):
         rollouts = Rollouts([list(map(ord, f"\\boxed{{{a}}}")) for row in answers for a in row], truncated=[False] * 6)

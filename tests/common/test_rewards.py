@@ -32,12 +32,12 @@ TEXTS, TOKENS, CUT = ["two", "4"], [[5, 6, 7], [8]], [False, True]
 @pytest.fixture
 def rewards(tmp_path):
     """Rewards whose functions are the source of a file, closed at the end."""
-    pool = Pool()
+    pool = Pool(2)
 
-    def make(source, *names):
+    def make(source, *names, timeout=30.0):
         (tmp_path / "own.py").write_text(source)
         names = tuple(f"{tmp_path / 'own.py'}:{name}" if name[0] != "c" else name for name in names)
-        return Rewards(names, pool, Counter())
+        return Rewards(grpo.Args(reward=names, reward_timeout=timeout), pool, Counter())
 
     yield make
     pool.close()
@@ -130,7 +130,7 @@ def test_what_cannot_be_loaded(name, words, capsys, tmp_path, monkeypatch):
     Path("own.py").write_text("N = 3\ndef f(problem, text, tokens, truncated): return 1")
     Path("broken.py").write_text("def f(:")
     names = (name,) if isinstance(name, str) else name
-    assert words in refused(capsys, 2, Rewards, names, Pool(), Counter())
+    assert words in refused(capsys, 2, Rewards, grpo.Args(reward=names), Pool(2), Counter())
 
 
 def test_weights_are_read():
@@ -146,9 +146,8 @@ def alive(pid):
         return False
 
 
-def test_what_hangs_is_killed_and_counted(rewards, monkeypatch, capsys, tmp_path):
+def test_what_hangs_is_killed_and_counted(rewards, capsys, tmp_path):
     """With all that it started; the other responses have their rewards, and the next batch too."""
-    monkeypatch.setattr("common.verification.rewards.TIME_LIMIT", 2.0)
     source = f"""
 import signal, subprocess, time
 def f(problem, text, tokens, truncated):
@@ -160,11 +159,11 @@ def f(problem, text, tokens, truncated):
             time.sleep(1)
     return 1.0
 """
-    own = rewards(source, "f")
+    own = rewards(source, "f", timeout=2.0)
     start = time.monotonic()
     assert ask(own) == ([False, True], [0.0, 1.0])
     assert time.monotonic() - start < 30
-    assert "no answer within 2 seconds for 'two'; its reward is 0" in capsys.readouterr().out
+    assert "no answer within 2 seconds for 'two'; a late reward is 0" in capsys.readouterr().out
     assert own.failures == {"late": 1}
     assert own.take_numbers() == {"reward/f": 1.0, "reward/f/std": 0.0, "reward/f/in_time": 0.5}
     end = time.monotonic() + 20
@@ -181,7 +180,7 @@ def test_a_pool_is_closed_while_its_workers_hang_or_start(tmp_path, capfd):
         "import time\ntime.sleep(1000)",
     ):
         (tmp_path / "own.py").write_text(text)
-        pool = Pool()
+        pool = Pool(2)
         program = Program(f"{tmp_path / 'own.py'}:f", 100.0)
         replies = pool.map([(program, [[{}, "", [], False]])] * 3)
         while not all(worker.process for worker in pool.workers):
@@ -221,11 +220,108 @@ def f(problem, text, tokens, truncated):
         time.sleep(0.05)
 
 
-def test_what_always_hangs_ends_the_run(rewards, monkeypatch, capsys):
-    monkeypatch.setattr("common.verification.rewards.TIME_LIMIT", 0.5)
+@pytest.mark.parametrize(
+    "function",
+    [
+        "def f(problem, text, tokens, truncated): time.sleep(1000)",
+        "def f(problems, texts, tokens, truncated): time.sleep(1000)",
+        "async def f(problem, text, tokens, truncated): await asyncio.sleep(1000)",
+    ],
+)
+def test_too_many_late_responses_end_the_run(rewards, monkeypatch, capsys, function):
+    """Responses count, not calls: a batch that is late as a whole does not become a batch of zeros."""
+    own = rewards(f"import asyncio, time\n{function}", "f", timeout=0.2)
+    monkeypatch.setattr("common.verification.rewards.MAX_LATE", 2)
+    assert ask(own) == ([False, False], [0.0, 0.0])
+    assert own.failures == {"late": 2}
+    assert "warning: --reward" in (said := capsys.readouterr().out) and "0.2 seconds for 'two'" in said
     monkeypatch.setattr("common.verification.rewards.MAX_LATE", 1)
-    own = rewards("import time\ndef f(problem, text, tokens, truncated): time.sleep(1000)", "f")
-    assert "no answer within 0 seconds" in refused(capsys, 1, ask, own)
+    error = refused(capsys, 1, ask, own)
+    assert "2 responses of a rollout batch are too late. Raise --reward-timeout" in error
+
+
+def test_async_functions(rewards, capsys):
+    """All responses at once, in one process with one event loop; the late one alone is 0."""
+    source = """
+import asyncio, os
+seen, loops = [], set()
+
+async def f(problem, text, tokens, truncated):
+    loops.add(asyncio.get_running_loop())
+    seen.append(text)
+    await asyncio.sleep(0.1)
+    assert len(loops) == 1
+    if problem.question == "slow":
+        await asyncio.sleep(1000)
+    return len(seen)
+
+async def g(problems, texts, tokens, truncated):
+    await asyncio.sleep(0)
+    return [float(text == "4") for text in texts]
+
+async def h(problem, text, tokens, truncated):
+    await asyncio.sleep(0)
+    return 1 / (text == "two")
+"""
+    assert ask(rewards(source, "f", "g"))[1] == [2.0, 3.0], "each of two began before one had ended"
+    own = rewards(source, "f", timeout=1.0)
+    assert ask(own)[1] == [2.0, 2.0] and ask(own)[1] == [4.0, 4.0], "the same process again"
+    problems = [Problem("slow", "2", "", []), PROBLEMS[1]]
+    assert own(problems, TEXTS, Rollouts(TOKENS, truncated=CUT), None)[1] == [0.0, 6.0]
+    assert own.failures == {"late": 1}
+    error = refused(capsys, 1, ask, rewards(source, "h"))
+    assert "failed for '4': ZeroDivisionError" in error, "names the response, not the first of the batch"
+
+
+def test_python_objects(tmp_path, capsys):
+    """Functions of this process, plain and async: logged by their names, and a run resumes with them alone."""
+    seen = []
+
+    def length(problem, text, tokens, truncated):
+        seen.append(problem.question)
+        return len(tokens) / 64
+
+    class Even:
+        async def __call__(self, problem, text, tokens, truncated):
+            return float(len(tokens) % 2 == 0)
+
+    run = tmp_path / "run"
+    settings = SMALL | {"reward": ["correct=2", length, Even()]}
+    grpo.main(grpo.Args(run_dir=run, **settings))
+    rows = read_metrics(run)
+    for row in rows[1:]:
+        assert row["reward/length"] == pytest.approx(row["length"] / 64)
+        expected = 2 * row["accuracy"] + row["length"] / 64 + row["reward/Even"]
+        assert row["reward"] == pytest.approx(expected, abs=1e-6) and 0 <= row["reward/Even"] <= 1
+    assert len(set(seen)) > 4
+    names = json.loads((run / "config.json").read_text())["args"]["reward"]
+    assert names == ["correct=2", "python:length", "python:Even"]
+    error = refused(capsys, 2, grpo.main, grpo.Args(resume=run, steps=3))
+    assert "python:length" in error
+    error = refused(capsys, 2, grpo.main, grpo.Args(resume=run, reward=tuple(names)))
+    assert "--reward python:length was a Python object: resume from Python" in error
+    grpo.main(grpo.Args(resume=run, steps=3, reward=settings["reward"]))
+    assert read_metrics(run)[-1]["step"] == 3
+
+
+@pytest.mark.parametrize(
+    "body,words",
+    [
+        ("return problem.row['level']", "KeyError: 'level' (own.py, line 1)"),
+        ("return float('inf')", "it gave inf"),
+        ("import time; time.sleep(1000)", "no answer within 1 seconds"),
+    ],
+)
+def test_functions_are_tried_before_the_model_loads(tmp_path, monkeypatch, capsys, body, words):
+    """With the first row of the data set: one sentence, exit code 2, and no run folder."""
+    monkeypatch.setattr("grpo.load_model", lambda *_: pytest.fail("the model was loaded"))
+    (tmp_path / "own.py").write_text(f"def f(problem, text, tokens, truncated): {body}")
+    (tmp_path / "data.jsonl").write_text('{"question": "1+1=?", "answer": "2", "degree": 3}\n' * 8)
+    settings = {"model": str(ROOT / "worlds/sums/model"), "dataset": str(tmp_path / "data.jsonl")}
+    settings |= {"reward": (f"{tmp_path / 'own.py'}:f",), "reward_timeout": 1.0, "run_dir": tmp_path / "run"}
+    error = refused(capsys, 2, grpo.main, grpo.Args(**SMALL | settings))
+    assert f"fails for a made-up response to '1+1=?': {words}" in error
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_run_learns_from_reward_functions(tmp_path, monkeypatch):
@@ -270,8 +366,8 @@ def test_filters_and_binary_methods(tmp_path, capsys, monkeypatch):
 
 
 def example(name, *cases):
-    pool = Pool()
-    own = Rewards((f"{EXAMPLES / name}",), pool, Counter())
+    pool = Pool(2)
+    own = Rewards(grpo.Args(reward=(f"{EXAMPLES / name}",)), pool, Counter())
     problems, texts, expected = zip(*cases, strict=True)
     rollouts = Rollouts([list(range(len(text))) for text in texts], truncated=[False] * len(texts))
     got = own(list(problems), list(texts), rollouts, None)[1]

@@ -18,9 +18,11 @@ STRINGS = ["main", "test", "no-such-file.jsonl"]
 # Of the settings that scripts share; each oracle has those of its method.
 SHARED = {
     **dict.fromkeys(["steps", "prompts_per_step", "micro_batch_tokens", "max_response_tokens"], at_least(1)),
-    **dict.fromkeys(["keep", "eval_problems", "eval_samples", "num_minibatches", "update_epochs"], at_least(1)),
+    **dict.fromkeys(
+        ["keep", "reward_workers", "eval_problems", "eval_samples", "num_minibatches", "update_epochs"], at_least(1)
+    ),
     **dict.fromkeys(["warmup_steps", "eval_every", "save_every", "staleness", "lora_rank"], at_least(0)),
-    **dict.fromkeys(["temperature", "max_grad_norm", "lora_alpha"], positive),
+    **dict.fromkeys(["temperature", "max_grad_norm", "lora_alpha", "reward_timeout"], positive),
     "lr": lambda v: 0 < v <= 1,
     "weight_decay": lambda v: 0 <= v <= 1,
     "gpu_memory_utilization": lambda v: 0 < v < 1,

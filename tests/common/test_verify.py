@@ -33,7 +33,8 @@ class Decoder:
 
 
 def make_verifier(*problems, answer_format="boxed", tolerance=0.0):
-    return Verifier(SimpleNamespace(answer_format=answer_format, tolerance=tolerance, reward=()), Decoder(), problems)
+    settings = {"answer_format": answer_format, "tolerance": tolerance, "reward": (), "reward_workers": 2}
+    return Verifier(SimpleNamespace(**settings), Decoder(), problems)
 
 
 @pytest.fixture(scope="module")
