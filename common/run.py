@@ -61,9 +61,8 @@ class Run:
             self.terminal = self.closing(Terminal(self.stop_soon))
             if rank() == 0:
                 self.tracker = self.closing(Tracker(self.args))
-            if rank() == 0:
-                one = settings_of_each(self.args)[0]
-                rehearse_rewards(one, one.dataset, "train")
+                first = settings_of_each(self.args, 1)[0]
+                rehearse_rewards(first, first.dataset, "train")
             name = f"{self.method}-seed{self.args.seed}"
             self.dir = gather(folders.open_folder(self.args, name, self.stack) if rank() == 0 else None)[0]
         except BaseException as error:
