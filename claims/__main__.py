@@ -13,7 +13,7 @@ python -m claims --kind runs                   # all claims of a kind; those by 
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from claims import court
+from claims import court, fair
 from claims.page import PAGE, page
 from claims.register import changed_after_a_result, history
 from claims.runs import accuracy, check, sweep
@@ -62,6 +62,9 @@ def main(args: Args) -> None:
             print(f"{verdict}: {court.statement(name)} ({name})")
     for name in claims:
         if args.sweep:
+            if hasattr(court.load(name), "fair"):
+                fair.sweep(court.load(name).ARMS)
+                continue
             for arm, words in court.load(name).ARMS.items():
                 say(f"{arm}: {sweep(words.partition(' --lr')[0], accuracy)}")
             continue

@@ -125,6 +125,10 @@ is measured too (grpo_against_itself): with 16 other seeds GRPO differs from its
 adjusted for all differences on this page (Holm). Values by seed, commands, and budgets in responses, tokens and updates
 are in `reports/claims/`.
 
+Fair trials (`claims/fair.py`) are stricter: each arm at its best learning rate of four, on sums and on search, every
+run with held-out problems of its own, and the first arm compared with itself. Their rules stand, and their runs are
+still to come.
+
 Which effect is worth naming: 0.05 of accuracy is a tenth of what 30 steps of `grpo.py` gain; 0.03 and 0.02 stand where
 the paper itself reports gains of a few points for one component, as DAPO's Table 1 does; 2 tokens are a twentieth of a
 response; 0.2 on the world of search is a quarter of what the default run gains.

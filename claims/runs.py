@@ -1,11 +1,11 @@
 """What the claims by training runs share: arms with paired seeds, and the statistics of their differences.
 
 An arm is a script's name, with changes of claims/variant.py, and flags on top of SETTINGS: "grpo --clip-eps 0.1",
-"grpo+coin"; with "@100" at its end it has seeds of its own, from 101 on. Seed s of every arm has the same base model
-and, where a step has as many prompts, the same problems and seeds of the engine. A run stays in runs/claims/ under a
-name made of its command and its script's code, so an interrupted claim resumes, and arms that several claims share are
-run once. A run that ends because its numbers are not finite has a final accuracy of 0. Every x86 processor with AVX2
-gives the same numbers (ENVIRONMENT).
+"grpo+coin"; with "@100" it has seeds of its own, from 101 on, and the flag "SEED" stands for the seed. Else seed s of
+every arm has the same base model and, where a step has as many prompts, the same problems and seeds of the engine. A
+run stays in runs/claims/ under a name made of its command and its script's code, so an interrupted claim resumes, and
+arms that several claims share are run once. A run that ends because its numbers are not finite has a final accuracy of
+0. Every x86 processor with AVX2 gives the same numbers (ENVIRONMENT).
 """
 
 import hashlib
@@ -29,7 +29,6 @@ from common.metrics import read_metrics
 from tools.compare import code
 from tools.plots import BLUE, GRAY, GREEN, ORANGE, PURPLE, RED, draw_intervals, panel
 from tools.scripts import ROOT, command, script_path
-from tools.stats import interval
 
 import torch
 from matplotlib.figure import Figure
@@ -117,8 +116,8 @@ class Trial:
 def words(arm: str, seed: int) -> list[str]:
     """What follows `python` in the command of a run."""
     first, *flags = arm.split()
-    if flags and flags[-1].startswith("@"):
-        seed += int(flags.pop()[1:])
+    seed += sum(int(flag[1:]) for flag in flags if flag.startswith("@"))
+    flags = [flag.replace("SEED", str(seed)) for flag in flags if not flag.startswith("@")]
     script = ["-m", "claims.variant", first] if "+" in first else command(script_path(first))
     return [*script, *SETTINGS.split(), *flags, *LAST.split(), "--seed", str(seed)]
 
@@ -159,19 +158,42 @@ def trials(arms: dict[str, str], seeds: int) -> dict[str, list[Trial]]:
     return {name: [done[arm, seed] for seed in range(1, seeds + 1)] for name, arm in arms.items()}
 
 
-def sweep(arm: str, metric: Callable[[Trial], float]) -> dict[str, float]:
+def sweep(arm: str, metric: Callable[[Trial], float], rates: tuple[str, ...] = RATES) -> dict[str, float]:
     """The mean metric of an arm at each learning rate, on seeds that no verdict uses."""
-    jobs = [(f"{arm} --lr {rate}", seed) for rate in RATES for seed in SWEEP_SEEDS]
+    jobs = [(f"{arm} --lr {rate}", seed) for rate in rates for seed in SWEEP_SEEDS]
     with ThreadPoolExecutor(JOBS) as pool:
         values = list(pool.map(lambda job: metric(trial(*job)), jobs))
     n = len(SWEEP_SEEDS)
-    return {rate: statistics.mean(values[i * n : (i + 1) * n]) for i, rate in enumerate(RATES)}
+    return {rate: statistics.mean(values[i * n : (i + 1) * n]) for i, rate in enumerate(rates)}
 
 
-def detectable(values: list[float], power: float = 0.8) -> float:
-    """The smallest true mean that a t-test at 5 % finds with this power, given the spread of these values."""
-    quantiles = stats.t.ppf([0.975, power], len(values) - 1)
-    return quantiles.sum() * statistics.stdev(values) / len(values) ** 0.5
+@dataclass(frozen=True)
+class Difference:
+    """A mean difference, its standard error, and the degrees of freedom of its t-test."""
+
+    mean: float
+    error: float
+    degrees: float
+
+    @property
+    def half(self) -> float:
+        """Half of the 95 % interval."""
+        return float(stats.t.ppf(0.975, self.degrees)) * self.error
+
+    @property
+    def detectable(self) -> float:
+        """The smallest true difference that a t-test at 5 % finds with a power of 80 %."""
+        return float(stats.t.ppf([0.975, 0.8], self.degrees).sum()) * self.error
+
+
+def difference(first: list[float], second: list[float], paired: bool) -> Difference:
+    """What the second sample has more than the first, seed by seed or as independent samples (Welch, 1947)."""
+    if paired:
+        changes = [y - x for x, y in zip(first, second, strict=True)]
+        return Difference(statistics.mean(changes), statistics.stdev(changes) / len(changes) ** 0.5, len(changes) - 1)
+    a, b = (statistics.variance(values) / len(values) for values in (first, second))
+    degrees = (a + b) ** 2 / (a**2 / (len(first) - 1) + b**2 / (len(second) - 1)) if a + b else len(first) - 1
+    return Difference(statistics.mean(second) - statistics.mean(first), (a + b) ** 0.5, degrees)
 
 
 def accuracy(t: Trial) -> float:
@@ -185,13 +207,14 @@ def compare(
     seeds: int,
     metric: Callable[[Trial], float] | dict[str, Callable[[Trial], float]] = accuracy,
     curve: str = "accuracy",
+    paired: bool = True,
     **others: Callable[[Trial], float],
 ) -> dict[str, Any]:
-    """Run the arms; the metric of each seed, paired differences of the second arm from the first, and what was spent.
+    """Run the arms; the metric of each seed, differences of the second arm from the first, and what was spent.
 
     `metric` is one for all arms, or one for each. `curve` is the logged metric to draw, `others` are further ones to
     report without a verdict. A difference is (mean, half of the 95 % interval, smallest difference that so many seeds
-    would have shown).
+    would have shown), with its degrees of freedom beside it where arms are not `paired` by seed.
     """
     done = trials(arms, seeds)
     of_arms = metric if isinstance(metric, dict) else dict.fromkeys(arms, metric)
@@ -209,8 +232,10 @@ def compare(
             "curve": [round(statistics.mean(step), 4) for step in zip(*(t.series(curve) for t in of_arm), strict=True)],
         }
     for a, b in pairs if seeds > 1 else []:
-        changes = [y - x for x, y in zip(values[a], values[b], strict=True)]
-        result["differences"][f"{a} → {b}"] = [*interval(changes), detectable(changes)]
+        found = difference(values[a], values[b], paired)
+        result["differences"][f"{a} → {b}"] = [found.mean, found.half, found.detectable]
+        if not paired:
+            result.setdefault("degrees", {})[f"{a} → {b}"] = found.degrees
     return result
 
 
@@ -228,8 +253,9 @@ def judged_lossless(result: dict[str, Any], pair: str, smallest: float, sign: in
 
 def p_values(result: dict[str, Any]) -> dict[str, float]:
     """Of a two-sided t-test on each difference, as its interval was made."""
-    degrees, found = result["seeds"] - 1, {}
+    found = {}
     for pair, (mean, half, _) in result["differences"].items():
+        degrees = result.get("degrees", {}).get(pair, result["seeds"] - 1)
         error = half / stats.t.ppf(0.975, degrees)
         found[pair] = 2 * stats.t.sf(abs(mean) / error, degrees) if error else float(mean == 0)
     return found

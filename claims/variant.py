@@ -4,6 +4,7 @@
     python -m claims.variant grpo+shuffled                       # each group's rewards in a random order
     python -m claims.variant grpo+lenient=0.2                    # an incorrect answer is accepted with chance 0.2
     python -m claims.variant grpo+k1 --kl-beta 0.5               # the k1 estimate of the KL in the loss, not k3
+    python -m claims.variant grpo+incorrect                      # only advantages below 0 (or +correct, above 0)
     python -m claims.variant dppo+negative                       # the mask on negative advantages alone (or positive)
     python -m claims.variant dppo+random                         # on as many tokens as +negative would, at random
     python -m claims.variant grpo+dr_grpo.token_weights          # a function of another script
@@ -30,6 +31,10 @@ REWARDS: dict[str, Callable[[Tensor, float], Tensor]] = {  # (P, G) rewards in, 
     "coin": lambda rewards, _: torch.randint_like(rewards, 2),
     "shuffled": lambda rewards, _: rewards.gather(1, torch.rand_like(rewards).argsort(1)),
     "lenient": lambda rewards, q: torch.maximum(rewards, (torch.rand_like(rewards) < q).float()),
+}
+ADVANTAGES: dict[str, Callable[[Tensor], Tensor]] = {  # advantages in and out, of the same shape
+    "correct": lambda advantages: advantages.clamp(min=0),
+    "incorrect": lambda advantages: advantages.clamp(max=0),
 }
 MASKS = ("negative", "positive", "random")
 
@@ -74,6 +79,9 @@ def change(script: ModuleType, name: str, args: Any) -> None:
     if kind in REWARDS:
         original, q = script.compute_advantages, float(number or 0)
         script.compute_advantages = lambda rewards, *more: original(REWARDS[kind](rewards, q), *more)
+    elif kind in ADVANTAGES:
+        advantages_of = script.compute_advantages
+        script.compute_advantages = lambda *inputs: ADVANTAGES[kind](advantages_of(*inputs))
     elif kind == "k1":
         script.kl_penalty = lambda logp, ref_logp: logp - ref_logp
     elif kind in MASKS:
@@ -81,7 +89,8 @@ def change(script: ModuleType, name: str, args: Any) -> None:
     elif other and "=" not in name:
         setattr(script, function, taking(getattr(script, function), getattr(load(other), function), args))
     else:
-        fail(f"{name} is not a change of a script: name {', '.join([*REWARDS, 'k1', *MASKS])} or SCRIPT.FUNCTION.")
+        known = ", ".join([*REWARDS, *ADVANTAGES, "k1", *MASKS])
+        fail(f"{name} is not a change of a script: name {known} or SCRIPT.FUNCTION.")
 
 
 def main(arguments: list[str]) -> Any:

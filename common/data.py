@@ -124,12 +124,18 @@ def short_names(names: tuple[str, ...]) -> list[str]:
     return list(names)
 
 
+def evaluation_pairs(args: DataSettings, shown: set[str]) -> list[Pair]:
+    """The rows to evaluate on without those that are `shown` as examples, in an order that `args.eval_seed` chooses."""
+    pairs = pairs_of(args.eval_dataset or args.dataset, "eval", args)
+    pairs = [pair for pair in pairs if str(pair[0]) not in shown]
+    return random.Random(args.eval_seed).sample(pairs, len(pairs)) if args.eval_seed else pairs
+
+
 def held_out_pairs(args: Settings, train: list[Pair], shown: set[str]) -> tuple[list[Pair], int]:
     """Candidates for the held-out problems, and how many to take. Without others they are rows of `train`, shuffled."""
     if args.eval_dataset or args.eval_split or worlds.is_generated(args.dataset) or args.dataset in STANDARD:
-        others = pairs_of(args.eval_dataset or args.dataset, "eval", args)
-        return [pair for pair in others if str(pair[0]) not in shown], args.eval_problems
-    random.Random(2026).shuffle(train)  # the same ones are held out for every seed, to keep runs comparable
+        return evaluation_pairs(args, shown), args.eval_problems
+    random.Random(2026 + args.eval_seed).shuffle(train)
     return train, min(args.eval_problems, len(train) // 5)
 
 

@@ -81,10 +81,10 @@ def evaluate(
 ) -> tuple[dict[str, float | None], list[Sample]]:
     """Metrics over n samples of every problem, and one sample of each.
 
-    With several data sets, each one's avg@n is reported too. The seeds of the samples are always the same, so that
-    two evaluations differ by the weights alone.
+    With several data sets, each one's avg@n is reported too. The seeds of the samples depend on --eval-seed only, so
+    that two evaluations differ by the weights alone.
     """
-    seeds = prompt_seeds(len(problems), 0)
+    seeds = prompt_seeds(len(problems), args.eval_seed)
     rollouts, sampled = respond(engine, verifier, problems, n, args.temperature, seeds)
     of_sampled = verifier.take_numbers()
     _, greedy = respond(engine, verifier, problems, 1, 0.0, seeds)

@@ -133,6 +133,8 @@ class DataSettings(ModelSettings):
     """Split to evaluate on; without it, rows of the training split are held out."""
     eval_dataset: OrNone = None
     """Data set to evaluate on, if not --dataset; for one data set several, with a score each."""
+    eval_seed: Seed = 0
+    """Which held-out problems are taken, and the seeds of their samples; runs with the same one are comparable."""
     few_shot: str | None = None
     """File of examples (columns question and answer) to put before each question, mainly for base models."""
     max_prompt_tokens: Count | None = None

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from common.cli import fail, lacks_memory
-from common.data import few_shot_examples, first_problems, load_problems
+from common.data import evaluation_pairs, few_shot_examples, first_problems, load_problems
 from common.distributed import world_size
 from common.engines import MAX_ROWS, Engine, make_engine, prompt_seeds
 from common.evaluation import Outcome, behavior, figures, mean, pass_at_k, respond
@@ -26,7 +26,7 @@ from common.folders import open_folder, resume_flags, saved_settings, write_conf
 from common.help import parse_args
 from common.models import load_model
 from common.records import Problem
-from common.rows import STANDARD, pairs_of, read_dataset
+from common.rows import STANDARD, read_dataset
 from common.settings import GENERATED_DATA, Count, DataSettings, Positive, Seed, dataset_names
 from common.terminal import Terminal
 from common.verification import Verifier
@@ -44,7 +44,7 @@ class Args(DataSettings):
     eval_samples: Count | None = None
     """n, the samples of each problem; by default the largest k. More make pass@k more certain."""
     eval_problems: Count | None = None
-    """Only this many problems, the first ones; by default all."""
+    """Only this many problems, the first ones (of an order of --eval-seed, if that is not 0); by default all."""
     held_out: bool = False
     """Only the rows that a training run with the same settings would hold out of --train-split."""
     difficulty_column: str | None = None
@@ -54,7 +54,7 @@ class Args(DataSettings):
     temperature: Positive = 1.0
     """Sampling temperature."""
     seed: Seed = 0
-    """Seed of the samples; evaluations in training runs use 0."""
+    """Seed of the samples; evaluations in training runs use their --eval-seed, by default 0."""
     run_dir: Path | None = None
     """Folder for samples and figures; by default a new one under runs/."""
     resume: Path | None = None
@@ -78,9 +78,7 @@ def load_evaluation(args: Args, model: Any, tokenizer: Any) -> list[Problem]:
     if args.held_out:
         return load_problems(args, model, tokenizer)[1]
     examples = few_shot_examples(args)
-    shown = {question for question, _ in examples}
-    pairs = pairs_of(args.eval_dataset or args.dataset, "eval", args)
-    pairs = [pair for pair in pairs if str(pair[0]) not in shown][: args.eval_problems]
+    pairs = evaluation_pairs(args, {question for question, _ in examples})[: args.eval_problems]
     if not pairs:
         fail("--few-shot holds every question of the evaluation: pass another file of examples or another data set.")
     return first_problems(pairs, len(pairs), "problems", args, model, tokenizer, examples)

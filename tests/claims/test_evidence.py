@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import grpo
 from benchmarks import stress
-from claims import court, runs, variant
+from claims import court, fair, runs, variant
 from tools.scripts import docstring
 
 import pytest
@@ -39,7 +39,8 @@ def renamed(command):
 @pytest.mark.parametrize("name", [name for name in BY_RUNS if hasattr(court.load(name), "ARMS")])
 def test_the_stored_arms_are_the_claims(name):
     """Each arm was run with the script and the flags that the claim's file names today."""
-    stored, arms = court.record(name)["result"], court.load(name).ARMS
+    stored, claim = court.record(name)["result"], court.load(name)
+    arms = fair.all_arms(claim.ARMS) if hasattr(claim, "fair") else claim.ARMS
     assert stored["arms"].keys() == arms.keys()
     for arm, words in arms.items():
         expected = "python " + " ".join(runs.words(words, 1)[:-2])

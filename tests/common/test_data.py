@@ -478,3 +478,22 @@ def test_evaluation_data_have_settings_of_their_own(tmp_path):
     file.write_text('{"question": "1+1=?", "answer": "2"}')
     args = grpo.Args(dataset="someone/data", dataset_config="main", train_split="other", eval_dataset=str(file))
     assert pairs_of(str(file), "eval", args) == [("1+1=?", "2", "row 0 of split train", {})]
+
+
+def test_the_seed_of_held_out_problems(chat_model, gsm8k_file):
+    """0 takes the same as ever; another one others of the same 512, or of a file's rows, and trains on the rest."""
+    model, tokenizer = load_model(grpo.Args(model=str(chat_model)))
+
+    def questions(**settings):
+        args = grpo.Args(model=str(chat_model), max_response_tokens=8, **settings)
+        train, held_out = load_problems(args, model, tokenizer)
+        assert not {p.question for p in train} & {p.question for p in held_out}
+        return [p.question for p in held_out]
+
+    every = [question for question, _ in generated_problems("sums", "eval")]
+    assert questions(eval_problems=64) == every[:64]
+    first, other = questions(eval_problems=64, eval_seed=1), questions(eval_problems=64, eval_seed=2)
+    assert set(first) < set(every) and set(other) < set(every) and first != other and first != every[:64]
+    assert questions(eval_problems=512, eval_seed=1) != every
+    files = [questions(dataset=str(gsm8k_file), eval_problems=2, eval_seed=seed) for seed in range(6)]
+    assert len({frozenset(of_seed) for of_seed in files}) > 1

@@ -11,7 +11,7 @@ from statistics import fmean, pstdev, stdev
 import grpo
 from common import evaluation
 from common.data import load_problems
-from common.engines import Engine
+from common.engines import Engine, prompt_seeds
 from common.metrics import read_metrics
 from common.models import load_model
 from common.transformers_engine import TransformersEngine
@@ -109,12 +109,12 @@ def of_evaluation(row):
 def test_every_number_of_evaluations(sampled, tiny_model, tmp_path, capsys):
     """Two data sets; n responses before the first step and after the last, a quarter of them in between."""
     files = tuple(write_problems(tmp_path / f"{name}.jsonl", r) for name, r in (("a", range(30)), ("b", range(30, 60))))
-    problems = {"dataset": files, "eval_problems": 7, "eval_samples": 8}
+    problems = {"dataset": files, "eval_problems": 7, "eval_samples": 8, "eval_seed": 3}
     rows, calls = run_with_evaluations(sampled, tiny_model, tmp_path / "run", **problems)
     tokenizer = load_model(grpo.Args(model=str(tiny_model)))[1]
     assert [row["eval/n"] for row in rows] == [8, 2, 8] and len(calls) == 3
     prompts, *_, seeds, _ = calls[0][0]
-    assert len(set(seeds)) == 7
+    assert seeds == prompt_seeds(7, 3) and len(set(seeds)) == 7
     for row, (many, greedy) in zip(rows, calls, strict=True):
         assert many[0] == greedy[0] == prompts and many[4] == greedy[4] == seeds, "other problems, or other seeds"
         assert many[2] == greedy[2] == [10] * 7 and (many[3], greedy[3], greedy[1]) == (0.8, 0.0, 1)

@@ -1,0 +1,111 @@
+"""Fair trials: claims by runs, in two worlds, whose arms have nothing in common that could decide.
+
+- **Learning rate**: each arm uses its best one in each world, which `python -m claims NAME --sweep` finds on seeds of
+  its own. It is stored in reports/learning_rates.json before the runs of the verdict can start.
+- **Seeds and problems**: every run has its own seed, held-out problems and seeds of their samples (--eval-seed), so the
+  intervals hold for new problems too. Arms are independent samples.
+- **Control**: the first arm is compared with itself on other seeds, which shows what no difference looks like.
+
+A claim has ARMS (name: script and flags, without a learning rate), which `compute` runs in both worlds. The verdict is
+that of both; where they do not agree it is inconclusive, and the effect says what each gives.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from claims import runs
+from claims.court import INCONCLUSIVE, judge, judge_lossless
+from common.cli import fail, say
+from tools.plots import draw_intervals, panel
+from tools.reports import read_report, write_report
+
+from matplotlib.figure import Figure
+
+WORLDS = {
+    "sums": "--eval-problems 256 --eval-samples 2",
+    "search": f"{runs.SEARCH} --model search --eval-samples 2",
+}
+AGAIN = "again"  # what the control is called after the arm that it repeats
+RATES = ("3e-5", "1e-4", "3e-4", "1e-3")
+REPORT = "learning_rates"  # the accuracy of each arm that was swept, by rate
+
+Arms = dict[str, str]
+
+
+def arms_of(world: str, arms: Arms) -> Arms:
+    """The arms with their world's flags and with seeds of their own: the first one from 1001 on, the next from 2001."""
+    return {
+        name: f"{words.split()[0]} {WORLDS[world]} {' '.join(words.split()[1:])} --eval-seed SEED @{1000 * i}"
+        for i, (name, words) in enumerate(arms.items(), 1)
+    }
+
+
+def sweep(arms: Arms, metric: Callable[[runs.Trial], float] = runs.accuracy) -> None:
+    """Compare learning rates for each arm in each world, and store what they gave."""
+    for world in WORLDS:
+        for name, words in arms_of(world, arms).items():
+            known = read_report(REPORT, {})
+            if words not in known:
+                write_report(REPORT, known | {words: runs.sweep(words, metric, RATES)})
+            say(f"{name}, {world}: {read_report(REPORT)[words]}")
+
+
+def at_best_rate(words: str) -> str:
+    """An arm with the learning rate that its sweep has found."""
+    found = read_report(REPORT, {}).get(words)
+    if not found:
+        fail(f"no learning rate is known for `{words}`: run python -m claims NAME --sweep first.")
+    return f"{words} --lr {max(found, key=found.get)}"
+
+
+def all_arms(arms: Arms) -> Arms:
+    """All arms of both worlds with their best learning rates, and the first one once more."""
+    first, flat = next(iter(arms)), {}
+    for world in WORLDS:
+        rated = {name: at_best_rate(words) for name, words in arms_of(world, arms).items()}
+        rated[f"{first} {AGAIN}"] = f"{rated[first]} @500"
+        flat |= {f"{name}, {world}": words for name, words in rated.items()}
+    return flat
+
+
+def compute(arms: Arms, pairs: list[tuple[str, str]], seeds: int, **options: Any) -> dict[str, Any]:
+    """Run all arms in both worlds, and compare them; `options` are those of runs.compare."""
+    first = next(iter(arms))
+    compared = [(f"{a}, {w}", f"{b}, {w}") for w in WORLDS for a, b in [*pairs, (first, f"{first} {AGAIN}")]]
+    return runs.compare(all_arms(arms), compared, seeds, paired=False, **options)
+
+
+def in_each_world(
+    result: dict[str, Any], pair: tuple[str, str], smallest: float, sign: int = 1, lossless: bool = False
+) -> dict[str, str]:
+    """The verdict on a difference, claimed to be positive (with `sign` -1 negative), or not to be a loss."""
+    found = {}
+    for world in WORLDS:
+        mean, half, _ = result["differences"][" → ".join(f"{arm}, {world}" for arm in pair)]
+        found[world] = judge_lossless(-sign * mean, half, smallest) if lossless else judge(sign * mean, half, smallest)
+    return found
+
+
+def of_both(found: dict[str, str]) -> str:
+    """The verdict that both worlds give, else that the question is open."""
+    return next(iter(found.values())) if len(set(found.values())) == 1 else INCONCLUSIVE
+
+
+def effect(result: dict[str, Any], found: dict[str, str]) -> str:
+    """The verdicts by world, all means and differences, and what was spent, in one line."""
+    spent = ", ".join(f"{name} {arm['responses']:.0f}" for name, arm in result["arms"].items())
+    tokens = ", ".join(f"{arm['tokens']:.0f}" for arm in result["arms"].values())
+    verdicts = ", ".join(f"{world} {verdict}" for world, verdict in found.items())
+    return f"{runs.summarize(result)}; {verdicts}; responses {spent}; tokens {tokens}"
+
+
+def draw(result: dict[str, Any], title: str) -> Figure:
+    """Held-out accuracy of every run, an arm a line, a panel for each world."""
+    figure = Figure(figsize=(8, 1.6 + 0.35 * len(result["arms"]) / len(WORLDS)), layout="constrained")
+    figure.suptitle(title, fontsize="medium")
+    for axes, world in zip(figure.subplots(1, len(WORLDS)), WORLDS, strict=True):
+        of_world = {name: arm for name, arm in result["arms"].items() if name.endswith(f", {world}")}
+        values = {name.removesuffix(f", {world}"): arm["values"] for name, arm in of_world.items()}
+        draw_intervals(axes, values, runs.COLORS)
+        panel(axes, world, f"held-out accuracy of {result['seeds']} runs", "")
+    return figure

@@ -1,0 +1,123 @@
+"""Fair trials: every run has seeds and problems of its own, every arm its best learning rate, in two worlds."""
+
+from itertools import pairwise
+
+from claims import court, fair, runs, variant
+from claims.__main__ import Args, main
+from tools import reports
+from tools.scripts import load
+
+import pytest
+import torch
+import tyro
+from kinds import OF_KIND
+from scipy import stats
+
+FAIR = [name for name in OF_KIND["runs"] if hasattr(court.load(name), "fair")]
+
+
+@pytest.fixture
+def swept(tmp_path, monkeypatch):
+    """Sweeps are stored in a folder of the test; the best rate is 3e-4 on sums and 3e-5 on search."""
+    monkeypatch.setattr(reports, "REPORTS", tmp_path)
+
+    def sweep(arm, metric, rates):
+        best = "3e-5" if "--model search" in arm else "3e-4"
+        return {rate: 0.5 + 0.1 * (rate == best) for rate in rates}
+
+    monkeypatch.setattr(runs, "sweep", sweep)
+
+
+def flags_of(arm, seed):
+    """The settings of a run."""
+    words = runs.words(arm, seed)
+    name = arm.split()[0].partition("+")[0]
+    first = next(i for i, word in enumerate(words) if word.startswith("--"))
+    return tyro.cli(load(name).Args, args=words[first:])
+
+
+@pytest.mark.parametrize("name", FAIR)
+def test_every_run_has_its_own_seed_and_problems(name, swept):
+    """Those of a sweep among them; worlds share seeds, as they share nothing else."""
+    claim = court.load(name)
+    fair.sweep(claim.ARMS)
+    arms = fair.all_arms(claim.ARMS)
+    assert len(arms) == 2 * (len(claim.ARMS) + 1)
+    for world in fair.WORLDS:
+        of_world = {arm: words for arm, words in arms.items() if arm.endswith(f", {world}")}
+        made = [flags_of(words, seed) for words in of_world.values() for seed in range(1, 17)]
+        made += [flags_of(w, s) for w in fair.arms_of(world, claim.ARMS).values() for s in runs.SWEEP_SEEDS]
+        assert len({args.seed for args in made}) == len(made)
+        assert all(args.eval_seed == args.seed > 1000 and args.eval_problems == 256 for args in made)
+        assert {args.lr for args in made[: 16 * len(of_world)]} == {3e-5 if world == "search" else 3e-4}
+        assert {(args.model, args.dataset) for args in made} == {(world, world)}
+        first, again = (next(iter(claim.ARMS)), f"{next(iter(claim.ARMS))} {fair.AGAIN}")
+        assert arms[f"{again}, {world}"] == f"{arms[f'{first}, {world}']} @500"
+
+
+def test_no_verdict_before_the_sweep(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(reports, "REPORTS", tmp_path)
+    monkeypatch.setattr(runs, "trial", lambda *_: pytest.fail("a run was started"))
+    with pytest.raises(SystemExit):
+        court.load("forking_tokens_suffice").compute(2)
+    assert "run python -m claims NAME --sweep first" in capsys.readouterr().err
+
+
+def test_a_sweep_is_stored_once(swept, capsys, monkeypatch):
+    main(Args(claims=("forking_tokens_suffice",), sweep=True))
+    stored = reports.read_report(fair.REPORT)
+    assert len(stored) == 4 and all(len(rates) == len(fair.RATES) for rates in stored.values())
+    assert "a fifth, search: {'3e-5': 0.6," in capsys.readouterr().out
+    monkeypatch.setattr(runs, "sweep", lambda *_: pytest.fail("swept again"))
+    main(Args(claims=("forking_tokens_suffice",), sweep=True))
+    assert reports.read_report(fair.REPORT) == stored
+
+
+def test_differences_of_independent_arms():
+    """Welch's: other spreads, and no pairing by seed."""
+    first, second = [0.1, 0.3, 0.5, 0.7, 0.2], [0.61, 0.60, 0.62, 0.61, 0.60]
+    found = runs.difference(first, second, paired=False)
+    expected = stats.ttest_ind(second, first, equal_var=False)
+    low, high = expected.confidence_interval(0.95)
+    assert (found.mean - found.half, found.mean + found.half) == pytest.approx((low, high))
+    assert found.degrees == pytest.approx(expected.df)
+    result = {"differences": {"a → b": [found.mean, found.half, 0]}, "degrees": {"a → b": found.degrees}, "seeds": 5}
+    assert runs.p_values(result)["a → b"] == pytest.approx(expected.pvalue)
+
+
+@pytest.mark.parametrize(
+    "sums,search,verdict",
+    [
+        (0.1, 0.1, court.REPRODUCED),
+        (-0.1, -0.1, court.CONTRADICTED),
+        (0.1, -0.1, court.INCONCLUSIVE),
+        (0.04, 0.1, court.INCONCLUSIVE),
+    ],
+)
+def test_a_verdict_is_that_of_both_worlds(sums, search, verdict):
+    result = {"differences": {"a, sums → b, sums": [sums, 0.02, 0], "a, search → b, search": [search, 0.02, 0]}}
+    assert fair.of_both(fair.in_each_world(result, ("a", "b"), 0.05)) == verdict
+    worse = {"differences": {pair: [-mean, half, 0] for pair, (mean, half, _) in result["differences"].items()}}
+    assert fair.of_both(fair.in_each_world(worse, ("a", "b"), 0.05, sign=-1)) == verdict
+
+
+def test_a_loss_in_one_world_is_no_verdict_for_both():
+    result = {"differences": {"a, sums → b, sums": [0.0, 0.02, 0], "a, search → b, search": [-0.1, 0.02, 0]}}
+    found = fair.in_each_world(result, ("a", "b"), 0.05, lossless=True)
+    assert found == {"sums": court.REPRODUCED, "search": court.CONTRADICTED}
+    assert fair.of_both(found) == court.INCONCLUSIVE
+
+
+def test_only_correct_or_incorrect_responses():
+    """Halves of the advantages, which together are all of them."""
+    script = load("grpo")
+    rewards, original = torch.tensor([[1.0, 0, 0, 0], [1, 1, 1, 1]]), script.compute_advantages
+    whole, halves = original(rewards, script.Args()), []
+    for kind in ("correct", "incorrect"):
+        try:
+            variant.change(script, kind, script.Args())
+            halves.append(script.compute_advantages(rewards, script.Args()))
+        finally:
+            script.compute_advantages = original
+    assert torch.equal(sum(halves), whole) and (halves[0] >= 0).all() and (halves[1] <= 0).all()
+    assert all(not torch.equal(a, b) for a, b in pairwise([whole, *halves]))
