@@ -2,27 +2,28 @@
 
 With several processes the first one writes what a single process would write, so that a run can be resumed with
 another number of them. Where weights and optimizer states do not fit its memory, `--sharded-checkpoints` has each
-process write its own rows of every tensor; `python -m tools.checkpoints` turns such a checkpoint into a Hugging Face
-folder. A checkpoint may come from anybody, and no pickle in it is loaded.
+process write its own rows of every tensor, with torch.distributed.checkpoint; `python -m tools.checkpoints` turns such
+a checkpoint into a Hugging Face folder. A checkpoint may come from anybody, and no pickle in it is loaded.
 """
 
 import json
 import shutil
+import warnings
 from collections import defaultdict
-from itertools import accumulate
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from common.cli import fail, first_line, lacks_memory, say
-from common.distributed import gather, is_sharded, load_state, local, rank, whole_state, world_size
+from common.distributed import gather, load_state, rank, whole_state, world_size
 from common.folders import checksum, flush
 from common.lora import named_weights, save_adapter
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
+warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process needs none of it to write shards
 CHECKSUMS = "checksums.json"
 CARD = "README.md"
 ADAPTER = "adapter"  # folder of what --lora-rank trained, beside the merged weights
@@ -61,7 +62,7 @@ def save_checkpoint(
         weights = {name: weight for name, weight in named_weights(model)}  # tied ones once
         weights |= {name: buffer for name, buffer in model.state_dict().items() if name in buffers}
         if sharded and state is not None:
-            write_shard(partial / PARTS, weights, objects["optimizer"])
+            save_shards(partial / PARTS, weights, objects["optimizer"])
             objects = {name: thing for name, thing in objects.items() if name != "optimizer"}
             weights = {}
         weights = {name: whole_state(weight) for name, weight in weights.items()}
@@ -113,34 +114,48 @@ def verify(folder: Path) -> None:
             raise ValueError(f"{name} has changed since it was written")
 
 
-def write_shard(folder: Path, weights: dict[str, Tensor], optimizer: torch.optim.Optimizer) -> None:
-    """Write this process's rows of weights and moments, and in the first process what is not sharded."""
+def save_shards(folder: Path, weights: dict[str, Tensor], optimizer: torch.optim.Optimizer) -> None:
+    """Write this process's rows of weights and moments."""
+    import torch.distributed.checkpoint as dcp  # takes seconds
+
     moments = optimizer.state_dict()["state"]
     tensors = {f"{MODEL}{name}": weight for name, weight in weights.items()}
     tensors |= {f"{i}.{name}": value for i, of_one in moments.items() for name, value in of_one.items()}
-    own = {name: local(t).detach().cpu().contiguous() for name, t in tensors.items() if is_sharded(t) or rank() == 0}
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file(own, folder / f"{rank():05d}.safetensors")
-    gather(None)  # wait until all are there
+    writer = dcp.HuggingFaceStorageWriter(str(folder), save_distributed=True)
+    dcp.save(tensors, storage_writer=writer, no_dist=world_size() == 1)
 
 
-def open_shards(folder: Path) -> list[dict[str, Any]]:
-    """The tensors in the files of `write_shard`, not read yet, in the order of their rows; refuses any other file."""
-    files = sorted(folder.iterdir())
+def read_shards(folder: Path, target: Callable[[str, Any], Tensor | None]) -> dict[str, Tensor]:
+    """Read the files of `save_shards`, whatever number of processes wrote them; refuses any other file.
+
+    Each tensor is read into what `target` gives for its name and `TensorStorageMetadata`, unless that is None.
+    """
+    import torch.distributed.checkpoint as dcp
+
+    files = list(folder.iterdir())
     if not files or any(file.suffix != ".safetensors" for file in files):
         fail(f"{folder} must hold safetensors and nothing else. Pickles are not read, because they can run code.")
-    opened = [safe_open(file, "pt") for file in files]
-    return [{name: file.get_slice(name) for name in file.offset_keys()} for file in opened]
+    reader = dcp.HuggingFaceStorageReader(str(folder))
+    found = reader.read_metadata().state_dict_metadata.items()
+    tensors = {name: into for name, kept in found if (into := target(name, kept)) is not None}
+    dcp.load(tensors, storage_reader=reader, no_dist=world_size() == 1)
+    return tensors
 
 
-def read_rows(shards: list[dict[str, Any]], name: str, first: int = 0, last: int = 1 << 60) -> Tensor:
-    """Rows `first` to `last` of a tensor whose rows are spread over several files."""
-    parts = [shard[name] for shard in shards if name in shard]
-    if not parts[0].get_shape():
-        return parts[0][...]
-    ends = list(accumulate(part.get_shape()[0] for part in parts))
-    starts = [0, *ends[:-1]]
-    return torch.cat([part[max(0, first - at) : max(0, last - at)] for part, at in zip(parts, starts, strict=True)])
+def load_shards(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> None:
+    """Load weights and moments; each process reads the rows that it holds."""
+    weights, moments = model.state_dict(), defaultdict(dict)
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+    def target(key: str, kept: Any) -> Tensor:
+        of, _, name = key.partition(".")
+        if key.startswith(MODEL):
+            return weights[name]
+        moments[int(of)][name] = torch.zeros_like(parameters[int(of)]) if kept.size else torch.zeros(())
+        return moments[int(of)][name]
+
+    read_shards(folder, target)
+    optimizer.load_state_dict(optimizer.state_dict() | {"state": dict(moments)})
 
 
 def load_newest(run_dir: Path, model: Any, objects: dict[str, Any]) -> dict[str, Any] | None:
@@ -152,8 +167,7 @@ def load_newest(run_dir: Path, model: Any, objects: dict[str, Any]) -> dict[str,
             # Mapped from the disk: what is on a GPU, or larger than the memory, costs nothing until it is copied.
             state = torch.load(folder / "state.pt", map_location="cpu", mmap=True, weights_only=True)
             parts = folder / PARTS
-            shards = open_shards(parts) if parts.exists() else None
-            weights = {} if shards else load_file(folder / "model.safetensors")
+            weights = {} if parts.exists() else load_file(folder / "model.safetensors")
             problem = ""
         except Exception as error:
             if lacks_memory(error):
@@ -162,8 +176,8 @@ def load_newest(run_dir: Path, model: Any, objects: dict[str, Any]) -> dict[str,
         if problem := next(filter(None, gather(problem)), ""):
             say(f"skipping the broken checkpoint {folder}: {problem}")
             continue
-        if shards:
-            load_shards(shards, model, objects["optimizer"])
+        if parts.exists():
+            load_shards(parts, model, objects["optimizer"])
         elif "adapters" not in objects:  # which go beside the weights that the run began with
             load_state(model, weights)
         for name, thing in objects.items():
@@ -171,31 +185,6 @@ def load_newest(run_dir: Path, model: Any, objects: dict[str, Any]) -> dict[str,
                 load_state(thing, state.pop(name))
         return state
     return None
-
-
-@torch.no_grad()
-def load_shards(shards: list[dict[str, Any]], model: Any, optimizer: torch.optim.Optimizer) -> None:
-    """Weights and moments of a sharded checkpoint; each process reads the rows that it holds."""
-
-    def read(name: str, like: Tensor) -> Tensor:
-        if not is_sharded(like) or not shards[0][name].get_shape():
-            return read_rows(shards, name)
-        from torch.distributed.tensor import DTensor
-
-        size = -(-len(like) // world_size())  # rows per process, as fully_shard divides them
-        first, own = min(rank() * size, len(like)), local(like)
-        rows = read_rows(shards, name, first, first + len(own)).to(own.device)
-        return DTensor.from_local(rows, like.device_mesh, like.placements, shape=like.shape, stride=like.stride())
-
-    weights, moments = model.state_dict(), defaultdict(dict)
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    for key in shards[0]:
-        of, _, name = key.partition(".")
-        if key.startswith(MODEL):
-            weights[name].copy_(read(key, weights[name]))
-        else:
-            moments[int(of)][name] = read(key, parameters[int(of)])
-    optimizer.load_state_dict(optimizer.state_dict() | {"state": dict(moments)})
 
 
 def drop_old(run_dir: Path, step: int, keep: int) -> None:

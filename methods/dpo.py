@@ -119,9 +119,8 @@ def main(args: Args) -> None:
             require_binary(rewards, "a pair of DPO has a correct response and an incorrect one")  # DPO
             old_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
             ref_logp = batch_logps(reference, batch, args)[0]  # (B, T)
-            kl = old_logp - ref_logp  # (B, T), DPO: only logged
             run.log_rollouts(problems, rollouts, rewards, None, old_logp, rollout_logp, mask)  # DPO: no advantages yet
-            run.log_tokens({"entropy": entropy, "kl": kl}, token_weights(mask), mask)
+            run.log_tokens({"entropy": entropy, "kl": old_logp - ref_logp}, token_weights(mask), mask)
 
             for minibatch in minibatches(P, G, args):  # (b,) rows of whole groups
                 weights = token_weights(mask[minibatch])  # (b, T)

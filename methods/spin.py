@@ -147,8 +147,8 @@ def main(args: Args) -> None:
             old_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
             ref_logp = old_logp  # (B, T), SPIN: the opponent is the policy before the batch
             run.log_rollouts(problems, rollouts, rewards, None, old_logp, rollout_logp, mask)  # SPIN: no advantages yet
-            is_solution = torch.arange(P * G, device=mask.device) % G == 0  # (B,), SPIN: solutions have a loss too
-            mask = mask | (batch.token_mask & is_solution[:, None])  # (B, T)
+            rewards = (torch.arange(P * G, device=mask.device) % G == 0).float()  # (B,), SPIN: of the solutions alone
+            mask = mask | (batch.token_mask & (rewards > 0)[:, None])  # (B, T), SPIN: they have a loss too
             run.log_tokens({"entropy": entropy, "kl": old_logp - ref_logp}, token_weights(mask), mask)
 
             for minibatch in minibatches(P, G, args):  # (b,) rows of whole groups
@@ -156,7 +156,7 @@ def main(args: Args) -> None:
                 # SPIN: both responses of a pair under the weights before this update.
                 now = batch_logps(model, batch, args, minibatch)[0]  # (B, T), 0 in other rows
                 scores = ((now - ref_logp) * mask).sum(1)[minibatch].view(-1, G)  # (p, G)
-                pulls, dpo_loss = compute_advantages(scores, is_solution.float()[minibatch].view(-1, G), args)
+                pulls, dpo_loss = compute_advantages(scores, rewards.flatten()[minibatch].view(-1, G), args)
                 advantages = torch.zeros_like(old_logp)  # (B, T)
                 advantages[minibatch] = pulls.view(-1, 1).expand(-1, mask.shape[1])
                 for rows, w in micro_batches(minibatch, weights, batch, args):  # (m,), (m, T)

@@ -6,18 +6,25 @@ python -m tools.checkpoints runs/.../checkpoint-000100 FOLDER
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
-from common.checkpoints import CHECKSUMS, MODEL, PARTS, open_shards, read_rows, verify
+from common.checkpoints import CHECKSUMS, MODEL, PARTS, read_shards, verify
 from common.cli import fail, first_line, say
 
+import torch
 from safetensors.torch import save_file
+from torch import Tensor
 
 
 def convert(source: Path, target: Path) -> None:
     """Write the whole weights of a sharded checkpoint, with its configuration and tokenizer, to a new folder."""
-    shards = open_shards(source / PARTS)
+
+    def whole(name: str, kept: Any) -> Tensor | None:
+        return torch.empty(kept.size, dtype=kept.properties.dtype) if name.startswith(MODEL) else None
+
+    weights = read_shards(source / PARTS, whole)
     shutil.copytree(source, target, ignore=shutil.ignore_patterns(PARTS, "state.pt", CHECKSUMS))
-    weights = {name.removeprefix(MODEL): read_rows(shards, name) for name in shards[0] if name.startswith(MODEL)}
+    weights = {name.removeprefix(MODEL): weight for name, weight in weights.items()}
     save_file(weights, target / "model.safetensors", {"format": "pt"})
 
 
