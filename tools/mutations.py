@@ -406,7 +406,7 @@ MUTATIONS = [
     Mutation("an error without a message passes", 'or "it gives no result."', "or None", "notebooks/exercises/verdict.py", CHEATS),
     Mutation("a byte-order mark is refused", "utf-8-sig", "utf-8", "notebooks/exercises/files.py", CHEATS),
     # Verdicts
-    Mutation("differences between other seeds", "zip(values[a], values[b], strict=True)", "zip(values[a], values[b][::-1], strict=True)", "claims/runs.py", CLAIMS_BY_RUNS),
+    Mutation("differences between other seeds", "zip(first, second, strict=True)", "zip(first, second[::-1], strict=True)", "claims/runs.py", CLAIMS_BY_RUNS),
     Mutation("a run without an end keeps its accuracy", """ if self.ended else 0.0""", "", "claims/runs.py", CLAIMS_BY_RUNS),
     Mutation("nothing is void", ">= CLIPPED else VOID", ">= 0 else VOID", "claims/runs.py", CLAIMS_BY_RUNS),
     Mutation("kept runs are run again", """if not (folder / "done").exists():""", "if True:", "claims/runs.py", CLAIMS_BY_RUNS),
@@ -429,8 +429,8 @@ MUTATIONS = [
     Mutation("neighboring steps share problems", "(step - 1) * args.max_rounds + rounds + 1", "step + rounds", "recipes/olmo3.py", DRAWS),
     Mutation("rounds share random numbers", "engine.generate(problems, G, step, rounds)", "engine.generate(problems, G, step)", "dapo.py"),
     Mutation("every pass has the same minibatches", "    for _ in range(args.update_epochs):\n        for groups in torch.randperm(P)", "    order = torch.randperm(P)\n    for _ in range(args.update_epochs):\n        for groups in order", "common/batch.py", f"{STEPS}::test_every_update"),
-    Mutation("held-out problems depend on the seed", "random.Random(2026).shuffle(train)", "random.Random(args.seed).shuffle(train)", "common/data.py", DRAWS),
-    Mutation("evaluations depend on the seed", "seeds = prompt_seeds(len(problems), 0)", "seeds = prompt_seeds(len(problems), args.seed)", "common/evaluation.py", DRAWS),
+    Mutation("held-out problems depend on the seed", "random.Random(2026 + args.eval_seed).shuffle(train)", "random.Random(args.seed).shuffle(train)", "common/data.py", DRAWS),
+    Mutation("evaluations depend on the seed", "seeds = prompt_seeds(len(problems), args.eval_seed)", "seeds = prompt_seeds(len(problems), args.seed)", "common/evaluation.py", DRAWS),
     Mutation("the moving average without the KL", "(1 - args.ema_decay) * rewards.mean().item()", "(1 - args.ema_decay) * (rewards + args.kl_beta * kl.sum(1).view(P, G)).mean().item()", "reinforce.py"),
     Mutation("the entropy over padding", "entropy[mask].mean().item()", "entropy.mean().item()", "methods/adaptive_entropy.py"),
     # Limits, budgets, precisions, files
