@@ -8,7 +8,8 @@ Differs from its parent grpo.py:
   incorrect responses grow. The sum over tokens is divided by the constant L, the length limit;
 - no division by the group's std, which gives more weight to prompts that are almost always or almost
   never solved.
-Some code drops only the std. The paper divides by a constant, not by the number of tokens.
+As in the authors' code, the constant is the limit of the response length. Some code drops only the std, and some
+divides by the number of tokens in place of a constant.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python dr_grpo.py

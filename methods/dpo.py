@@ -9,8 +9,9 @@ Differs from its parent reinforce.py:
 - the KL to the reference needs no term of its own: the loss is the likelihood of the preferences under the
   policy that is optimal for them and for this KL (Eq. 4 and 5);
 - pairs may come from anywhere, so updates need neither a ratio to the rollout policy nor TIS.
-The log-prob of a response is a sum over its tokens. All pairs of a group count; the mean is over the pairs of a
-minibatch. At the reference m = 0, and the gradient within a group is GRPO's with token sums, up to a factor.
+As in the authors' code, the log-prob of a response is a sum over its tokens. All pairs of a group count;
+the mean is over the pairs of a minibatch. At the reference m = 0, and the gradient within a group is GRPO's with
+token sums, up to a factor.
 
     python methods/dpo.py
 """

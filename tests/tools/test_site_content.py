@@ -30,7 +30,7 @@ def test_parts_of_one_docstring():
     parts = scripts.parts("dr_grpo")
     assert parts["title"] == "Dr. GRPO, GRPO Done Right" and "2503.20783 (Mar 2025)" in parts["where"]
     assert len(parts["differs"]) == 2 and parts["differs"][0].startswith("no division by |o_i|: with it, a long")
-    assert any("Some code drops only the std" in text for text in parts["details"])
+    assert any(text.startswith("Some code drops only the std") for text in parts["details"])
     assert scripts.change("dr_grpo") == "No division by |o_i|; no division by the group's std."
     assert scripts.papers("ppo") == ["1707.06347", "1506.02438"] and scripts.year("ppo") == "2017"
     assert parts["command"] == "python dr_grpo.py"
@@ -56,6 +56,27 @@ def test_implementation_details_are_more_than_the_tis_sentence(name):
     details = [text for text in scripts.parts(name)["details"] if text]
     said = " ".join(details).replace("Not in the formula: each token's policy loss is multiplied by its TIS weight", "")
     assert len(said) > 40, f"{name} has no implementation details"
+
+
+def test_remarks_are_what_the_code_says_at_that_line():
+    found = scripts.remarks("dapo")
+    lines_of = script_path("dapo").read_text().splitlines()
+    comments = [
+        (function, line, text) for function, line, text in found if lines_of[line - 1].lstrip().startswith("# ")
+    ]
+    assert len(comments) >= 4
+    for _, line, text in comments:
+        assert text.startswith(lines_of[line - 1].strip("# "))
+    said = " ".join(text for function, _, text in found if function == "main")
+    assert "DAPO: dynamic sampling." in said and "until there are P of them. Only correctness counts" in said
+    assert "Before each step" not in said, "grpo.py says it too"
+    assert any(f == "policy_loss" and text.startswith("On-policy, every ratio is 1") for f, _, text in found)
+    assert ("compute_advantages", "The paper has no ε; 1e-6 ") in {(f, text[:25]) for f, _, text in found}
+
+
+def test_sentences():
+    text = "As in Eq. 3 (Sec. 4 and App. D). The std is G's: verl has it, Dr. GRPO has none. methods/a.py is b."
+    assert [len(part) for part in scripts.sentences(text)] == [32, 47, 18]
 
 
 @pytest.mark.parametrize("name", ["grpo", "r1", "spin"])

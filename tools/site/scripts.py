@@ -15,7 +15,7 @@ from common.help import GROUPS, field_docs, flags, group_title, metavar, shown
 from tools import compare, fingerprint
 from tools import traits as words
 from tools.reports import REPORTS, read_report
-from tools.scripts import ROOT, components, docstring, load, module_name, parents, script_path
+from tools.scripts import ROOT, components, docstring, load, module_name, parents, parse, script_path
 from tools.site import lines
 
 CURVES = {"eval/avg": "held-out accuracy", "length": "tokens per response", "entropy": "entropy, nats per token"}
@@ -42,10 +42,34 @@ def parts(name: str) -> dict[str, Any]:
             head, *bullets = re.split(r"\n- ", paragraph)
             last, *rest = re.split(r"\n(?! )", bullets[-1], maxsplit=1)
             found["differs"] += [" ".join(bullet.split()) for bullet in [*bullets[:-1], last]]
-            found["details"] += [" ".join(text.split()) for text in rest]
+            found["details"] += [sentence for text in rest for sentence in sentences(" ".join(text.split()))]
             found["head"] = " ".join(head.split())
         elif not lines[0].startswith("| "):
             found["before"].append(" ".join(paragraph.split()))
+    return found
+
+
+def sentences(text: str) -> list[str]:
+    """A paragraph in sentences; the full stop of an abbreviation ends none."""
+    return re.split(r"(?<=\.)(?<!\b(?:Eq|al|Dr)\.)(?<!\b(?:Sec|App)\.) (?=[A-Z\"`Âτ]|verl\b|methods/)", text)
+
+
+@cache
+def remarks(name: str) -> list[tuple[str, int, str]]:
+    """What is said beside a script's code: function, line and text.
+
+    Of the docstrings of functions all but the first paragraph, and the comments; of `main` those that its parent lacks.
+    """
+    text, above, found = script_path(name).read_text(), parents()[name], []
+    heard = script_path(above).read_text() if above else ""
+    for node in (node for node in parse(text).body if isinstance(node, ast.FunctionDef)):
+        _, *others = (ast.get_docstring(node) or "").split("\n\n")
+        found += [(node.name, node.lineno, " ".join(other.split())) for other in others]
+        source = "\n".join(text.splitlines()[node.lineno - 1 : node.end_lineno])
+        for block in re.finditer(r"^( *# .+\n)+", source, re.M):
+            if node.name != "main" or block[0] not in heard:
+                line = node.lineno + source.count("\n", 0, block.start())
+                found.append((node.name, line, " ".join(re.sub(r"^ *# ", "", block[0], flags=re.M).split())))
     return found
 
 
@@ -303,6 +327,7 @@ def page(name: str) -> dict[str, Any]:
         "metrics": metrics(name),
         "components": components(name),
         "measured": measured(name),
+        "remarks": remarks(name),
         "claims": [(claim, court.statement(claim), court.record(claim)) for claim in claims_naming(name)],
         "lessons": lessons_naming(name),
         "exercises": exercises(name),
