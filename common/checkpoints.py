@@ -1,4 +1,4 @@
-"""Checkpoints of a run: Hugging Face folders with the optimizer beside the weights, whole or not at all.
+"""Checkpoints of a run: Hugging Face folders with the optimizer's state, each complete or absent.
 
 With several processes the first one writes what a single process would write, so that a run can be resumed with
 another number of them. Where weights and optimizer states do not fit its memory, `--sharded-checkpoints` has each
@@ -26,7 +26,7 @@ from torch import Tensor
 warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process needs none of it to write shards
 CHECKSUMS = "checksums.json"
 CARD = "README.md"
-ADAPTER = "adapter"  # folder of what --lora-rank trained, beside the merged weights
+ADAPTER = "adapter"  # folder of what --lora-rank trained; the weights outside it are merged
 PARTS = "parts"  # folder of a sharded checkpoint
 MODEL = "model."  # before the names of weights in it; moments have the parameter's number there
 
@@ -49,7 +49,7 @@ def save_checkpoint(
     sharded: bool,
     card: str,
 ) -> None:
-    """Write `folder` so that a kill at any moment leaves all of it, or nothing new.
+    """Write `folder` so that a kill at any moment leaves either all of it or nothing new.
 
     `objects` have a `state_dict`; the optimizer is one of them. Without a `state` only the weights are saved.
     """
@@ -178,7 +178,7 @@ def load_newest(run_dir: Path, model: Any, objects: dict[str, Any]) -> dict[str,
             continue
         if parts.exists():
             load_shards(parts, model, objects["optimizer"])
-        elif "adapters" not in objects:  # which go beside the weights that the run began with
+        elif "adapters" not in objects:  # which belong to the weights that the run began with
             load_state(model, weights)
         for name, thing in objects.items():
             if name in state:

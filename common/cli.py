@@ -15,7 +15,7 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def say(text: str, keep: str = "", end: str = "\n", file: TextIO | None = None) -> None:
-    """Print text of any origin: a model's, a file's or a student's cannot control the terminal or forge a line."""
+    """Print text from any source: a model's, a file's or a student's cannot control the terminal or forge a line."""
     print(printable(text, keep), end=end, file=file, flush=True)
 
 

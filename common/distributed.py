@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_map_only
 TIMEOUT = timedelta(minutes=30)  # to wait for another process: generation and evaluation differ in length
 GRACE_SECONDS = 10  # that a failed process waits for the first one to report why
 T = TypeVar("T")
-store: dist.Store | None = None  # what the processes know of one another, kept by torchrun
+store: dist.Store | None = None  # shared by all processes, kept by torchrun
 
 
 def rank() -> int:

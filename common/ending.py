@@ -78,7 +78,7 @@ def resume_command(run: Any) -> str:
 
 
 def report_crash(run: Any, error: BaseException) -> None:
-    """One sentence if memory or disk ran out or the run was stopped; a defect keeps its traceback."""
+    """One sentence if memory or disk ran out or the run was stopped; a bug keeps its traceback."""
     sentence, code = None, 1
     if isinstance(error, KeyboardInterrupt):
         sentence, code = f"stopped. {resume_hint(run)}", 130
@@ -119,7 +119,7 @@ def draw(run: Any) -> None:
 
 
 def summarize(run: Any) -> None:
-    """Draw the curves, and print the result and where everything lies."""
+    """Draw the curves, and print the result and where its files are."""
     draw(run)
     minutes, seconds = divmod(round(time.perf_counter() - run.started), 60)
     lines = []

@@ -116,7 +116,7 @@ def refuse_used(folder: Path, args: Any) -> None:
 
 
 def write_config(folder: Path, method: str, args: Any) -> None:
-    """Write `config.json`: method, settings, command, and what it ran on; or put changed settings into it."""
+    """Write `config.json`: method, settings, command, versions, hardware; or put changed settings into it."""
     file, command = folder / "config.json", " ".join(sys.argv)
     settings = {"method": method, "args": named(args), "files": data_files(args)}
     if file.exists():
@@ -164,7 +164,7 @@ def read_config(folder: Path, given: str) -> dict[str, Any]:
 
 
 def saved_settings(args: A, method: str, may_change: tuple[str, ...] = ()) -> tuple[A, list[str]]:
-    """The settings of the run that `args.resume` names, and the names of those that flags beside --resume change.
+    """The settings of the run that `args.resume` names, and the names of those that other flags change.
 
     A flag that contradicts another setting is refused. Without a command line, a value that is the setting's default
     counts as not given.

@@ -47,7 +47,7 @@ def add_adapters(model: Any, args: Settings) -> None:
 
 @torch.no_grad()
 def named_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
-    """Names and weights as the model has them without adapters, these added in fp32 to what they stand beside.
+    """Names and weights as the model has them without adapters, with these added in fp32.
 
     A sharded model's are sharded; `whole` gathers one.
     """

@@ -24,7 +24,7 @@ def adapter_folder(name: str) -> Path | None:
 
 
 def model_path(name: str) -> str:
-    """Where a model, or an adapter's base, lies: an embedded one's folder, a local folder or a name on the hub."""
+    """Where a model or an adapter's base is loaded from: an embedded one's folder, a local one, or the hub."""
     if adapter := adapter_folder(name):
         name = base_of(adapter, f"--model {name}")
     return str(MODELS[name].folder) if name in MODELS else name
@@ -58,7 +58,7 @@ def load_model(args: ModelSettings, placed: bool = True, setting: str = "model")
         config = AutoConfig.from_pretrained(name, **where)
         if named := QUANTIZED & config.to_dict().keys() | QUANTIZED & config.get_text_config().to_dict().keys():
             fail(f"{given} is quantized ({min(named)}), and fp32 weights are needed: take the model it was made from.")
-        # No kernels, files or patches that a config may name, here or on the hub: what transformers takes by itself.
+        # Kernels, files and patches that a config names, here or on the hub, are not used: transformers has defaults.
         config._attn_implementation = config._experts_implementation = None
         for name_in_config in NAMES_CODE:
             config.__dict__.pop(name_in_config, None)

@@ -1,4 +1,4 @@
-"""What a run says when its responses teach nothing: why, and what to do."""
+"""Notes for the user when rewards give no learning signal: why, and what to do."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -8,7 +8,7 @@ from common.settings import Settings
 from common.verification.verifier import Verifier
 
 MOST = 0.9  # more than this fraction of the responses counts as nearly all
-PATIENCE = 5  # steps without signal
+FLAT_STEPS = 5  # steps without signal
 
 
 class Notes:
@@ -30,14 +30,16 @@ class Notes:
         return ""
 
     def of_step(self, numbers: dict[str, Any]) -> str:
-        """The note after PATIENCE steps without signal. Where a KL or a teacher moves the weights, rewards may not."""
+        """The note after FLAT_STEPS steps without signal; a KL or a teacher that moves the weights is one."""
         moved = numbers["grad_norm"] > 1e-6 and "kl" not in numbers
         flat = numbers.get("zero_std_groups") == 1 and not moved
         self.without_signal = self.without_signal + 1 if flat else 0
-        if self.without_signal != PATIENCE:
+        if self.without_signal != FLAT_STEPS:
             return ""
         why = self.cause(numbers["truncated"], numbers["accuracy"])
-        return f"note: for {PATIENCE} steps, the responses to each prompt had equal rewards, which teach nothing: {why}"
+        return (
+            f"note: for {FLAT_STEPS} steps, all responses to a prompt had equal rewards, so nothing is learned: {why}"
+        )
 
     def cause(self, truncated: float, accuracy: float) -> str:
         """The likeliest reason why rewards are equal, and what to do."""

@@ -1,4 +1,4 @@
-"""The records that pass between the parts: problems and rollouts."""
+"""Problems and rollouts, which all parts exchange."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
@@ -80,7 +80,7 @@ class Rollouts:
         return [self.select(range(start, start + size)) for start in range(0, len(self.tokens), size)]
 
     def splice(self, cuts: dict[int, tuple[int, list[int]]], limit: int) -> "Rollouts":
-        """Some rows cut at their end, each with its tokens inserted behind; at most `limit` tokens in all."""
+        """Some rows, each cut and followed by its inserted tokens; at most `limit` tokens in all."""
         spliced = Rollouts()
         for row, (end, inserted) in cuts.items():
             tokens = (self.tokens[row][:end] + inserted)[:limit]

@@ -129,7 +129,7 @@ def question_answer_pairs(args: DataSettings, split: str, setting: str) -> list[
         question, answer = pairs[i]
         several = isinstance(answer, list | tuple)  # any of them is correct
         answer = tuple(final_answer(str(one)) for one in answer) if several else final_answer(str(answer))
-        # A worker process gets the row as JSON: what that lacks, such as a date, as text.
+        # A worker process gets the row as JSON, with dates and the like as text.
         row = json.loads(json.dumps(whole[i], default=str)) if args.reward else {}
         found.append((question, answer, f"row {i} of split {split}", row))
     return found

@@ -46,7 +46,7 @@ class Run:
         self.evaluations: dict[int, dict[str, Any]] = {}  # held-out metrics by step
         self.stop_requested = 0.0  # when this process was asked to stop
         self.interrupted = False  # whether any process was; agreed by all after each step
-        self.must_save = False  # after this step, whatever --save-every says
+        self.must_save = False  # after this step, even if --save-every does not ask for it
         self.stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -103,7 +103,7 @@ class Run:
         folders.write_config(self.dir, self.method, self.args)
 
     def saved_settings(self) -> Settings:
-        """The settings of the run to resume, which flags beside --resume may extend but not contradict."""
+        """The settings of the run to resume, which other flags may extend but not contradict."""
         saved, self.changed = folders.saved_settings(self.given, self.method, self.MAY_CHANGE)
         if "steps" in self.changed:
             self.check_extension(saved)

@@ -35,7 +35,7 @@ def duration(seconds: float) -> str:
 def step_lines(
     step: int, steps: int, metrics: dict[str, Any], seconds: float, left: float, width: int
 ) -> tuple[str, str]:
-    """The headings and the numbers of a step. What matters least is left out where `width` is too small for all.
+    """The headings and the numbers of a step. If `width` is too small, the least important are left out.
 
     `left` is the time until the last step, in seconds; evaluations are not counted. Each `reward/NAME` has a column.
     """

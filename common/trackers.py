@@ -1,4 +1,4 @@
-"""Metrics and samples sent elsewhere, only where --track asks for it."""
+"""Sends metrics and samples to the service that --track names."""
 
 import importlib
 import secrets

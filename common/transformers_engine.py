@@ -167,7 +167,7 @@ class Responses:
 
 
 class StopStrings:
-    """Whether a response has come to a stop string, token by token, decoded behind its prompt as vLLM does it."""
+    """Looks for a stop string token by token; the response is decoded after its prompt, as in vLLM."""
 
     def __init__(self, stop: tuple[str, ...], tokenizer: Any, prompt_ids: list[int]) -> None:
         self.stop, self.longest = stop, max(map(len, stop))

@@ -314,7 +314,7 @@ MUTATIONS = [
     Mutation("snapshots follow the weights", "weight.detach().clone() for", "weight.detach() for", "common/engines.py", f"{SCRIPTS}::test_staleness_is_a_ring_of_weights"),
     Mutation("one scale for a whole row of 4-bit weights", "INT4_GROUP = 128", "INT4_GROUP = 1 << 20", "common/engines.py", f"{PRECISION}::test_rounding_to_int4"),
     Mutation("31 levels instead of 16", "/ 7.5 for group", "/ 15.5 for group", "common/engines.py", f"{PRECISION}::test_rounding_to_int4"),
-    Mutation("an int4 engine keeps its weights", "if inner and precision in ROUNDING", 'if inner and precision == "fp8"', "common/engines.py", f"{PRECISION}::test_int4_sampler_of_the_embedded_model"),
+    Mutation("an int4 engine keeps its weights", "if inner and precision in ROUNDING", 'if inner and precision == "fp8"', "common/engines.py", f"{PRECISION}::test_int4_engine_of_the_embedded_model"),
     Mutation("the first weights to the end", "return self.versions[version] if", "return self.versions[0] if", "common/engines.py", f"{ENGINE}::test_in_flight_each_token_has_its_weights"),
     Mutation("new weights one token late", "if rest == 0 and version <", "if rest == version and version <", "common/engines.py", f"{ENGINE}::test_in_flight_each_token_has_its_weights"),
     Mutation("the new weights read other tokens", "responses.tokens[rows.numbers, :t]], 1)", "responses.tokens[rows.numbers, :t] * 0], 1)", "common/transformers_engine.py", f"{ENGINE}::test_in_flight_each_token_has_its_weights"),

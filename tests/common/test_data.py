@@ -396,7 +396,7 @@ def test_writers_of_sums():
 
 
 def test_errors_in_the_steps_of_sums():
-    """3 in 100 steps are wrong, by 1 or 10 either way; half of these are noticed, and the next line corrects them."""
+    """3 in 100 steps are incorrect, by ±1 or ±10; half of these are noticed and corrected in the next line."""
     texts = [solution(random.Random(seed), "31+7-12=?", textbook=False) for seed in range(40_000)]
     first = [text.split("\n") for text in texts if text.startswith("31+7=")]
     wrong = [lines for lines in first if lines[0] != "31+7=38"]
@@ -410,7 +410,7 @@ def test_errors_in_the_steps_of_sums():
 
 @pytest.mark.parametrize(("operations", "correct"), [(1, 1 / 2), (2, 1 / 8), (3, 1 / 32)])
 def test_guesses_of_sums(operations, correct):
-    """Wrong ones lie around the answer, the farther the more operations are left."""
+    """Incorrect guesses are near the answer; the more operations are left, the wider they spread."""
     rng = random.Random(0)
     found = Counter(guess(rng, 50, operations) - 50 for _ in range(8000))
     assert found[0] / 8000 == pytest.approx(correct, abs=0.02)

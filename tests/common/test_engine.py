@@ -240,7 +240,7 @@ def test_a_special_token_is_no_part_of_a_stop_string(embedded):
 
 @pytest.mark.parametrize("script, copies", [(grpo, 3), (ppo, 6), (vapo, 6)])
 def test_memory_that_leaves_too_little_to_the_learner_is_refused(script, copies, embedded, capsys):
-    """Weights and moments, where there is a critic its own too, must fit beside the engine when it wakes."""
+    """Weights and moments, and those of a critic, must fit into the memory that the waking engine leaves."""
     model = copy.deepcopy(embedded[0])
     held = sum(weight.nbytes for weight in model.parameters())
     args = script.Args(gpu_memory_utilization=0.5)

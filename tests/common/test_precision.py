@@ -1,4 +1,4 @@
-"""What fewer bits change, in the learner and in the sampler."""
+"""What fewer bits change in the learner and in the engine."""
 
 import copy
 
@@ -16,19 +16,19 @@ from sampling import make, sample
 
 
 def test_fp32_head_under_bf16():
-    """With the head in fp32, log-probs pass through no bf16 logits: the sampler's, whose weights are bf16."""
+    """With the head in fp32, log-probs are not computed from bf16 logits; the engine's weights are bf16."""
     torch.manual_seed(0)
     plain = {"with_entropy": False, "entropy_gradient": False}
     head = torch.nn.Linear(64, 500, bias=False)
     hidden, targets = torch.randn(20, 64).bfloat16(), torch.randint(500, (20, 1))
-    sampler, _ = logp_and_entropy(hidden, targets, copy.deepcopy(head).bfloat16(), 1.0, True, **plain)
+    engine, _ = logp_and_entropy(hidden, targets, copy.deepcopy(head).bfloat16(), 1.0, True, **plain)
     with torch.autocast("cpu", torch.bfloat16):
         rounded, _ = logp_and_entropy(hidden, targets, head, 1.0, False, **plain)
         kept, _ = logp_and_entropy(hidden, targets, head, 1.0, True, **plain)
-    torch.testing.assert_close(kept, sampler)
-    assert (rounded - sampler).abs().max() > 1e-3
+    torch.testing.assert_close(kept, engine)
+    assert (rounded - engine).abs().max() > 1e-3
     unrounded, _ = logp_and_entropy(hidden.float(), targets, head, 1.0, False, **plain)
-    assert (unrounded - sampler).abs().max() > 1e-4
+    assert (unrounded - engine).abs().max() > 1e-4
 
 
 def test_learner_in_bf16(embedded, problems):
@@ -86,7 +86,7 @@ def test_rounding_to_int4():
     assert (rounded_to_int4(torch.zeros(2, 3)) == 0).all()
 
 
-def test_int4_sampler_of_the_embedded_model(embedded):
+def test_int4_engine_of_the_embedded_model(embedded):
     """What it computes with: matrices between embeddings and head on 16 levels per group, all else in bf16."""
     model, _ = embedded
     mine = dict(make(embedded, rollout_precision="int4").model.named_parameters())
@@ -110,7 +110,7 @@ def test_embeddings_and_head_are_not_rounded(precision, tiny_model):
         assert rounded == (name not in whole), name
 
 
-def test_tis_sees_an_int4_sampler(tmp_path):
+def test_tis_sees_an_int4_engine(tmp_path):
     """A run works, and the weights of TIS are those of its mismatch: cut at the cap, as they never are in fp32."""
     rows = {}
     for precision in ("fp32", "int4"):
@@ -120,7 +120,7 @@ def test_tis_sees_an_int4_sampler(tmp_path):
     assert all(row["tis_truncated"] > 0.003 and row["mismatch_mean"] > 0.002 for row in rows["int4"]), rows["int4"]
 
 
-def test_mismatch_grows_as_the_sampler_loses_precision(embedded, problems):
+def test_mismatch_grows_as_the_engine_loses_precision(embedded, problems):
     means = []
     for precision, head in (("fp32", False), ("bf16", True), ("bf16", False), ("fp8", False), ("int4", False)):
         engine = make(embedded, fp32_lm_head=head, rollout_precision=precision)

@@ -149,7 +149,7 @@ def test_slips():
 
 @pytest.mark.parametrize("textbook", [True, False])
 def test_writers_with_other_habits(textbook):
-    """Guesses are not tried; whoever tries once boxes that; and where answers are wrong, the search is the same."""
+    """Guesses are not tried; a single try is boxed; with incorrect answers, the search is the same."""
     rng, same = random.Random(4), (random.Random(5), random.Random(5))
     boxed, problems = [], drawn(count=2000)
     for question, problem in problems:

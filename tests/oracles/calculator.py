@@ -62,7 +62,7 @@ class Oracle(grpo.Oracle):
                     response.truncated = end.truncated
                     assert len(response.tokens) <= T
                     still.append((response, start))
-            assert not ends, "something that nobody asked for was generated"
+            assert not ends, "more was generated than the recorded calls ask for"
             going = still
         assert len(turns) <= self.args.max_calls
         return groups

@@ -54,7 +54,7 @@ class Oracle(cispo.Oracle):
         groups, *more = rounds
         ends = [end for (end,) in more[0]] if more else []
         groups = [[self.interrupted(response, ends) for response in group] for group in groups]
-        assert not ends, "something that nobody asked for was generated"
+        assert not ends, "more was generated than the recorded calls ask for"
         assert len(groups) == self.args.prompts_per_step
         for group in groups:
             assert tuple(group[0].prompt) not in self.solved, "a prompt that was solved comes again"

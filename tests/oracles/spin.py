@@ -10,7 +10,7 @@ class Oracle(dpo.Oracle):
     ]
 
     def batch(self, rounds):
-        """Before the others a solution nobody sampled: here the sum of a question such as 17+17=?."""
+        """The first response is a solution that was not sampled: here the sum of a question such as 17+17=?."""
         digit = {20 + d: str(d) for d in range(10)}  # of the embedded tokenizer
         with_solution = []
         for group in super().batch(rounds):

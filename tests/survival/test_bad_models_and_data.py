@@ -183,7 +183,7 @@ def test_chat_template_that_never_ends(loops, capsys, tmp_path, chat_model, gsm8
     ],
 )
 def test_a_data_folder_reads_nothing_else(config, file, capsys, tmp_path, monkeypatch):
-    """Its description may name files beside it, and addresses: neither is read or looked up."""
+    """A description that names other files or addresses is refused, and neither is read."""
     monkeypatch.setattr(socket, "getaddrinfo", lambda *args: pytest.fail(f"a look-up of {args[0]}"))
     rows = [{"question": f"{i}+1=?", "answer": str(i + 1)} for i in range(40)]
     for name in ("folder/data.jsonl", "secret.jsonl"):

@@ -1,4 +1,4 @@
-"""How a run ends: what signals do, what is told of a crash, and the summary."""
+"""How a run ends: what signals do, what is reported of a crash, and the summary."""
 
 import re
 import signal
@@ -53,14 +53,14 @@ def test_a_collapse_is_told(accuracies, where, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("error", "processes", "told"), [("Broken pipe", 2, True), ("Broken pipe", 1, False), ("another", 2, False)]
+    ("error", "processes", "reported"), [("Broken pipe", 2, True), ("Broken pipe", 1, False), ("another", 2, False)]
 )
-def test_a_process_that_another_one_left(error, processes, told, capsys, monkeypatch):
+def test_a_process_that_another_one_left(error, processes, reported, capsys, monkeypatch):
     """One sentence where another process has ended; any other error keeps its traceback."""
     monkeypatch.setattr(ending, "world_size", lambda: processes)
-    with pytest.raises(SystemExit) if told else nullcontext():
+    with pytest.raises(SystemExit) if reported else nullcontext():
         ending.report_crash(SimpleNamespace(), RuntimeError(f"[gloo] {error} [127.0.0.1]"))
-    assert ("another process ended without a message" in capsys.readouterr().err) == told
+    assert ("another process ended without a message" in capsys.readouterr().err) == reported
 
 
 @pytest.mark.parametrize(("rank", "processes"), [(0, 1), (0, 2), (1, 2)])

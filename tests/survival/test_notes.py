@@ -4,7 +4,7 @@ import re
 from types import SimpleNamespace
 
 import grpo
-from common.notes import PATIENCE, Notes
+from common.notes import FLAT_STEPS, Notes
 from common.verification import Verifier
 
 import pytest
@@ -38,8 +38,8 @@ def test_of_the_first_evaluation():
 def test_of_steps():
     """After so many steps in a row, and not again while it stays so."""
     watch = notes()
-    said = [watch.of_step(row) for row in [FLAT] * (PATIENCE - 1) + [LEARNS] + [FLAT] * (2 * PATIENCE)]
-    assert [bool(text) for text in said].index(True) == 2 * PATIENCE - 1 and sum(map(bool, said)) == 1
+    said = [watch.of_step(row) for row in [FLAT] * (FLAT_STEPS - 1) + [LEARNS] + [FLAT] * (2 * FLAT_STEPS)]
+    assert [bool(text) for text in said].index(True) == 2 * FLAT_STEPS - 1 and sum(map(bool, said)) == 1
     assert "look at the responses" in "".join(said)
 
 
@@ -55,16 +55,16 @@ def test_of_steps():
 )
 def test_the_reason(numbers, words):
     watch = notes()
-    said = "".join(watch.of_step(FLAT | numbers) for _ in range(PATIENCE))
+    said = "".join(watch.of_step(FLAT | numbers) for _ in range(FLAT_STEPS))
     assert (words in said) if words else not said
 
 
 def test_a_run_whose_responses_are_all_cut_off(tmp_path, capsys):
-    settings = SMALL | {"max_response_tokens": 1, "steps": PATIENCE + 1, "eval_problems": 2, "eval_samples": 1}
+    settings = SMALL | {"max_response_tokens": 1, "steps": FLAT_STEPS + 1, "eval_problems": 2, "eval_samples": 1}
     grpo.main(grpo.Args(run_dir=tmp_path / "run", **settings))
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
     assert len(lines) == 2 and all("Raise --max-response-tokens (1 now)." in line for line in lines)
-    assert re.match(f"note: for {PATIENCE} steps, .* equal rewards", lines[1])
+    assert re.match(f"note: for {FLAT_STEPS} steps, .* equal rewards", lines[1])
 
 
 def test_a_verifier_that_does_not_judge(tmp_path):

@@ -89,7 +89,7 @@ def pickled_shards(tiny_model, tmp_path):
 @pytest.mark.parametrize("program", ["resume", "convert"])
 @pytest.mark.parametrize("shards", [0, 1])
 def test_pickled_shards_are_refused(program, shards, pickled_shards, tmp_path, capsys):
-    """Also beside a shard. Neither --resume nor the tool that converts such a checkpoint runs their code."""
+    """Also next to a shard. Neither --resume nor the tool that converts such a checkpoint runs their code."""
     if shards:
         save_file({"model.x": torch.ones(1)}, pickled_shards / PARTS / "00000.safetensors")
         seal(pickled_shards)

@@ -181,7 +181,7 @@ def test_intervals_of_fractions():
     ],
 )
 def test_data_sets_by_name(name, hub, config, splits, chat_model, tmp_path, monkeypatch, capsys):
-    """The right name, configuration, split and columns are asked for, whatever lies in the folder."""
+    """The data set's own name, configuration, split and columns are requested, even if a local folder has that name."""
     asked = []
 
     def load(path, config, split):
