@@ -1,4 +1,4 @@
-"""The README's main claim: `python grpo.py`, seeds 1 to 3, one after the other and nothing beside it.
+"""The README's main claim: `python grpo.py`, seeds 1 to 3, one after the other with no other program running.
 
     python -m benchmarks.default_run            # runs and draws, about 12 minutes on two cores
     python -m benchmarks.default_run --redraw   # only draws, from default_run.json

@@ -237,7 +237,7 @@ def speed(session: Session) -> dict[str, Callable[[], dict]]:
 
 def oom(session: Session) -> dict[str, Callable[[], dict]]:
     def runs_out() -> dict:
-        """A run is stopped, goes on where memory lacks, and goes on again where it does not."""
+        """A run is stopped, resumed with too little memory, and resumed again with enough."""
         folder = session.work / "oom"
         shape = "tiny" if session.args.tiny else "0.5B"
         words = [sys.executable, "grpo.py", "--model", str(session.random_model(shape)), "--engine", "transformers"]

@@ -103,7 +103,7 @@ def ended(capsys, call, code=2):
 
 
 def seal(checkpoint):
-    """Checksums of what the checkpoint holds now, as whoever changes it can write them."""
+    """Write checksums of the checkpoint's current files, as an attacker could."""
     files = [file for file in checkpoint.rglob("*") if file.is_file() and file.name != CHECKSUMS]
     sums = {str(file.relative_to(checkpoint)): checksum(file) for file in files}
     (checkpoint / CHECKSUMS).write_text(json.dumps(sums))

@@ -248,7 +248,7 @@ def test_a_verdict_by_more_seeds_is_kept(tmp_path, monkeypatch, capsys):
 
 
 def test_the_readme_shows_the_stored_verdicts():
-    """Their number, and each verdict that it names beside numbers of a claim with that verdict."""
+    """The count of each verdict, and for each named verdict the numbers of a claim that has it."""
     text, stored = (ROOT / "README.md").read_text(), [court.record(name) for name in JUDGED]
     assert f"[{len(JUDGED)} verdicts](reports/claims.md)" in text
     named = re.findall(rf"^- \*(.+?)\*: ({'|'.join(court.VERDICTS)})\. (.+)", text, re.M)

@@ -26,7 +26,7 @@ TINY = (
 
 @pytest.mark.slow
 def test_a_claim_by_runs_comes_to_a_verdict(tmp_path, monkeypatch, capsys):
-    """Interrupted after some of its runs it goes on, and what is done is not done again."""
+    """After an interruption it resumes, and finished runs are not repeated."""
     monkeypatch.setattr(court, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(runs, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(runs, "LAST", TINY)

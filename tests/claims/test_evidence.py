@@ -106,7 +106,7 @@ def test_maxrl_may_lose_less_than_003_at_pass_at_1(pass_at_1, verdict):
 
 @pytest.mark.parametrize("name", ["rl_trades_pass_at_k_for_pass_at_1", "maxrl_keeps_pass_at_k_in_training"])
 def test_claims_about_pass_at_k_compare_it(name, monkeypatch):
-    """The values are those of pass@32, and what is reported beside them those of pass@1."""
+    """The values are pass@32; pass@1 is reported too."""
 
     def trial(arm, seed):
         number = seed / 100 + 0.1 * (list(dict.fromkeys(claim.ARMS.values())).index(arm))

@@ -43,7 +43,7 @@ def git(*words):
 @pytest.mark.skipif(git("rev-parse", "--is-shallow-repository").stdout != "false\n", reason="needs the whole history")
 @pytest.mark.parametrize("version", ALL, ids=lambda v: f"{v['claim']}-{v['version']}")
 def test_a_version_is_that_of_its_commit(version):
-    """What it said then, in the words of then unless it is the last one, and the verdict that was stored before."""
+    """Its statement at that commit and the verdict stored before it."""
     name, commit = version["claim"], version["commit"]
     source = git("show", f"{commit}:claims/{version.get('was', name)}.py").stdout
     assert source, f"{commit} has no claims/{name}.py"

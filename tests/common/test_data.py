@@ -289,7 +289,7 @@ def with_columns(tmp_path):
 
 
 def test_a_prompt_of_several_columns(with_columns, chat_model):
-    """A dot reaches into a nested one, and what is no name in braces stays."""
+    """A dot reaches into a nested column; braces around anything but a name stay."""
     template = "{Body} {Ask.text} Box it: \\boxed{}"
     own = {"dataset": str(with_columns), "answer_column": "Answer", "prompt": template, "eval_problems": 4}
     args = grpo.Args(model=str(chat_model), max_response_tokens=96, **own).checked()
@@ -448,7 +448,7 @@ def test_pretraining_is_reproducible(options, tmp_path, capsys):
 
 @pytest.mark.parametrize("start", [0, 10])
 def test_the_learning_rate_of_pretraining(start, tmp_path, monkeypatch):
-    """It rises in the first 5 % of the steps, and falls to 0 at the end of the schedule, wherever training starts."""
+    """It rises in the first 5 % of the steps, and falls to 0 at the end, also if training starts in between."""
     rates, step = [], torch.optim.AdamW.step
     monkeypatch.setattr(torch.optim.AdamW, "step", lambda self: rates.append(self.param_groups[0]["lr"]) or step(self))
     model, tokenizer = load_model(grpo.Args())

@@ -107,7 +107,7 @@ def test_processes_agree(script, tmp_path):
 
 @pytest.mark.slow
 def test_adapters_of_several_processes(tmp_path):
-    """Frozen and trained weights are sharded alike; stale ones are merged, and a run goes on with another number."""
+    """Frozen and trained weights are sharded; stale ones are merged; another number of processes can resume the run."""
     flags = SMALL + " --lora-rank 3 --lr 1e-3 --staleness 1"
     for processes in (1, 2):
         run(processes, "grpo", tmp_path / str(processes), flags)
@@ -120,7 +120,7 @@ def test_adapters_of_several_processes(tmp_path):
 
 @pytest.mark.slow
 def test_search_in_several_processes(tmp_path):
-    """The longer responses of this world; a run goes on with another number of processes."""
+    """Longer responses; another number of processes can resume the run."""
     flags = SMALL.replace("-tokens 96", "-tokens 240") + " --model search --dataset search"
     for processes in (1, 2):
         run(processes, "grpo", tmp_path / str(processes), flags)
@@ -147,7 +147,7 @@ def test_the_first_process_decides_how_far_a_stage_is(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_stages_of_several_processes(tmp_path):
-    """All of them agree which stage is next, and each stage ends as that of one process."""
+    """All agree which stage is next, and each stage gives the same result as with one process."""
     flags = SMALL + " --stages cold-start rl rejection --cold-start-solutions 32 --rejection-prompts 8 --sft-batch 16"
     for processes in (1, 2):
         run(processes, "r1", tmp_path / str(processes), flags)

@@ -56,7 +56,7 @@ def test_a_prompts_samples_are_its_own(embedded, problems):
 
 
 def test_cache_grows_moves_and_drops_rows():
-    """Keys and values are those of `DynamicLayer`, which copies them, whatever the order in which rows are dropped."""
+    """Keys and values equal those of `DynamicLayer`, which copies them, for any order in which rows are dropped."""
     noise = torch.Generator().manual_seed(0)
     ours, theirs, rows = GrowingLayer(), DynamicLayer(), torch.arange(4)
 

@@ -84,7 +84,7 @@ def test_turns_are_batched_until_each_episode_ends():
 
 
 def test_limits_on_turns_and_tokens():
-    """What is observed at the limit of turns is not inserted, and that of tokens counts what is."""
+    """No observation is inserted at the limit of turns; inserted tokens count toward the token limit."""
     rollouts, texts, engine = played(count_up, ["a!", "7!"], ["b!"], max_turns=2)
     assert texts == ["a!<1>b!", "7!"] and engine.numbers["out_of_turns"] == 0.5
     assert [(episode.reward, len(episode)) for episode in rollouts.episodes] == [(None, 2), (1.0, 1)]
@@ -174,7 +174,7 @@ def test_the_environments_reward_is_final_and_without_one_the_verifier_judges():
 
 
 def test_stop_strings_of_a_request_end_a_turn(embedded, problems):
-    """In the transformers engine, beside those of the settings."""
+    """In the transformers engine, in addition to those of the settings."""
     from sampling import make, sample
 
     whole = sample(make(embedded), problems)

@@ -55,7 +55,7 @@ def test_inserted_tokens_are_not_in_the_response_mask():
 
 
 def test_micro_batches_have_the_weights_of_their_rows():
-    """The weights of the minibatch, whatever its order and split."""
+    """The weights of the minibatch, for any order and split."""
     batch = collate([Problem("", "", "", [1])] * 3, ROLLOUTS, "cpu")
     minibatch = torch.tensor([2, 0])
     weights = torch.tensor([[20.0, 21, 22, 23], [0.0, 1, 2, 0]])  # (b, T)

@@ -70,7 +70,7 @@ def test_rounding_to_fp8():
 
 
 def test_rounding_to_int4():
-    """16 levels in each group of 128 weights, no weight farther from its own than half a step; groups are their own."""
+    """16 levels in each group of 128 weights; no error is larger than half a step; groups are independent."""
     torch.manual_seed(0)
     weight = torch.randn(20, 300) * torch.logspace(-6, 3, 20)[:, None]
     rounded = rounded_to_int4(weight)
@@ -100,7 +100,7 @@ def test_int4_engine_of_the_embedded_model(embedded):
 
 @pytest.mark.parametrize("precision", ["fp8", "int4"])
 def test_embeddings_and_head_are_not_rounded(precision, tiny_model):
-    """In a model whose head is a matrix of its own; what lies between is rounded."""
+    """In a model with an untied head; all matrices between them are rounded."""
     model, tokenizer = load_model(grpo.Args(model=str(tiny_model)))
     engine = make((model, tokenizer), model=str(tiny_model), rollout_precision=precision)
     mine, learned = (dict(m.named_parameters()) for m in (engine.model, model))

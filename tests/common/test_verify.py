@@ -198,7 +198,7 @@ def test_majority(verifier, group, cut, rewards):
 
 
 def test_hostile_answers_end_and_are_counted():
-    """Answers that never finish are killed and counted; the good answers beside them are judged."""
+    """Answers that never finish are killed and counted; good answers in the same batch are judged."""
     verifier = make_verifier()
     try:
         assert is_correct(verifier, r"\boxed{1+x^2}", "x^2+1")  # both workers' start is not part of the time

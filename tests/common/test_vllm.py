@@ -129,7 +129,7 @@ def test_the_sampled_token_and_the_likeliest_have_their_own_places(engine_and_mo
 
 
 def test_a_prompts_samples_are_its_own(engine_and_model):
-    """With the learner's own seeds: the same samples alone, in another order, and with other limits beside them."""
+    """The same samples alone, in another order, and in a batch with other limits."""
     engine, model, tokenizer = engine_and_model
     engine.update(model.named_parameters())
     prompts = [tokenizer(text)["input_ids"] for text in ("7+5=?\n", "12+30-4=?\n", "9+9+9+9=?\n")]

@@ -1,4 +1,4 @@
-"""A pass needs numbers: whatever else a submission's process says or writes is worth 0 points. Honest files pass."""
+"""Only numbers earn points: anything else that a submission prints or writes is worth 0. Honest files pass."""
 
 import json
 import math

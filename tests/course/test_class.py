@@ -269,7 +269,7 @@ def test_spreadsheets():
 
 
 def test_feedback():
-    """A reason is code, whatever it holds."""
+    """A reason is shown as code, even if it contains Markdown."""
     mark = asdict(Mark("a.py", "f", 0, 2, "![x](http://y) " * 20))
     text = grade_class.feedback("ann", {"points": 0, "most": 2, "marks": [mark]}, 1)
     assert all(line.startswith("    ![x]") for line in text.splitlines() if "http" in line) and text.count("http") == 20

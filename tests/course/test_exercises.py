@@ -108,7 +108,7 @@ def test_other_methods_functions_are_named(name):
 
 @pytest.mark.parametrize("setting", [name for setting in OF_THE_LOOP for name in setting])
 def test_a_setting_that_the_loop_ignores(setting):
-    """It is named; a number of updates that does not fit is said at once."""
+    """The setting is named; a number of updates that does not fit is reported immediately."""
     default = BY_NAME["loop.train"].settings[setting]
     solution = BY_NAME["loop.train"].module()
     ignores = SimpleNamespace(train=lambda *given: solution.train(*given[:-1], with_value(given[-1], setting, default)))

@@ -64,7 +64,7 @@ def test_what_counts(text, same):
 
 
 def test_order_of_statements():
-    """It does not count inside of a loop either, but what is in the loop does."""
+    """It does not count inside a loop either, but the statements themselves do."""
     loop = "def f(x):\n    for i in x:\n        a = g(i)\n        b = h(i, 2)\n    return a"
     moved = "def f(x):\n    for i in x:\n        b = h(i, 2)\n        a = g(i)\n    return a"
     outside = "def f(x):\n    for i in x:\n        a = g(i)\n    b = h(i, 2)\n    return a"
@@ -110,7 +110,7 @@ def test_the_list(tmp_path, capsys):
 
 
 def test_equal_pairs_that_are_not_listed(tmp_path, capsys):
-    """They are counted, so that nobody takes the listed ones for the only ones."""
+    """They are counted, so that the list does not look complete."""
     folder = classroom(tmp_path / "class", ann=None, bob=None, cyd=None)
     similar.main(Args(folder, top=2))
     out = capsys.readouterr().out.splitlines()

@@ -51,7 +51,7 @@ def test_gae_at_its_ends(lam):
 
 
 def test_whitening_uses_the_mask():
-    """Mean 0 and sample variance 1 over the tokens, whatever stands in the padding."""
+    """Mean 0 and sample variance 1 over the tokens; padding has no effect."""
     advantages = torch.tensor([[1.0, 2.0, 99.0], [4.0, 99.0, 99.0]], dtype=torch.float64)
     mask = torch.tensor([[True, True, False], [True, False, False]])
     white = ppo.whiten(advantages, mask)

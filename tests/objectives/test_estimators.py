@@ -52,7 +52,7 @@ class TestREINFORCEpp:
         close(without_kl(REWARDS, torch.ones(12, 3, dtype=torch.bool))[:, 0], expected.flatten())
 
     def test_the_kl_counts_from_a_token_to_the_end(self):
-        """As a reward at each token: what is still to come. A KL at the last token is a loss for all of them."""
+        """A token's advantage holds the KL of all later tokens, so the KL of the last token lowers all advantages."""
         kl, args = torch.zeros(12, 3, dtype=torch.float64), reinforce_pp.Args(kl_beta=0.1)
         kl[5, 2] = 2.0
         expected = REWARDS.view(-1, 1).expand(12, 3).clone()
@@ -116,7 +116,7 @@ class TestLopti:
 
     @pytest.mark.parametrize("seed", range(3))
     def test_both_passes_are_a_whole(self, seed):
-        """Each token has its gradient in one of two passes, the unlikely ones in the first, whatever η is."""
+        """Each token has its gradient in one of two passes, the unlikely ones in the first, for any η."""
         inputs = rows(seed)
         _, old, _, _, mask = inputs
         for eta in (0.2, 0.5):
@@ -182,7 +182,7 @@ class TestReinforceRej:
         close(gradient(raft, inputs), gradient(reinforce, inputs, grpo.token_weights(inputs[-1].double())))
 
     def test_raft_is_supervised_learning_on_correct_answers(self):
-        """The gradient of their mean log-prob, wherever the ratios are."""
+        """The gradient is that of their mean log-prob, for any ratios."""
         logp, old, rollout, _, mask = rows(0)
         correct = torch.arange(len(mask)) % 3 == 0
         advantages = signed(raft)(correct.double().view(-1, 4)).view(-1, 1)

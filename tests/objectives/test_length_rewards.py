@@ -39,7 +39,7 @@ class TestLengthRewards:
         ],
     )
     def test_equal_lengths_are_grpo(self, script, settings):
-        """Advantages are those of correct and incorrect alone, whatever the length costs."""
+        """Length does not matter: advantages are those of correctness alone."""
         shaped = rewards(script, lengths=torch.full_like(LENGTHS, 20), **settings)
         expected = grpo.compute_advantages(CORRECT, grpo.Args())
         torch.testing.assert_close(script.compute_advantages(shaped, script.Args()), expected, rtol=1e-4, atol=1e-12)
@@ -84,7 +84,7 @@ class TestLengthRewards:
         assert budgets[:100].tolist() != [lcpo.budget(f"{i}+1=?", args) for i in range(100)]
 
     def test_prompts_tell_the_budget(self):
-        """Training and held-out prompts alike; chat messages in the last one; without budgets nothing is added."""
+        """In training and held-out prompts; in the last of several chat messages; without budgets nothing is added."""
         args = lcpo.Args(eval_problems=5)
         for problems in load_problems(args, *load_model(args), lambda question: lcpo.budget_text(question, args)):
             for p in problems[:5]:

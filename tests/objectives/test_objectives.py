@@ -145,7 +145,7 @@ def test_every_setting_of_the_method_is_varied(name):
 
 
 def test_a_script_without_an_oracle_is_noticed():
-    """The files of `oracles/` are the discovered scripts, no more and no less."""
+    """`oracles/` has exactly one file for each discovered script."""
     found = {path.stem for path in (Path(__file__).parents[1] / "oracles").glob("*.py")} - {"__init__"}
     assert not set(SCRIPTS) - found, f"scripts without an oracle: {sorted(set(SCRIPTS) - found)}"
     assert not found - set(SCRIPTS), f"oracles without a script: {sorted(found - set(SCRIPTS))}"
@@ -253,7 +253,7 @@ def test_dppo_top_k(kind, seed):
 
 
 def test_dr_grpo_has_no_length_bias():
-    """Making one response longer leaves the weight of every token as it was; under GRPO it does not."""
+    """Making one response longer does not change any token's weight; under GRPO it does."""
     dr_grpo, grpo = load("dr_grpo"), load("grpo")
     short = torch.tensor([[1, 1, 0, 0], [1, 1, 1, 0]]).bool()
     long = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]]).bool()

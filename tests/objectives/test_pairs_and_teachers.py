@@ -35,7 +35,7 @@ class TestDPO:
         assert (ours[2:] == 0).all()
 
     def test_at_the_reference_every_group_has_the_direction_of_grpo(self):
-        """Whatever its size: advantages are multiples of GRPO's, by a factor that is the group's own."""
+        """For any group size, advantages are GRPO's times a factor that depends on the group."""
         ours, theirs = self.advantages(self.rewards), grpo.compute_advantages(self.rewards, grpo.Args())
         for a, b in zip(ours[:2], theirs[:2], strict=True):
             close(a / a.norm(), b / b.norm())
@@ -83,7 +83,7 @@ class TestDPO:
 
     @pytest.mark.parametrize("seed", range(3))
     def test_spin_ends_where_both_are_the_same(self, seed):
-        """A response that is the data set's solution makes a pair without a gradient, wherever the policy has gone."""
+        """A response equal to the data set's solution makes a pair without a gradient, for any policy."""
         logp, ref, _, _, mask = (x[:2] for x in rows(seed))
         logp, ref, mask = logp[:1].repeat(2, 1), ref[:1].repeat(2, 1), mask[:1].repeat(2, 1)
         scores, preferred = ((logp - ref) * mask).sum(1).view(1, 2), torch.tensor([[1.0, 0.0]])

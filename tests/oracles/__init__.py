@@ -149,7 +149,7 @@ class Reference:
         return True
 
     def prepare_update(self, rows: list[Row], responses: list[Response]) -> None:
-        """The rows of a minibatch, at the weights before its update; here advantages may come to depend on these."""
+        """The rows of a minibatch at the weights before its update; may change advantages."""
 
     # The loss
 
@@ -180,7 +180,7 @@ class Reference:
         return [0.0] * len(row.new)
 
     def slope_beside(self, responses: list[Response], i: int) -> float:
-        """Of a second loss of the minibatch, in each log-prob of response i, whatever that log-prob is."""
+        """The slope of a second loss of the minibatch in each log-prob of response i, the same for any log-prob."""
         return 0.0
 
     def distribution_loss(self, row: Row, every: list[Any]) -> Any:

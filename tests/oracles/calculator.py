@@ -27,7 +27,7 @@ class Oracle(grpo.Oracle):
     }
 
     def batch(self, rounds):
-        """Each further round goes on, in order, with the responses that called something in the one before."""
+        """Each further round continues, in order, the responses that ended with a call in the round before."""
         groups, *turns = rounds
         tokenizer, T = AutoTokenizer.from_pretrained("worlds/sums/model"), self.args.max_response_tokens
         turns = [[end for (end,) in turn] for turn in turns]

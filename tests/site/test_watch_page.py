@@ -26,7 +26,7 @@ def rows(steps, scale=1.0):
 
 @pytest.fixture
 def visit(browser, tmp_path):
-    """Open the page of all runs in the test's folder. It must ask nobody else for anything, and have no error."""
+    """Open the page of all runs in the test's folder. It must load nothing from elsewhere and have no error."""
     context = browser.new_context(viewport={"width": 1200, "height": 900})
     context.set_default_timeout(600_000)  # a busy machine is no error
     page, problems = context.new_page(), []

@@ -26,7 +26,7 @@ def tokens_of(text):
 
 
 class Writer(Engine):
-    """An engine that writes, whatever the prompts are, the next lines of a script, one per response."""
+    """An engine that ignores the prompts and writes the next lines of a script, one per response."""
 
     def __init__(self, *turns):
         super().__init__(calculator.Args())

@@ -17,7 +17,7 @@ from runs import on_tiny
 
 @pytest.mark.parametrize("script", [dapo, olmo3])
 def test_every_round_of_every_step_has_new_problems(script, tiny_model, tmp_path, monkeypatch, capsys):
-    """Three steps of up to three rounds, together no more than one pass over the problems."""
+    """Three steps of up to three rounds, together at most one pass over the problems."""
     recorder = Recorder(monkeypatch, script, "", insert=False)
     settings = on_tiny(tiny_model) | {"steps": 3, "prompts_per_step": 4, "responses_per_prompt": 2, "max_rounds": 3}
     script.main(

@@ -104,7 +104,7 @@ class TestR1:
             check_adam(adam, before, gradients, after, rate(of_run, step), 0.1, f"update {step}")
 
     def test_weights_of_sft(self):
-        """Each token of the solutions counts the same, whatever the lengths; they sum to 1."""
+        """Each token of the solutions counts the same, for any lengths; the weights sum to 1."""
         mask = torch.tensor([[1, 1, 1, 1], [1, 0, 0, 0]]).bool()
         assert torch.equal(r1.sft_weights(mask), mask * 0.2)
 
@@ -170,7 +170,7 @@ class TestR1:
 
     @pytest.mark.slow
     def test_a_kill_at_any_stage(self, whole, tmp_path, monkeypatch, capsys):
-        """Killed once in every stage, between its checkpoints or while it samples, it ends as the uninterrupted run."""
+        """Killed once in every stage, between checkpoints or while sampling, it gives an uninterrupted run's result."""
         folder, killed = tmp_path / "cut", []
         save, write = Run.save, r1.write_whole
 

@@ -126,7 +126,7 @@ def test_dynamic_sampling_keeps_groups_with_signal(tmp_path, monkeypatch, capsys
 
 
 def test_dynamic_sampling_has_a_limit(tmp_path, monkeypatch, capsys):
-    """A model that is always correct: groups without signal fill the batch, whatever their lengths."""
+    """With a model that is always correct, groups without signal fill the batch, even with different lengths."""
     monkeypatch.setattr(
         "common.verification.verifier.Verifier.judge", lambda self, responses, golds, cut: [1.0] * len(responses)
     )

@@ -223,7 +223,7 @@ class Replay:
 
 
 def check_draws(recorder, args):
-    """Whatever is generated has random numbers of its own, and each pass over a rollout batch its own minibatches."""
+    """All generations use different random numbers, and all passes over a rollout batch different minibatches."""
     seeds = [seed for calls in recorder.seeds.values() for call in calls for seed in call]
     assert len(set(seeds)) == len(seeds), "prompts, steps, rounds or continuations share random numbers"
     passes = []  # of each step, the minibatches of each pass

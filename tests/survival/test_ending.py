@@ -130,7 +130,7 @@ def test_the_lines_of_steps_and_the_bar(monkeypatch, capsys):
 
 
 def test_a_step_fits_its_terminal():
-    """All columns fit 120 characters, headings stand above their numbers, and the least important is left out first."""
+    """All columns fit 120 characters, headings are above their numbers, and the least important is left out first."""
     everything = METRICS | {"reward": 0.75, "kl": 0.0125}
     shown = [
         "step", "accuracy", "reward", "length", "cut off", "no signal", "entropy", "KL", "clipped", "gradient",

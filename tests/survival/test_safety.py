@@ -210,7 +210,7 @@ def test_code_beside_a_model_is_not_run_for_a_yes(tmp_path):
 
 @pytest.mark.parametrize("data", [pytest.param("sums", marks=pytest.mark.slow), "local"])
 def test_a_run_asks_nobody(data, tmp_path, monkeypatch, capsys, chat_model, gsm8k_file):
-    """Not even for an address: what is here is read here."""
+    """Local files need no network access, not even a DNS lookup."""
 
     def refuse(*args, **kwargs):
         raise AssertionError(f"a connection or look-up: {args}")

@@ -1,4 +1,4 @@
-"""Benchmarks without their runs: what is made of made-up results."""
+"""Benchmarks without their runs: reports from made-up results."""
 
 import runpy
 import sys

@@ -73,7 +73,7 @@ def test_settings_that_do_not_change_the_result_may_change(settings, tmp_path):
 
 
 def test_a_data_file_may_have_moved(settings, tmp_path, capsys):
-    """Its content is what counts: the run goes on with the copy, twice, and refuses another file."""
+    """Only its content matters: the run continues with a copy, twice, and refuses another file."""
     paths = [tmp_path / name for name in ("first.jsonl", "second.jsonl", "third.jsonl")]
     paths[0].write_text("".join(json.dumps({"question": f"{i}+{i}=?", "answer": str(2 * i)}) + "\n" for i in range(40)))
     grpo.main(grpo.Args(run_dir=tmp_path / "run", **settings | {"steps": 1, "dataset": str(paths[0])}))

@@ -29,7 +29,7 @@ KINDS = {"comparison", "constant", "sign", "argument order", "swapped name", "re
 
 
 def test_generated_mutations_change_one_place_and_stay_programs():
-    """Of each kind, in functions only; what stands elsewhere stays as it is."""
+    """Of each kind, and only in functions."""
     found = mutations("common/batch.py") + mutations("common/evaluation.py")
     assert {mutation.what.split(" in ")[0] for mutation in found} == KINDS
     for mutation in found:

@@ -12,7 +12,7 @@ PAGES = sorted(str(path) for path in FOUND if not any(p == "runs" or p.startswit
 
 
 def test_quoted_lines_are_in_the_code():
-    """Every answer to learners that shows a line names its file, and the line stands there."""
+    """Every answer to learners that shows a line names its file, and the file has the line."""
     page = (ROOT / "notebooks/README.md").read_text()
     quotes = re.findall(r"`([\w/]+\.py)`:\n```python\n(.*?)\n```", page, re.S)
     assert len(quotes) == page.count("```python") >= 13
