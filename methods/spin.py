@@ -9,27 +9,24 @@ Differs from its parent dpo.py:
 - the reference is the policy before the batch, the opponent, which also sampled l (where --staleness is 0).
 One iteration of SPIN is one rollout batch here (paper: two passes over 50,000 prompts). As in methods/dpo.py, the
 log-prob of a response is a sum over its tokens, and neither a ratio nor TIS corrects for the rollout policy. On sums
-the data set's solutions write all steps.
+the solutions write all steps.
 
     python methods/spin.py
 """
 
-import random
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from common.batch import collate, micro_batches, minibatches
-from common.cli import fail
-from common.data import load_problems, read_dataset, sample_problems
+from common.data import load_problems, sample_problems
 from common.engines import make_engine
 from common.help import parse_args
 from common.logprobs import batch_logps, token_logps
-from common.models import context_length, load_model
-from common.records import Problem, Rollouts
+from common.models import load_model
 from common.run import Run
-from common.settings import Count, CountOrZero, Fraction, GroupSize, Positive, Rate, Settings, is_generated
+from common.settings import Count, CountOrZero, Fraction, GroupSize, Positive, Rate, Settings
+from common.solutions import as_responses, before_groups, load_demonstrations
 from common.verification import Verifier
-from worlds.sums.writers import solution
 
 import torch
 import torch.nn.functional as F
@@ -41,6 +38,8 @@ class Args(Settings):
     # SPIN
     kl_beta: Positive = 0.1
     """β: weight of the KL to the opponent, the policy before the batch. Paper 0.1; 5 in its last iteration."""
+    solution_column: str = "solution"
+    """Column of the data set with solutions; the answers of gsm8k are solutions, and sums and search have their own."""
     num_minibatches: Count = 4
     """Minibatches per rollout batch, with one optimizer update each."""
     update_epochs: Count = 1
@@ -97,31 +96,6 @@ def policy_loss(logp: Tensor, old_logp: Tensor, advantages: Tensor) -> tuple[Ten
     return loss, {"ratio": torch.exp(logp - old_logp)}  # only logged
 
 
-def reference_solutions(train: list[Problem], model: Any, tokenizer: Any, args: Args) -> dict[str, list[int]]:
-    """Token ids, EOS included, of the data set's solution to every training question (of the sums, all steps)."""
-    if args.dataset == "sums":
-        texts = {p.question: solution(random.Random(0), p.question, textbook=True) for p in train}
-    else:
-        if not isinstance(args.dataset, str) or is_generated(args.dataset):
-            fail("SPIN needs one data set with solutions, or the sums: name another --dataset.")
-        rows = read_dataset(args.dataset, args.dataset_config, args.train_split).flatten()
-        texts = {str(q): str(a) for q, a in zip(rows[args.question_column], rows[args.answer_column], strict=True)}
-    ids = tokenizer([texts[p.question] for p in train], add_special_tokens=False)["input_ids"]
-    for problem, tokens in zip(train, ids, strict=True):
-        if len(problem.prompt_ids) + len(tokens) >= context_length(model):
-            fail(f"a solution of {len(tokens)} tokens exceeds the model's context: {problem.prompt[:80]!r}")
-    return {problem.question: [*tokens, tokenizer.eos_token_id] for problem, tokens in zip(train, ids, strict=True)}
-
-
-def with_solutions(problems: list[Problem], rollouts: Rollouts, solutions: dict[str, list[int]]) -> Rollouts:
-    """The same groups, each with the solution in front, whose tokens the engine has not sampled."""
-    groups = []
-    for problem, own in zip(problems, rollouts.split(len(rollouts.tokens) // len(problems)), strict=True):
-        given = solutions[problem.question]
-        groups += [Rollouts([given], [[0.0] * len(given)], [False], [[False] * len(given)]), own]
-    return Rollouts.join(groups)
-
-
 def main(args: Args) -> None:
     with Run(args, __file__) as run:  # the run's folder, log and checkpoints; Ctrl-C and --resume
         args, P, G = run.args, run.args.prompts_per_step, run.args.responses_per_prompt
@@ -130,7 +104,7 @@ def main(args: Args) -> None:
         verifier = run.closing(Verifier(args, tokenizer, train + held_out))
         engine = run.closing(make_engine(args, model, tokenizer, train + held_out))
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
-        solutions = reference_solutions(train, model, tokenizer, args)  # SPIN
+        solutions = load_demonstrations(train, model, tokenizer, args)  # SPIN
 
         # Before each step: seed and learning rate. After it: log, checkpoint, evaluation.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
@@ -142,7 +116,9 @@ def main(args: Args) -> None:
             engine.sleep()  # frees its memory for the learner
 
             # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
-            batch = collate(problems, with_solutions(problems, rollouts, solutions), model.device)  # SPIN
+            # SPIN: the solutions stand in front of the policy's own responses.
+            groups = before_groups(as_responses(problems, solutions), rollouts)
+            batch = collate(problems, groups, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             old_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
             ref_logp = old_logp  # (B, T), SPIN: the opponent is the policy before the batch

@@ -129,7 +129,7 @@ def tiny_model(tmp_path_factory):
     model = LlamaForCausalLM(config)
     model.generation_config.eos_token_id = list(range(1, 8))
     model.save_pretrained(folder)
-    rows = [{"question": f"{i}+{i}=?", "answer": str(2 * i)} for i in range(PROBLEMS)]
+    rows = [{"question": f"{i}+{i}=?", "answer": str(2 * i), "solution": f"{i}+{i}={2 * i}"} for i in range(PROBLEMS)]
     (folder / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
 

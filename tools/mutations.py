@@ -14,6 +14,7 @@ R1 = "tests/steps/test_r1.py"
 CRITICS = "tests/objectives/test_critics.py"
 ENTROPY = "tests/objectives/test_entropy.py"
 ESTIMATORS = "tests/objectives/test_estimators.py"
+SOLUTIONS = "tests/objectives/test_solutions.py"
 PAIRS = "tests/objectives/test_pairs_and_teachers.py"
 ENGINE = "tests/common/test_engine.py"
 LOG_PROBS = "tests/common/test_log_probs.py"
@@ -137,6 +138,21 @@ MUTATIONS = [
     Mutation("the std of each group again", "total.std(correction=args.ddof)", "total.std(1, correction=args.ddof, keepdim=True)", "methods/gdpo.py", OBJECTIVES),
     Mutation("TTRL with the gold answer", "rewards, correct = verifier.majority(rollouts, G), rewards", "correct = rewards", "methods/ttrl.py"),
     Mutation("any response counts as the majority's", "(rewards * correct).amax(1)", "correct.amax(1)", "methods/ttrl.py"),
+    Mutation("every prompt gets a hint", " and not any(groups[i].correct)]", "]", "methods/pope.py"),
+    Mutation("groups with hints take other places", "problems[i] = with_hint[problems[i].question]", "problems[i - 1] = with_hint[problems[i].question]", "methods/pope.py"),
+    Mutation("the rewards before the hint", "rewards[hard] = verifier(", "verifier(", "methods/pope.py"),
+    Mutation("hints of the longest allowed length", "randint(1, most) if most", "randint(most, most) if most", "methods/pope.py", SOLUTIONS),
+    Mutation("longer hints than allowed", "int(args.max_prefix * len(words))", "len(words)", "methods/pope.py"),
+    Mutation("the end of a solution", '"".join(words[:count])', '"".join(words[-count:])', "methods/pope.py"),
+    Mutation("held-out prompts have hints", "hinted, _ = load_problems(", "hinted, held_out = load_problems(", "methods/pope.py", SOLUTIONS),
+    Mutation("a demonstration with another answer", "return solution(random.Random(question), with_hint(question, terms, short_solution(question)), textbook=True)", "return solution(random.Random(question), question, textbook=True)", "worlds/search/writers.py", SOLUTIONS),
+    Mutation("no shaping", "-prob / (prob + args.gamma) * advantages", "-prob * advantages", "methods/luffy.py"),
+    Mutation("solutions are clipped", "loss = torch.where(mask, loss, -prob / (prob + args.gamma) * advantages)", "pass", "methods/luffy.py"),
+    Mutation("the baseline without the solution", "compute_advantages(of_groups, args)", "torch.cat([of_groups[:, :args.demonstrations] * 0 + 1, compute_advantages(rewards, args)], 1)", "methods/luffy.py"),
+    Mutation("solutions have no loss", "mask, mask | (batch.token_mask & given)", "mask, mask", "methods/luffy.py"),
+    Mutation("solutions have TIS weights", ".masked_fill(given, 1.0)", "", "methods/luffy.py"),
+    Mutation("every solution counts as correct", "verifier(problems, first)", "torch.ones(P, 1, device=rewards.device)", "methods/luffy.py", SOLUTIONS),
+    Mutation("a solution besides the G responses", "G - args.demonstrations, step", "G, step", "methods/luffy.py"),
     Mutation("likely tokens first", "(unlikely, mask & ~unlikely)", "(mask & ~unlikely, unlikely)", "methods/lopti.py"),
     Mutation("one pass over all tokens", "token_weights(mask[minibatch]) * part[minibatch]", "token_weights(mask[minibatch])", "methods/lopti.py"),
     Mutation("|o| of the tokens in the pass", "token_weights(mask[minibatch]) * part[minibatch]", "token_weights(part[minibatch]).nan_to_num()", "methods/lopti.py"),
@@ -187,7 +203,7 @@ MUTATIONS = [
     Mutation("solutions have no loss", "mask = mask | (batch.token_mask & (rewards > 0)[:, None])", "pass", "methods/spin.py"),
     Mutation("SPIN prefers correct responses", "rewards = (torch.arange(P * G, device=mask.device) % G == 0).float()", "rewards = torch.cat([rewards, rewards[:, :1]], 1).flatten()", "methods/spin.py"),
     Mutation("SPIN's reference is the engine's", "ref_logp = old_logp  # (B, T)", "ref_logp = rollout_logp  # (B, T)", "methods/spin.py"),
-    Mutation("solutions without an end", "[*tokens, tokenizer.eos_token_id] for problem", "[*tokens] for problem", "methods/spin.py"),
+    Mutation("solutions without an end", "[*tokens, tokenizer.eos_token_id] for problem", "[*tokens] for problem", "common/solutions.py", PAIRS),
     Mutation("what followed a call stays", "begun = rollouts.splice(cuts, limit)", "begun = rollouts.splice({row: (len(rollouts.tokens[row]), ids) for row, (_, ids) in cuts.items()}, limit)", "common/environments.py", CALCULATOR),
     Mutation("the engine samples beyond a call", 'stop: tuple[str, ...] = (">>",)', "stop: tuple[str, ...] = ()", "methods/calculator.py", CALCULATOR),
     Mutation("turns share their random numbers", "row % n, turn)", "row % n)", "common/environments.py", CALCULATOR),

@@ -42,6 +42,8 @@ ENVIRONMENTS = {
     "calculator": "products.calculator",
 }
 
+WITH_SOLUTIONS = ("sums", "search")  # worlds whose writers.py has a `demonstration`
+
 
 def problem_function(dataset: str) -> Callable[[random.Random], tuple[str, Any]]:
     """The function that makes one (question, answer) pair of a generated data set."""
@@ -84,6 +86,17 @@ def generated_problems(dataset: str, part: str) -> list[tuple[str, Any]]:
         problems[question] = answer
     pairs = list(problems.items())
     return pairs[:512] if part == "eval" else pairs[512:]
+
+
+def solutions(dataset: str, short: bool) -> dict[str, str]:
+    """A correct solution to each training question: what a writer of the world writes, or as a prompt shows it."""
+    world = DATASETS[dataset][0] if dataset in DATASETS else None
+    if world not in WITH_SOLUTIONS:
+        others = ", ".join(name for name, (of, _) in DATASETS.items() if of in WITH_SOLUTIONS)
+        refuse(f"--dataset {dataset} comes without solutions: take {others}, or a data set with a column of them.")
+    writers = importlib.import_module(f"worlds.{world}.writers")
+    write = writers.short_solution if short and hasattr(writers, "short_solution") else writers.demonstration
+    return {question: write(question) for question, _ in generated_problems(dataset, "train")}
 
 
 def check_dataset(model: str, dataset: str) -> None:

@@ -9,6 +9,7 @@ from common.data import load_problems
 from common.logprobs import vocabulary_logps
 from common.models import load_model, load_teacher
 from common.records import Problem, Rollouts
+from common.solutions import as_responses, before_groups, load_demonstrations
 from methods import dpo, opd, spin
 
 import pytest
@@ -98,12 +99,12 @@ class TestDPO:
         model, tokenizer = load_model(args)
         train, _ = load_problems(args, model, tokenizer)
         problems = train[:2]
-        solutions = spin.reference_solutions(problems, model, tokenizer, args)
+        solutions = load_demonstrations(problems, model, tokenizer, args)
         own = Rollouts(
             [[5, 1], [6, 1], [7], [8, 1]], [[-1.0] * 2, [-2.0] * 2, [-3.0], [-4.0] * 2], [False, False, True, False]
         )
         own.sampled = [[True] * len(tokens) for tokens in own.tokens]
-        paired = spin.with_solutions(problems, own, solutions)
+        paired = before_groups(as_responses(problems, solutions), own)
         assert [paired.tokens[i] for i in (1, 2, 4, 5)] == own.tokens and len(paired.tokens) == 6
         assert paired.truncated == [False, False, False, False, True, False]
         for i, problem in ((0, problems[0]), (3, problems[1])):
@@ -113,8 +114,8 @@ class TestDPO:
             assert text.count("\n") == sum(map(problem.question.count, "+-")), "all steps are there"
 
     def test_spin_on_real_data(self, chat_model, gsm8k_file, tmp_path, capsys):
-        """The whole answer column is the solution; one that does not fit is refused."""
-        settings = {"model": str(chat_model), "dataset": str(gsm8k_file)}
+        """The whole column is the solution; one that does not fit is refused."""
+        settings = {"model": str(chat_model), "dataset": str(gsm8k_file), "solution_column": "answer"}
         weights, logged = run("spin", tmp_path / "run", **settings)
         assert logged[1]["dpo_loss"] == pytest.approx(math.log(2), abs=1e-3) and logged[1]["grad_norm"] > 0
         own = tmp_path / "own.py"
@@ -124,11 +125,11 @@ class TestDPO:
         args = spin.Args(**settings, max_response_tokens=96)
         model, tokenizer = load_model(args)
         train, _ = load_problems(args, model, tokenizer)
-        texts = tokenizer.batch_decode([*spin.reference_solutions(train[:3], model, tokenizer, args).values()])
+        texts = tokenizer.batch_decode([*load_demonstrations(train[:3], model, tokenizer, args).values()])
         assert all(re.search(r"= <<\d+\+\d+=\d+>>\d+ apples\.\n#### [\d,]+<\|im_end\|>$", text) for text in texts)
         model.config.max_position_embeddings = 100
         with pytest.raises(SystemExit):
-            spin.reference_solutions(train, model, tokenizer, args)
+            load_demonstrations(train, model, tokenizer, args)
         assert "error: a solution of" in capsys.readouterr().err
 
 

@@ -1,6 +1,14 @@
 from oracles import Response, dpo
 
 
+def solution(prompt):
+    """Of a question such as 17+17=? with a line break, as the tiny model's data set has it: a row of `Response`."""
+    digit = {20 + d: str(d) for d in range(10)}  # of the embedded tokenizer
+    first = "".join(digit[token] for token in prompt[: next(i for i, t in enumerate(prompt) if t not in digit)])
+    tokens = [*prompt[:-2], *(20 + int(d) for d in str(2 * int(first))), 1]
+    return tokens, [0.0] * len(tokens), False, True, [True] * len(tokens)
+
+
 class Oracle(dpo.Oracle):
     LEARNS_WITHOUT_REWARDS = LEARNS_WHEN_ALL_IS_CORRECT = True  # from the data set's solutions
     CASES = [
@@ -10,16 +18,9 @@ class Oracle(dpo.Oracle):
     ]
 
     def batch(self, rounds):
-        """The first response is a solution that was not sampled: here the sum of a question such as 17+17=?."""
-        digit = {20 + d: str(d) for d in range(10)}  # of the embedded tokenizer
-        with_solution = []
-        for group in super().batch(rounds):
-            prompt = group[0].prompt
-            first = "".join(digit[token] for token in prompt[: next(i for i, t in enumerate(prompt) if t not in digit)])
-            tokens = [20 + int(d) for d in str(2 * int(first))] + [1]
-            n = len(tokens)
-            with_solution.append([Response(prompt, tokens, [0.0] * n, False, True, [True] * n), *group])
-        return with_solution
+        """The first response is a solution that was not sampled."""
+        groups = super().batch(rounds)
+        return [[Response(group[0].prompt, *solution(group[0].prompt)), *group] for group in groups]
 
     def prepare(self, rows):
         """The reference is the opponent, the policy that sampled."""

@@ -17,6 +17,7 @@ import itertools
 import random
 import re
 from collections.abc import Iterator
+from operator import mul
 
 from worlds.search.problems import (
     Search,
@@ -124,6 +125,31 @@ def guess_at_many(rng: random.Random, problem: Search) -> str:
     if rng.random() < 0.7:
         del numbers[rng.randrange(1, len(numbers))]
     return rng.choice(expressions(tuple(numbers)))
+
+
+def short_solution(question: str) -> str:
+    """A correct expression, always the same one: what a hint begins with.
+
+    >>> short_solution("52 7 11 3 =45?")
+    '52+7-11-3'
+    """
+    problem = parse_question(question)
+    first, *rest = problem.numbers
+    signs = [
+        s for s in itertools.product((1, -1), repeat=len(rest)) if first + sum(map(mul, s, rest)) == problem.target
+    ]
+    chosen = random.Random(question).choice(signs)
+    return f"{first}" + "".join(f"{sign * number:+d}" for sign, number in zip(chosen, rest, strict=True))
+
+
+def demonstration(question: str) -> str:
+    """A textbook solution to a question of any size, always the same one: only the last two signs are searched for.
+
+    >>> demonstration("52 7 11 3 =45?").splitlines()[-1]
+    '\\\\boxed{52+7-11-3}'
+    """
+    terms = len(parse_question(question).numbers) - 2
+    return solution(random.Random(question), with_hint(question, terms, short_solution(question)), textbook=True)
 
 
 def box(text: str) -> str:

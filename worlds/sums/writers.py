@@ -22,6 +22,11 @@ def solution(rng: random.Random, question: str, textbook: bool, filler: bool = F
     return "\n".join([*steps, *(filler_lines(rng, box[7:-1]) if filler else []), box])
 
 
+def demonstration(question: str) -> str:
+    """A textbook solution, always the same one."""
+    return solution(random.Random(0), question, textbook=True)
+
+
 def solution_lines(rng: random.Random, question: str, textbook: bool) -> list[str]:
     """The steps up to the point where the writer stops, and a box."""
     terms = question.removesuffix("=?").replace("+", " +").replace("-", " -").split()
