@@ -32,7 +32,13 @@ COLUMNS = {  # and how their means are written
     "length": ("length", ".0f"),
     "truncated": ("eval/truncated", ".0%"),
 }
-LEFT_OUT = {"calculator": "calls a tool", "opd": "needs a teacher", "r1": "has stages"}
+LEFT_OUT = {
+    "calculator": "calls a tool",
+    "agent": "has an environment",
+    "gigpo": "has an environment",
+    "opd": "needs a teacher",
+    "r1": "has stages",
+}
 
 
 @dataclass

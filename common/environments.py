@@ -173,5 +173,5 @@ class EpisodeEngine(Engine):
 
         end = len(tokens)
         if observation.read is not None:
-            end = bisect_left(range(end), observation.read, lo=start, key=length)
+            end = bisect_left(range(end), observation.read, lo=start + 1, key=length)
         return end, observation_ids(observation.text, tokens[start:end], self.tokenizer)

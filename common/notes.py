@@ -22,7 +22,7 @@ class Notes:
     def of_first_evaluation(self, metrics: dict[str, Any], samples: Iterable[Sample]) -> str:
         """The note after the first evaluation, with one sample of each problem; "" if there is something to learn."""
         if self.verifier.judges:
-            found = [self.verifier.find_answer(response) is not None for _, response, _ in samples]
+            found = [reward > 0 or self.verifier.find_answer(text) is not None for _, text, reward in samples]
             self.boxed = sum(found) / len(found)
         solved = metrics[f"eval/pass@{metrics['eval/n']}"]
         if metrics["eval/truncated"] > MOST or self.boxed < 1 - MOST or solved == 0 or metrics["eval/avg"] == 1:

@@ -5,6 +5,7 @@ import random
 import shutil
 import tempfile
 from functools import cache
+from pathlib import Path
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # one of several processes, for which a core each is best
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -35,6 +36,7 @@ CHAT_TEMPLATE = (
 SMALL = dict(
     steps=2, prompts_per_step=4, responses_per_prompt=4, eval_problems=4, eval_samples=2, max_response_tokens=32
 )
+LETTERS = f"{Path(__file__).with_name('letters.py')}:LETTERS"  # an environment for the tiny model
 PROBLEMS = 40  # in the tiny model's data set
 
 FOLDERS = []  # of the teachers, removed at the end
@@ -55,7 +57,10 @@ def teacher_of(folder):
 
 def needed(script, model="worlds/sums/model"):
     """Settings without which a script does not run."""
-    return {"teacher": teacher_of(str(model))} if hasattr(script.Args, "teacher") else {}
+    found = {"teacher": teacher_of(str(model))} if hasattr(script.Args, "teacher") else {}
+    if hasattr(script.Args, "environment") and model != "worlds/sums/model":  # its own model has its own environment
+        found["environment"] = LETTERS
+    return found
 
 
 @pytest.fixture(autouse=True)

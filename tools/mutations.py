@@ -7,6 +7,7 @@ OBJECTIVES = "tests/objectives/test_objectives.py"
 SCRIPTS = "tests/steps/test_scripts.py"
 NO_SIGNAL = "tests/steps/test_no_signal.py"
 CALCULATOR = "tests/steps/test_calculator.py"
+ENVIRONMENTS = "tests/common/test_environments.py"
 OLMO3 = "tests/steps/test_olmo3.py"
 SCALERL = "tests/steps/test_scalerl.py"
 PIPELINE_RL = "tests/steps/test_pipeline_rl.py"
@@ -210,7 +211,20 @@ MUTATIONS = [
     Mutation("the student teaches", "return teacher_logp - old_logp", "return old_logp - teacher_logp", "methods/opd.py"),
     Mutation("rewards of what comes after", "compute_advantages(teacher_logp, old_logp)", "compute_advantages(teacher_logp, old_logp).flip(1).cumsum(1).flip(1)", "methods/opd.py"),
     Mutation("the forward KL", "(logp.exp() * (logp - teacher_logp))", "(teacher_logp.exp() * (teacher_logp - logp))", "methods/opd.py"),
+    Mutation("states of all prompts", "turns[row // G, state]", "turns[0, state]", "methods/gigpo.py"),
+    Mutation("returns are not discounted", "args.discount ** (len(ends) - k)", "args.discount ** 0", "methods/gigpo.py"),
+    Mutation("the first turn is the last", "args.discount ** (len(ends) - k)", "args.discount ** (k - 1)", "methods/gigpo.py"),
+    Mutation("states without a name are one", "if state is not None and len(same) > 1:", "if len(same) > 1:", "methods/gigpo.py"),
+    Mutation("a turn's advantage lasts to the end", "advantages[row, start:end] = score", "advantages[row, start:] = score", "methods/gigpo.py"),
+    Mutation("turns in place of episodes", "advantages = advantages + args.step_weight", "advantages = args.step_weight", "methods/gigpo.py"),
     # Recipes
+    Mutation("what an environment says has a loss", "self.sampled[row][:end] + [False]", "self.sampled[row][:end] + [True]", "common/records.py", f"{ENVIRONMENTS}::test_turns_are_batched_until_each_episode_ends"),
+    Mutation("an environment's reward is not taken", "golds[i] if episode.reward is None else episode.reward", "golds[i]", "common/verification/verifier.py", f"{ENVIRONMENTS}::test_the_environments_reward_is_final_and_without_one_the_verifier_judges"),
+    Mutation("one turn too many", "if turn == self.max_turns:", "if turn > self.max_turns:", "common/environments.py", f"{ENVIRONMENTS}::test_limits_on_turns_and_tokens"),
+    Mutation("an environment may take its time", "with time_limit(TIME_LIMIT, wall=True):", "with time_limit(1e9):", "common/environments.py", f"{ENVIRONMENTS}::test_an_environment_that_always_fails_ends_the_run"),
+    Mutation("turns have no stop strings", "(*request.stop, *self.environment.stop)", "request.stop", "common/environments.py", f"{ENVIRONMENTS}::test_turns_are_batched_until_each_episode_ends"),
+    Mutation("the engine ignores a request's stop strings", "(*self.args.stop, *request.stop)", "self.args.stop", "common/transformers_engine.py", f"{ENVIRONMENTS}::test_stop_strings_of_a_request_end_a_turn"),
+    Mutation("states begin one turn late", "states.append(observed[row].state)", "states.insert(0, observed[row].state)", "common/environments.py", f"{ENVIRONMENTS}::test_turns_are_batched_until_each_episode_ends"),
     Mutation("groups beyond the batch are thrown away", "in kept[P:]]", "in kept[:0]]", "recipes/olmo3.py"),
     Mutation("the newest groups first", "zip(*(kept + spare)[:P]", "zip(*(kept[::-1] + spare)[:P]", "recipes/olmo3.py"),
     Mutation("groups without signal count in the mean", "if args.filter_groups:", "if False:", "recipes/olmo3.py"),

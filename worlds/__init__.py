@@ -27,6 +27,7 @@ MODELS = {
     "sums-filler": Model(WORLDS / "sums" / "filler", ("sums",)),
     "products": Model(WORLDS / "products" / "model", ("sums", "products")),
     "search": Model(WORLDS / "search" / "model", ("search",), max_response_tokens=240),
+    "guessing": Model(WORLDS / "guessing" / "model", ("guessing",)),
 }
 # Each data set's world, and the function in the world's problems.py that makes one (question, answer).
 DATASETS = {
@@ -36,9 +37,11 @@ DATASETS = {
     "search": ("search", "search_problem"),
     "search-hard": ("search", "hard_search_problem"),
     "countdown": ("countdown", "countdown_problem"),
+    "guessing": ("guessing", "guessing_problem"),
 }
 # The module in this folder that has each environment, as ENVIRONMENT.
 ENVIRONMENTS = {
+    "guessing": "guessing.environment",
     "calculator": "products.calculator",
 }
 

@@ -24,7 +24,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrai
 Row = tuple[list[int], list[int]]  # token ids of a prompt, and of its solution with EOS
 Writer = Callable[[random.Random, str, bool], str]  # (rng, question, textbook) in, a solution out
 TEXTBOOK = 0.82  # fraction of the schedule, at its start, with textbook solutions only, to learn the steps
-TOOL_OUTPUT = re.compile(r"(?<=>>)\d+")  # in a solution: the answer to a call, which has no loss
+OBSERVATION = re.compile(r"(?<=>>)\d+|(?<=\?)[a-z].*\n")  # in a solution: what an environment answers, without loss
 
 
 @dataclass
@@ -124,7 +124,7 @@ def to_tensors(rows: list[Row], tokenizer: PreTrainedTokenizerFast) -> tuple[Ten
         start, end = len(prompt), len(prompt) + len(answer)
         tokens[i, :end] = torch.tensor(prompt + answer)
         labels[i, start:end] = torch.tensor(answer)
-        for output in TOOL_OUTPUT.finditer("".join(tokenizer.convert_ids_to_tokens(answer[:-1]))):
+        for output in OBSERVATION.finditer("".join(tokenizer.convert_ids_to_tokens(answer[:-1]))):
             labels[i, start + output.start() : start + output.end()] = -100
     return tokens, labels
 

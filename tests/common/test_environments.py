@@ -1,6 +1,8 @@
 """The protocol of environments: turns, limits, failures, and rewards that an environment gives."""
 
+import re
 import time
+from dataclasses import replace
 
 import grpo
 from common import environments
@@ -9,6 +11,7 @@ from common.engines import Engine, Request
 from common.environments import Environment, EpisodeEngine, Observation, ask, load_environment
 from common.records import Episode, Problem, Rollouts
 from common.verification import Verifier
+from tools.scripts import ROOT
 from worlds.pretrain import make_tokenizer
 
 import pytest
@@ -49,11 +52,11 @@ class Writer(Engine):
         return rollouts
 
 
-def played(play, *turns, max_turns=9, limit=60, stop=("!",)):
+def played(play, *turns, max_turns=9, limit=60, stop=("!",), answer="7"):
     """Episodes of an environment with a writer, their texts, and the engine."""
     writer, args = Writer(*turns), grpo.Args(max_response_tokens=limit)
     engine = EpisodeEngine(writer, Environment(play, stop), TOKENIZER, args, max_turns)
-    rollouts = engine.generate([PROBLEM], len(turns[0]), 7)
+    rollouts = engine.generate([replace(PROBLEM, answer=answer)], len(turns[0]), 7)
     texts = [TOKENIZER.decode(ids, skip_special_tokens=True) for ids in rollouts.tokens]
     return rollouts, texts, engine
 
@@ -101,6 +104,13 @@ def test_what_was_not_read_is_dropped():
 
     rollouts, texts, _ = played(play, ["abcd!"], ["e!"], max_turns=2)
     assert texts == ["ab+e!"] and rollouts.sampled == [[True, True, False, True, True]]
+
+    def read_nothing(problem):
+        yield
+        yield Observation("+", read=0)
+
+    _, texts, _ = played(read_nothing, ["abcd!"], ["e!"], max_turns=2)
+    assert texts == ["a+e!"], "a response without a token of its own would have no loss"
 
 
 def test_an_environment_that_fails_ends_its_episode(monkeypatch):
@@ -231,3 +241,16 @@ def test_a_play_is_asked_in_order():
     play = count_up(PROBLEM)
     assert ask(play, "a") == Observation("<1>", state="a") and ask(play, "7") == (0.5, "")
     assert Request([], 1, [], 1.0, []).stop == ()
+
+
+def test_the_example_of_the_docs(tmp_path):
+    """The file that docs/environments.md shows, played by a writer."""
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/environments.md").read_text(), re.S)
+    assert len(example.strip().splitlines()) <= 24
+    (tmp_path / "game.py").write_text(example)
+    environment = load_environment(f"{tmp_path}/game.py:LISTS")
+    turns = (["red.", "iron.", "blue."], ["blue.", "blue."], ["green."])
+    rollouts, texts, _ = played(environment.play, *turns, stop=environment.stop, answer="color")
+    assert texts == ["red. (2 to go)\nblue. (1 to go)\ngreen.", "iron.", "blue. (2 to go)\nblue."]
+    assert [episode.reward for episode in rollouts.episodes] == [1.0, 0.0, pytest.approx(1 / 3)]
+    assert rollouts.episodes[0].states == ["", "red", "blue red"]
