@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from common.cli import printable
 from common.settings import DATA_SETTINGS, MODEL_SETTINGS, Settings, dataset_names, local_path
 from worlds import MODELS, is_generated
 
@@ -50,9 +51,9 @@ def model_card(run_dir: Path, args: Settings, evaluations: dict[int, dict[str, A
     return CARD.format(
         data=data.to_yaml(),
         method=config["method"],
-        model=without_folders(args.model),
-        datasets=", ".join(map(without_folders, dataset_names(args))),
-        commit=config["commit"] or "unknown",
+        model=printable(without_folders(args.model)),
+        datasets=printable(", ".join(map(without_folders, dataset_names(args)))),
+        commit=printable(str(config.get("commit") or "unknown")),
         rows="\n".join(
             f"| {step} | {row['eval/avg']:.3f} (avg@{row['eval/n']}) | {row['eval/standard_error']:.3f} "
             f"| {row['eval/greedy']:.3f} |"

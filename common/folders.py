@@ -159,7 +159,7 @@ def read_config(folder: Path, given: str) -> dict[str, Any]:
     try:
         config = json.loads((folder / "config.json").read_text())
         return {**config, "method": str(config["method"]), "args": dict(config["args"])}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         fail(f"{given} is not a run folder: its config.json is missing or damaged.")
 
 

@@ -15,6 +15,7 @@ from common.logprobs import computes_in_bf16
 from common.settings import Settings
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -81,7 +82,7 @@ def base_of(folder: Path, given: str) -> str:
     try:
         config = json.loads((folder / CONFIG).read_text())
         kind, base = config["peft_type"], config["base_model_name_or_path"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         fail(f"{given}: its {CONFIG} is damaged.")
     if kind != "LORA" or not (folder / WEIGHTS).is_file() or not isinstance(base, str):
         fail(f"{given} must be a LoRA adapter with its weights in {WEIGHTS} and its base model in {CONFIG}.")
@@ -89,10 +90,15 @@ def base_of(folder: Path, given: str) -> str:
 
 
 def merged(model: Any, folder: Path) -> Any:
-    """The base model with an adapter added to its weights."""
-    from peft import PeftModel
+    """The base model with an adapter added to its weights, all of which can be trained."""
+    from peft import PeftModel, get_peft_model_state_dict
 
-    return PeftModel.from_pretrained(model, folder, local_files_only=True).merge_and_unload()
+    adapted = PeftModel.from_pretrained(model, folder, local_files_only=True)
+    with safe_open(folder / WEIGHTS, "pt") as file:  # peft leaves out what does not fit
+        unfit = get_peft_model_state_dict(adapted, save_embedding_layers=False).keys() ^ set(file.keys())
+    if unfit:
+        raise ValueError(f"{CONFIG} and {WEIGHTS} differ in {min(unfit)} and {len(unfit) - 1} others")
+    return adapted.merge_and_unload().requires_grad_(True)
 
 
 class Adapters:

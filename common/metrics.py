@@ -96,13 +96,18 @@ def effective_sample_size(old_logp: Tensor, rollout_logp: Tensor, mask: Tensor) 
     return (rho.sum() ** 2 / (len(rho) * (rho**2).sum())).item()
 
 
+def is_number(value: Any) -> bool:
+    """Whether a logged value is one; a whole number that no float can hold is not."""
+    return isinstance(value, float | None) or (isinstance(value, int) and abs(value) < 1 << 63)
+
+
 def logged_rows(run_dir: Path) -> list[dict]:
     """The lines of a run's log; a line that a kill cut off, or that is damaged otherwise, is skipped."""
     rows = []
     for line in (run_dir / "metrics.jsonl").read_text(encoding="utf-8", errors="replace").splitlines():
-        with suppress(ValueError, AttributeError):
+        with suppress(ValueError, AttributeError, RecursionError):
             row = json.loads(line)
-            if type(row.get("step")) is int and all(isinstance(value, int | float | None) for value in row.values()):
+            if type(row.get("step")) is int and all(map(is_number, row.values())):
                 rows.append(row)
     return rows
 

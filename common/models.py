@@ -75,6 +75,9 @@ def load_model(args: ModelSettings, placed: bool = True, setting: str = "model")
         if lacks_memory(error):
             raise
         fail(f"{given} cannot be loaded, its files are missing, incomplete or corrupt: {first_line(error)}")
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    if model.get_expanded_tied_weights_keys(all_submodels=True) and head and head.weight is not embedding.weight:
+        fail(f"{given} has a head of its own: set tie_word_embeddings to false in its config.json.")
     if absent := sorted(loaded["missing_keys"]):
         fail(f"{given}: its files hold no weights for {absent[0]} and {len(absent) - 1} others.")
     if tokenizer.eos_token_id is None:

@@ -149,7 +149,8 @@ def questions(rows: Any, args: DataSettings, given: str) -> list[Any]:
         fail(f"--prompt names {absent[0]}, but {given} has the columns {', '.join(rows.column_names)}.")
     if args.answer_column in columns:
         fail(f"--prompt shows {args.answer_column}, which is the column with the answers.")
-    return [re.sub(COLUMN, lambda name, row=row: str(row[name[1]]), args.prompt) for row in rows]
+    filled = [re.sub(COLUMN, lambda name, row=row: str(row[name[1]]), args.prompt) for row in rows]
+    return [None if None in map(row.get, columns) else text for row, text in zip(rows, filled, strict=True)]
 
 
 def pairs_of(name: str, part: str, args: DataSettings) -> list[Pair]:

@@ -276,6 +276,12 @@ def check_datasets(args: DataSettings) -> None:
         several_tests = name == "eval_dataset" and len(names) == 1
         if isinstance(value, tuple) and len(value) != len(names) and not several_tests:
             fail(f"{flag(name)} has {len(value)} values for {len(names)} data sets: give one for all, or one for each.")
+    tests = args.eval_dataset if isinstance(args.eval_dataset, tuple) else (args.eval_dataset,)
+    if args.eval_dataset is not None and len(names) == 1 and len({*tests} - {None}) < max(1, len(tests)):
+        fail("--eval-dataset must name data sets that differ.")
+    if "{question}" not in (args.prompt or "{question}"):
+        for name in filter(is_generated, filter(None, (*names, *tests))):
+            fail(f"--prompt names columns, and the problems of {name} have none: use {{question}}.")
     if all(map(is_generated, names)):
         for name in ("dataset_config", "eval_split", "eval_dataset"):
             if getattr(args, name) is not None:

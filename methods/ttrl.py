@@ -5,7 +5,8 @@
 Differs from its parent grpo.py:
 - no gold answer is used: the group votes, and the answer of most responses counts as correct. Where it is correct, the
   rewards are GRPO's; where it is not, responses with rarer incorrect answers still get the right reward.
-The verifier decides which answers are equal; the authors count equal strings. Responses without an answer do not vote,
+The verifier decides which answers are equal, each as an answer to the other (so 39+62 is not 101); the authors count
+equal strings. Responses without an answer do not vote,
 and of answers with as many votes the first one wins. The authors' scripts sample 64 votes and train on 32 of them:
 here every response votes and is trained on. Gold answers are only logged: accuracy, and `majority_correct`.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).

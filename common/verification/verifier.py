@@ -121,8 +121,17 @@ class Verifier:
         """Which responses of a group have its majority answer."""
         texts = self.tokenizer.batch_decode(group.tokens, skip_special_tokens=True)
         pairs = zip(texts, group.truncated, strict=True)
-        answers = dict.fromkeys(filter(None, [None if cut else self.find_answer(text) for text, cut in pairs]))
-        votes = [self.judge(texts, [answer] * len(texts), group.truncated) for answer in answers]
+        answers = [None if cut else self.find_answer(text) for text, cut in pairs]
+        golds = dict.fromkeys(filter(None, answers))
+        equal = {gold: self.judge(texts, [gold] * len(texts), group.truncated) for gold in golds}
+        # Both ways: as a gold answer 39+62 equals 101, but as an answer to 101 it leaves the sum to the verifier.
+        votes = [
+            [
+                min(equal[gold][i], equal[answer][answers.index(gold)]) if answer else 0.0
+                for i, answer in enumerate(answers)
+            ]
+            for gold in golds
+        ]
         return max(votes, key=sum, default=[0.0] * len(texts))
 
     def judge(self, responses: list[str], golds: list[Any], truncated: list[bool]) -> list[float]:

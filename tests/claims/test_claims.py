@@ -1,10 +1,12 @@
 """Every claim has its four parts, exact ones are computed anew, and the page shows the stored verdicts."""
 
 import io
+import json
 import math
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import grpo
 from claims import court
@@ -65,6 +67,42 @@ def test_a_claim_on_the_model_computed_anew(name):
     result = court.rounded(claim.compute())
     assert stored["verdict"] in (claim.verdict(result), court.NOT_TESTABLE)
     assert numbers(result) == pytest.approx(numbers(stored["result"]), rel=0.1, abs=0.01)
+
+
+def test_a_long_claim_measures_both_models(monkeypatch):
+    claim = court.load("gspo_tolerates_the_engines_precision")
+    monkeypatch.setattr(claim, "trial", lambda name, seed: SimpleNamespace(weights=f"{name} {seed}"))
+    monkeypatch.setattr(claim, "measure", lambda **settings: {"responses": settings})
+    assert claim.compute() == {"responses": {}, "trained": {"responses": {"model": "grpo 1"}}}
+
+
+def test_a_long_claim_samples_what_it_says(monkeypatch):
+    """The truth and each estimate have their own number of continuations, and their own seed."""
+    claim, asked = court.load("sampled_values_beat_a_critic"), []
+
+    def estimate_values(problems, rollouts, steps, engine, verifier, seed, args):
+        asked.append((args.value_samples, seed))
+        if len(asked) == 4:
+            raise StopIteration
+        return [[0.0] * len(ends) for ends in steps], 0
+
+    monkeypatch.setattr(claim, "PROBLEMS", 2)
+    monkeypatch.setattr(claim, "train_critic", lambda *_: None)
+    monkeypatch.setattr(claim.vineppo, "estimate_values", estimate_values)
+    with pytest.raises(StopIteration):
+        claim.compute()
+    assert asked == [(64, 1), (1, 2), (3, 4), (9, 10)]
+
+
+def test_what_is_stored_can_be_read(tmp_path, monkeypatch):
+    """A result that is stored again is the same file; its letters are no escapes."""
+    name = "cispo_is_twice_as_fast"
+    stored = court.record(name)
+    monkeypatch.setattr(court, "RESULTS", tmp_path)
+    court.store(name, stored["result"])
+    again = (tmp_path / f"{name}.json").read_text()
+    assert "→" in again or "±" in again
+    assert json.loads(again)["result"] == stored["result"]
 
 
 @pytest.mark.parametrize("name", JUDGED)

@@ -1,5 +1,7 @@
 """The model card in every checkpoint says how its weights were made, and nothing of the machine."""
 
+import json
+
 import grpo
 from common.card import model_card
 from common.folders import write_config
@@ -23,6 +25,20 @@ def test_a_checkpoint_has_a_card_with_its_last_evaluation(tiny_model, tmp_path):
     assert rows[0] in last.text and rows[1] in last.text and '"lr": 0.0001' in last.text
     assert str(tmp_path) not in last.content and str(tiny_model.parent) not in last.content
     assert last.data.tags == ["reinforcement-learning", "grpo"] and last.data.base_model is None
+
+
+def test_names_and_settings_of_others_are_one_line_of_text(tmp_path):
+    """A folder's name, and the config.json of a stranger's run, which may lack the commit."""
+    names = "x\n---\nlicense: mit\n\x1b[2J\udcff"
+    args = grpo.Args(**SMALL | {"model": str(tmp_path / names), "dataset": ("sums", names), "max_response_tokens": 8})
+    write_config(tmp_path, "grpo", args)
+    config = json.loads((tmp_path / "config.json").read_text())
+    for commit in ({"commit": names}, {}):
+        (tmp_path / "config.json").write_text(json.dumps({"method": "grpo", "args": config["args"]} | commit))
+        text = ModelCard(model_card(tmp_path, args, {})).text
+        text.encode()
+        assert "license: mit" not in text.splitlines() and "\x1b" not in text
+        assert ("commit unknown" in text) == (not commit)
 
 
 @pytest.mark.parametrize("dataset,named", [("gsm8k", ["gsm8k"]), ("sums", None), (("sums", "a/b"), ["a/b"])])

@@ -316,6 +316,15 @@ def test_columns_that_a_prompt_may_not_name(prompt, words, with_columns, capsys)
     assert words in capsys.readouterr().err
 
 
+def test_a_prompt_lacks_what_a_row_lacks(with_columns, capsys):
+    """A row without a value of one of the columns is left out and counted."""
+    row = {"Body": None, "Ask": {"text": "?"}, "Answer": "1"}
+    with_columns.write_text(with_columns.read_text() * 4 + json.dumps(row) + "\n")
+    args = grpo.Args(dataset=str(with_columns), answer_column="Answer", prompt="{Body} {Ask.text}").checked()
+    assert len(pairs_of(str(with_columns), "train", args)) == 120
+    assert "1 of 121 rows of split train have an empty question" in capsys.readouterr().out
+
+
 def test_several_held_out_sets(chat_model, gsm8k_file, tmp_path):
     """Each has its part of the problems and its name, none of them is trained on."""
     for name, rows in (("a", range(20)), ("b", range(15, 40))):

@@ -13,6 +13,8 @@ import pytest
 import torch
 from conftest import SMALL
 from peft import PeftModel
+from runs import ended, on_tiny, results
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 PROBLEMS = [Problem("", "", "", ids) for ids in ([13, 20, 5], [9, 30, 22, 41])]
@@ -149,6 +151,32 @@ def test_a_saved_adapter_is_a_model(run):
     for name, weight in saved.items():
         assert torch.equal(here[name], by_peft[name]), name
         torch.testing.assert_close(here[name], weight, atol=1e-6, rtol=1e-6)
+
+
+def test_training_goes_on_from_an_adapter(tiny_model, tmp_path):
+    """All weights of the merged model learn."""
+    grpo.main(grpo.Args(run_dir=tmp_path / "first", lora_rank=2, **on_tiny(tiny_model)))
+    adapter = str(tmp_path / "first" / "checkpoint-000002" / "adapter")
+    settings = on_tiny(tiny_model) | {"model": adapter, "weight_decay": 0.5}
+    grpo.main(grpo.Args(run_dir=tmp_path / "second", **settings))
+    before, after = load_model(grpo.Args(model=adapter).checked())[0], results(tmp_path / "second")[0]
+    assert all(weight.requires_grad and not torch.equal(weight, after[n]) for n, weight in before.named_parameters())
+
+
+@pytest.mark.parametrize("change", ["renamed", "missing", "more"])
+def test_an_adapter_that_does_not_fit_its_settings(change, tiny_model, tmp_path, capsys):
+    """peft would leave out what does not fit."""
+    grpo.main(grpo.Args(run_dir=tmp_path / "run", lora_rank=2, **on_tiny(tiny_model)))
+    folder = tmp_path / "run" / "checkpoint-000002" / "adapter"
+    weights = load_file(folder / "adapter_model.safetensors")
+    name = next(iter(weights))
+    weights[name.replace("proj", "other")] = weights[name] if change == "more" else weights.pop(name)
+    if change == "missing":
+        weights.popitem()
+    save_file({name: weight.clone() for name, weight in weights.items()}, folder / "adapter_model.safetensors")
+    capsys.readouterr()
+    words = "adapter_config.json and adapter_model.safetensors differ in base_model.model.model"
+    assert words in ended(capsys, lambda: load_model(grpo.Args(model=str(folder)).checked()))
 
 
 def test_adapters_of_some_layers(tiny_model, capsys):

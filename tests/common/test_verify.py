@@ -187,6 +187,8 @@ def test_rewards_apart(verifier, monkeypatch):
         (["5", "2", "2", "5"], [], [1, 0, 0, 1]),  # as many votes: the first one
         (["5", "2", "5", None], [0], [0, 1, 0, 0]),
         ([None, "7", "7", ""], [1, 2], [0, 0, 0, 0]),
+        (["84/2", "42", "42", "7"], [], [0, 1, 1, 0]),  # 42 is correct for 84/2, and 84/2 is not for 42
+        (["10+1", "11", "8", "8"], [], [0, 0, 1, 1]),
     ],
 )
 def test_majority(verifier, group, cut, rewards):

@@ -41,7 +41,9 @@ class Oracle(grpo.Oracle):
         return None if response.truncated else last_number(text)
 
     def is_equal(self, answer, other):
-        return other is not None and [] in compare_with_each(answer, other, Fraction(0))
+        """Each is a correct answer where the other is the gold one."""
+        pairs = [(answer, other), (other, answer)]
+        return other is not None and all([] in compare_with_each(*pair, Fraction(0)) for pair in pairs)
 
     def rewards(self, groups, kl):
         """By the vote, if there was one."""

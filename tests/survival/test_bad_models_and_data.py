@@ -125,6 +125,14 @@ def test_weights_that_are_not_in_the_files(change, capsys, tmp_path):
     assert "no weights for model.layers.1.mlp.up_proj.weight" in refused(capsys, tmp_path, model=str(folder))
 
 
+def test_a_head_that_the_config_denies(capsys, tmp_path, tiny_model):
+    """transformers keeps it, and an engine that reads the config would not."""
+    shutil.copytree(tiny_model, tmp_path / "model")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": True}))
+    assert "set tie_word_embeddings to false" in refused(capsys, tmp_path, model=str(tmp_path / "model"))
+
+
 def test_mistyped_paths_are_not_looked_up_elsewhere(capsys, tmp_path, monkeypatch):
     """In a folder that is here, a name is a path."""
     monkeypatch.setattr(socket, "getaddrinfo", lambda *args: pytest.fail(f"a look-up of {args[0]}"))

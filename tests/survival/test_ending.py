@@ -105,7 +105,7 @@ def test_the_lines_of_steps_and_the_bar(monkeypatch, capsys):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     terminal = Terminal(lambda: None)
     terminal.print_step(31, 100, METRICS, 2.0)
-    assert (terminal.bar.n, terminal.bar.total) == (31, 100)
+    assert (terminal.bar.n, terminal.bar.total) == (31, 100) and terminal.bar.dynamic_ncols  # follows the window
     terminal.print_step(32, 100, METRICS, 4.0)
     terminal.write_line("another")
     terminal.print_step(33, 100, METRICS | {"reward": 0.75, "kl": 0.0125}, 3.0)

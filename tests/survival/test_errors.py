@@ -48,6 +48,11 @@ from runs import refused
         ({"eval_split": "test"}, "data set of your own"),
         ({"dataset_config": "main"}, "data set of your own"),
         ({"prompt": "no place for it"}, "{question}"),
+        ({"prompt": "{Body}"}, "the problems of sums have none"),
+        ({"dataset": "gsm8k", "eval_dataset": ("search", "math500"), "prompt": "{Body}"}, "of search have none"),
+        ({"dataset": "gsm8k", "eval_dataset": ()}, "must name data sets that differ"),
+        ({"dataset": "gsm8k", "eval_dataset": ("math500", None)}, "must name data sets that differ"),
+        ({"dataset": "gsm8k", "eval_dataset": ("math500", "math500")}, "must name data sets that differ"),
     ],
 )
 def test_settings(settings, words, capsys, tmp_path):

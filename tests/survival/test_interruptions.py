@@ -96,6 +96,8 @@ DAMAGED = {
     "text": lambda lines: "".join([*lines[:1], lines[1].replace('"step": 1', '"step": "1"'), *lines[3:]]),
     "no object": lambda lines: "".join(["[3]\n", "7\n", *lines[1:]]),
     "no accuracy": lambda lines: "".join(['{"step": 0, "eval/avg": null, "eval/n": 2}\n', *lines[1:]]),
+    "deep": lambda lines: "".join(["[" * 99999 + "\n", *lines[1:]]),
+    "huge": lambda lines: "".join(['{"step": 0, "eval/avg": 1' + "0" * 999 + "}\n", *lines[1:]]),
     "a list": lambda lines: "".join(['{"step": 0, "eval/avg": [1]}\n', *lines[1:]]),
 }
 

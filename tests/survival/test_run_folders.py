@@ -11,6 +11,7 @@ from pathlib import Path
 
 import grpo
 import rloo
+from common import evaluation
 from common.folders import LOCK
 from common.run import Run
 from tools.scripts import ROOT
@@ -89,10 +90,11 @@ def test_second_starts_at_every_stage(tiny_model, tmp_path, monkeypatch, capsys)
     monkeypatch.setattr(Run, "summarize", lambda self: None)
     grpo.main(grpo.Args(**on_tiny(tiny_model) | {"run_dir": tmp_path / "alone", "save_every": 1}))
     folder, seen = tmp_path / "run", []
-    for name in ("load_model", "load_problems", "Verifier", "make_engine"):
-        original = getattr(grpo, name)
+    stages = [(grpo, name) for name in ("load_model", "load_problems", "Verifier", "make_engine", "batch_logps")]
+    for module, name in (*stages, (evaluation, "evaluate")):
+        original = getattr(module, name)
         started_before = functools.partial(lambda call, *args: (second_start(folder, seen), call(*args))[1], original)
-        monkeypatch.setattr(grpo, name, started_before)
+        monkeypatch.setattr(module, name, started_before)
     with kills.at_events_of(folder, lambda: (folder / LOCK).exists() and second_start(folder, seen)):
         grpo.main(grpo.Args(**on_tiny(tiny_model) | {"run_dir": folder, "save_every": 1}))
     assert set(seen) == {2} and len(seen) > 50

@@ -3,6 +3,8 @@
 import gzip
 import http.client
 import json
+import os
+from pathlib import Path
 
 from tools.watch import __main__ as server
 
@@ -63,6 +65,29 @@ def test_nothing_else_is_served(tmp_path, ask):
         assert ask("/runs", host=host)[0] == 403, host
     policy = ask("/")[1]["Content-Security-Policy"]
     assert "default-src 'none'" in policy and "script-src 'self';" in policy
+
+
+def test_what_a_damaged_or_hostile_folder_holds(tmp_path, ask, capfd):
+    """The others are still served, and nothing outside the folder is."""
+    folder = write_logs(tmp_path / "run", [{"step": 1}], {step: [] for step in (1, 2, 3)})
+    for step, change in ((1, Path.mkdir), (2, os.mkfifo), (3, lambda path: path.symlink_to(tmp_path / "secret"))):
+        (file := folder / "rollouts" / f"step-00000{step}.jsonl.gz").unlink()
+        change(file)
+    (tmp_path / "secret").write_text("secret")
+    for name, log in (("deep", "[" * 99999), ("huge", '{"step": 1, "a": 1' + "0" * 999 + "}"), ("bytes", "\0")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "metrics.jsonl").write_text(log)
+        assert ask(f"/metrics?run={tmp_path / name}")[2] == b"[]"
+    (tmp_path / "folder" / "metrics.jsonl").mkdir(parents=True)
+    os.mkfifo(tmp_path / "pipe")
+    assert len(json.loads(ask("/runs")[2])) == 4
+    for path in (
+        *(f"/rollouts?run={folder}&step={step}" for step in (1, 2, 3)),
+        "http://[",
+        f"/metrics?run={tmp_path}",
+    ):
+        assert ask(path)[0] == 404, path
+    assert not capfd.readouterr().err
 
 
 def test_mistakes(tmp_path, capsys):

@@ -46,8 +46,8 @@ def find_runs(folders: tuple[Path, ...]) -> dict[str, Path]:
     """The run folders by name; one without a log yet is left out."""
     found = {}
     for folder in folders:
-        inside = [folder] if (folder / "metrics.jsonl").exists() else sorted(folder.glob("*/"))
-        found |= {str(path): path for path in inside if (path / "metrics.jsonl").exists()}
+        inside = [folder] if (folder / "metrics.jsonl").is_file() else sorted(folder.glob("*/"))
+        found |= {str(path): path for path in inside if (path / "metrics.jsonl").is_file()}
     return found
 
 
@@ -67,6 +67,14 @@ def rows(folder: Path) -> list[dict[str, float | None]]:
     return [{name: finite(value) for name, value in row.items()} for row in read_metrics(folder)]
 
 
+def responses(folder: Path, step: int) -> bytes:
+    """A file of a run's responses. A copied folder may hold a link to another file, or a pipe: neither is read."""
+    file = folder / f"rollouts/step-{step:06d}.jsonl.gz"
+    if not file.is_file() or folder.resolve() not in file.resolve().parents:
+        raise FileNotFoundError(file)
+    return file.read_bytes()
+
+
 class Server(ThreadingHTTPServer):
     """Serves the page, on this machine only."""
 
@@ -79,15 +87,16 @@ class Handler(BaseHTTPRequestHandler):
     """Answers the page's requests."""
 
     def do_GET(self) -> None:
-        url = urlsplit(self.path)
-        query = {name: values[0] for name, values in parse_qs(url.query).items()}
         with suppress(ConnectionError):  # the page was closed meanwhile
             if (self.headers["Host"] or "").partition(":")[0] not in LOCAL:
                 return self.send_error(403)
             try:
-                self.send(*self.answer(url.path, query))
-            except (FileNotFoundError, KeyError, ValueError):  # a folder was removed, or the request is not the page's
-                self.send_error(404)
+                url = urlsplit(self.path)
+                query = {name: values[0] for name, values in parse_qs(url.query).items()}
+                content, kind = self.answer(url.path, query)
+            except (OSError, KeyError, ValueError):  # a folder was removed, or the request is not the page's
+                return self.send_error(404)
+            self.send(content, kind)
 
     def answer(self, path: str, query: dict[str, str]) -> tuple[bytes, str]:
         """What is at a path, and its content type."""
@@ -104,7 +113,7 @@ class Handler(BaseHTTPRequestHandler):
         if path == "/metrics":
             return json.dumps(rows(runs[query["run"]])).encode(), JSON
         if path == "/rollouts":
-            return (runs[query["run"]] / f"rollouts/step-{int(query['step']):06d}.jsonl.gz").read_bytes(), LINES
+            return responses(runs[query["run"]], int(query["step"])), LINES
         raise KeyError(path)
 
     def send(self, content: bytes, kind: str) -> None:
