@@ -16,6 +16,7 @@ CRITICS = "tests/objectives/test_critics.py"
 ENTROPY = "tests/objectives/test_entropy.py"
 ESTIMATORS = "tests/objectives/test_estimators.py"
 SOLUTIONS = "tests/objectives/test_solutions.py"
+TRUST_REGION = "tests/objectives/test_trust_region.py"
 PAIRS = "tests/objectives/test_pairs_and_teachers.py"
 ENGINE = "tests/common/test_engine.py"
 LOG_PROBS = "tests/common/test_log_probs.py"
@@ -129,6 +130,15 @@ MUTATIONS = [
     Mutation("correct responses are left out", "(advantages < 0) & (distance", "(advantages > 0) & (distance", "methods/sequence_masking.py", OBJECTIVES),
     Mutation("left out by the policy of the rollout", "rollout_logp - logp.detach()", "rollout_logp - old_logp", "methods/sequence_masking.py", OBJECTIVES),
     Mutation("all subsets, not those with the response", "others_fail = factors[:, 1:].prod", "others_fail = factors.prod", "methods/pass_at_k.py", OBJECTIVES),
+    Mutation("the step of gradient descent", "conjugate_gradient(product, -gradient, args.cg_iterations)", "-gradient", "methods/trpo.py", TRUST_REGION),
+    Mutation("√δ instead of √2δ", "(2 * args.delta / dot", "(args.delta / dot", "methods/trpo.py", TRUST_REGION),
+    Mutation("outside the trust region", "loss < before and kl <= args.delta", "loss < before", "methods/trpo.py", TRUST_REGION),
+    Mutation("whatever the surrogate does", "loss < before and kl <= args.delta", "kl <= args.delta", "methods/trpo.py", TRUST_REGION),
+    Mutation("the KL from the new policy", "(old.exp() * (old - self.logps(rows)))", "(self.logps(rows).exp() * (self.logps(rows) - old))", "methods/trpo.py", STEPS),
+    Mutation("F of other rows", "minibatch[:: args.fisher_every]", "minibatch[1 :: args.fisher_every]", "methods/trpo.py"),
+    Mutation("not damped", " + self.args.damping * v", "", "methods/trpo.py"),
+    Mutation("F of a shorter way", "/ (2 * h)", "/ h", "common/vectors.py", f"{STEPS}::test_every_update[trpo"),
+    Mutation("directions not conjugate", "residual + rr / last * direction", "residual", "common/vectors.py", TRUST_REGION),
     Mutation("subsets with repetition", "(n - j).clamp(min=0) / (G - j)", "(n - 0 * j) / (G - 0 * j)", "methods/pass_at_k.py", OBJECTIVES),
     Mutation("the std of single rewards", "std = (all_fail * (1 - all_fail)).sqrt()", "std = rewards.std(1, correction=0, keepdim=True)", "methods/pass_at_k.py", OBJECTIVES),
     Mutation("Pass@k takes any reward", 'require_binary(rewards, "pass@k counts correct responses")', "pass", "methods/pass_at_k.py", f"{REWARDS}::test_filters_and_binary_methods"),

@@ -67,7 +67,10 @@ class Expected:
         lengths = [self.reference.length(row) for row in rows]
         self.add_tokens(rows, lengths, self.of_token, parts)
         self.ratios += [ratio for row in rows for ratio in self.reference.ratios(row)]
-        numbers = {"loss": loss, "grad_norm": norm} | self.reference.update_numbers(rows, responses)
+        self.add_numbers({"loss": loss, "grad_norm": norm} | self.reference.update_numbers(rows, responses))
+
+    def add_numbers(self, numbers):
+        """Of an update."""
         for name, value in numbers.items():
             self.of_updates[name].append(value)
 

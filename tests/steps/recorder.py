@@ -26,7 +26,7 @@ class Recorder:
     def watch_learner(self, monkeypatch, script, choosing):
         """The number of the step, verdicts, chosen tokens, minibatches, and updates."""
         recorder, verifier, minibatches = self, script.Verifier, script.minibatches
-        adam_step, seed_step, choose = torch.optim.AdamW.step, run.seed_step, getattr(script, choosing, None)
+        seed_step, choose = run.seed_step, getattr(script, choosing, None)
 
         def next_step(seed, step):
             recorder.step = step
@@ -50,11 +50,11 @@ class Recorder:
                 recorder.minibatches[recorder.step].append(rows.tolist())
                 yield rows
 
-        def recorded_step(optimizer, *args):
+        def recorded_step(update, optimizer, *args):
             parameters = optimizer.param_groups[0]["params"]
             before = [p.detach().clone() for p in parameters]
             gradients = [p.grad.clone() for p in parameters]
-            adam_step(optimizer, *args)
+            update(optimizer, *args)
             after = [p.detach().clone() for p in parameters]
             recorder.updates.append((recorder.step, id(optimizer), before, gradients, after))
 
@@ -65,7 +65,9 @@ class Recorder:
         monkeypatch.setattr(run, "seed_step", next_step)
         monkeypatch.setattr(script, "Verifier", Judge)
         monkeypatch.setattr(script, "minibatches", recorded_minibatches)
-        monkeypatch.setattr(torch.optim.AdamW, "step", recorded_step)
+        for kind in (torch.optim.AdamW, torch.optim.SGD):
+            step = kind.step
+            monkeypatch.setattr(kind, "step", lambda *args, step=step: recorded_step(step, *args))
         if choose:
             monkeypatch.setattr(script, choosing, recorded_choice)
 

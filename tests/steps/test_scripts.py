@@ -28,6 +28,8 @@ SPLIT_METRICS = (
 def test_micro_batches_and_row_order_change_nothing(name, tmp_path, monkeypatch, capsys):
     """Two whole runs, one in single rows and in another order, end with the same weights and metrics."""
     same = {"lr": 1e-3, "eval_every": 0}
+    if name == "trpo":  # of which lr is a part of the step; more iterations magnify rounding
+        same |= {"lr": 1.0, "cg_iterations": 2}
     if name == "scalerl":  # it ends responses before that
         same["max_response_tokens"] = 64
     if load(name).Args.model == "search":

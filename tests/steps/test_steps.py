@@ -6,6 +6,7 @@ by hand. The engine's weights are shifted, the temperature is not 1, the learnin
 """
 
 from collections import defaultdict
+from dataclasses import replace
 from itertools import product
 
 from common.metrics import read_metrics
@@ -37,7 +38,8 @@ class Replay:
     def __init__(self, recorder, args, folder, reference):
         self.recorder, self.args, self.folder, self.reference = recorder, args, folder, reference
         self.learner, self.frozen, self.engine = Model(folder), Model(folder), Model(folder)
-        self.teacher = Model(args.teacher) if hasattr(args, "teacher") else None
+        taught = hasattr(reference, "teacher_prompts")  # by the model itself
+        self.teacher = Model(folder if taught else args.teacher) if taught or hasattr(args, "teacher") else None
         self.critic = reference.critic(folder) if hasattr(reference, "critic") else None
         self.current = [p.detach().float() for p in self.frozen.parameters]  # the policy's weights after all updates
         self.adams, self.at_start, self.prompts, self.left_out = defaultdict(AdamW), {}, set(), 0
@@ -96,6 +98,8 @@ class Replay:
                 targets = [(responses[i], old_values[i], returns[i]) for i in counted]
                 lengths = [reference.length(rows[i]) for i in counted]
                 self.compare_critic(of_critic[number], targets, lengths, f"step {step}, update {number} of the critic")
+        if hasattr(reference, "renew_teacher"):
+            reference.renew_teacher(self.teacher, self.current)
 
     def check_problems(self, step, responses):
         """They are new, as long as there are new ones."""
@@ -121,6 +125,8 @@ class Replay:
         """The responses as the loss sees them at the rollout weights, and log π_old - log π_ref of every token."""
         self.learner.set(self.current)
         rows, kl, T = [], [], self.args.temperature
+        taught = hasattr(self.reference, "teacher_prompts")
+        prompts = self.reference.teacher_prompts(responses) if taught else [r.prompt for r in responses]
         with torch.no_grad():
             for i, response in enumerate(responses):
                 every = self.learner.distributions(response, T)
@@ -135,7 +141,8 @@ class Replay:
                     chosen = self.recorder.chosen[step][i, : len(response.tokens)].tolist()
                     rows[-1].chosen = of_sampled(response, chosen)
                 if self.teacher:
-                    rows[-1].teacher = of_sampled(response, self.teacher.distributions(response, T))
+                    asked = replace(response, prompt=prompts[i])
+                    rows[-1].teacher = of_sampled(response, self.teacher.distributions(asked, T))
         return rows, kl
 
     def advantages(self, groups, kl):
@@ -168,8 +175,11 @@ class Replay:
         expected = self.policy_gradient(some)
         if update:
             step, optimizer, before, gradients, self.current = update
-            close(gradients, clipped(expected, self.args.max_grad_norm), f"gradient, {what}")
             lr = rate(self.args, step)
+            if hasattr(self.reference, "check_step"):  # without AdamW
+                self.log.add_numbers(self.reference.check_step(self.learner, some, expected, update, lr, what))
+                return
+            close(gradients, clipped(expected, self.args.max_grad_norm), f"gradient, {what}")
             check_adam(self.adams[optimizer], before, gradients, self.current, lr, self.args.weight_decay, what)
 
     def policy_gradient(self, some):
