@@ -51,7 +51,7 @@ def save_checkpoint(
 ) -> None:
     """Write `folder` so that a kill at any moment leaves either all of it or nothing new.
 
-    `objects` have a `state_dict`; the optimizer is one of them. Without a `state` only the weights are saved.
+    `objects` have a `state_dict`; the optimizer is one of them. Without `state` and objects only weights are saved.
     """
     partial = folder.with_name("checkpoint-partial")
     if rank() == 0:
@@ -59,17 +59,15 @@ def save_checkpoint(
     gather(None)  # wait until the old one is gone
     try:
         buffers = {name for name, _ in model.named_buffers()}
-        weights = {name: weight for name, weight in named_weights(model)}  # tied ones once
+        weights = dict(named_weights(model))  # tied ones once
         weights |= {name: buffer for name, buffer in model.state_dict().items() if name in buffers}
-        if sharded and state is not None:
+        if sharded:
             save_shards(partial / PARTS, weights, objects["optimizer"])
-            objects = {name: thing for name, thing in objects.items() if name != "optimizer"}
-            weights = {}
-        weights = {name: whole_state(weight) for name, weight in weights.items()}
-        states = {name: whole_state(thing.state_dict()) for name, thing in objects.items()} if state is not None else {}
+            weights, objects = {}, {name: thing for name, thing in objects.items() if name != "optimizer"}
+        weights = whole_state(weights)
+        states = {name: whole_state(thing.state_dict()) for name, thing in objects.items()}
         if rank() == 0:
-            write(partial, model, tokenizer, weights, None if state is None else state | states)
-            add_checksums(partial, card)
+            write(partial, model, tokenizer, weights, None if state is None else state | states, card)
             shutil.rmtree(folder, ignore_errors=True)
             partial.rename(folder)
     except BaseException:
@@ -79,8 +77,10 @@ def save_checkpoint(
     gather(None)  # wait until it is there
 
 
-def write(partial: Path, model: Any, tokenizer: Any, weights: dict[str, Any], state: dict[str, Any] | None) -> None:
-    """Write model, tokenizer and state."""
+def write(
+    partial: Path, model: Any, tokenizer: Any, weights: dict[str, Any], state: dict[str, Any] | None, card: str
+) -> None:
+    """Write everything to the disk: model, tokenizer, state, checksums, and the card, which later evaluations change."""
     if weights:
         model.save_pretrained(partial, state_dict=weights, max_shard_size="1TB")  # one file
     else:
@@ -91,10 +91,6 @@ def write(partial: Path, model: Any, tokenizer: Any, weights: dict[str, Any], st
         torch.save(state, partial / "state.pt")
         if "adapters" in state:
             save_adapter(partial / ADAPTER, model, state["adapters"])
-
-
-def add_checksums(partial: Path, card: str) -> None:
-    """Write the checksums and the model card, which later evaluations change, and flush everything to disk."""
     files = [file for file in partial.rglob("*") if file.is_file()]
     sums = {str(file.relative_to(partial)): checksum(file) for file in files}
     (partial / CHECKSUMS).write_text(json.dumps(sums, indent=2) + "\n")
