@@ -80,7 +80,7 @@ def save_checkpoint(
 def write(
     partial: Path, model: Any, tokenizer: Any, weights: dict[str, Any], state: dict[str, Any] | None, card: str
 ) -> None:
-    """Write everything to the disk: model, tokenizer, state, checksums, and the card, which later evaluations change."""
+    """Write everything to disk: model, tokenizer, state, checksums, and the card, which later evaluations change."""
     if weights:
         model.save_pretrained(partial, state_dict=weights, max_shard_size="1TB")  # one file
     else:
