@@ -7,7 +7,8 @@ Differs from its parent grpo.py:
 - one ratio per response, the geometric mean of its token ratios: the reward is for the response as a
   whole, and token ratios are noisy where experts are routed anew after every update;
 - all tokens of a response are clipped together or not at all, in a range about 600 times narrower than
-  GRPO's. Expect more clipped tokens than under GRPO, not fewer.
+  GRPO's: a small drift that they share is enough, and a single token at 1.2 in a response of 500 is not.
+  Expect more clipped tokens than under GRPO, not fewer.
 TIS weighs a response's loss by the mean of its token weights; verl's token form scales each token's
 gradient by its own weight instead.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).

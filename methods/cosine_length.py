@@ -3,8 +3,8 @@
     GRPO's J(θ) with R_i = 1 + h if o_i is correct, -10 h if not, -10 at T;  h = (1 + cos(π |o_i| / T)) / 2
 
 Differs from its parent grpo.py:
-- correct answers should be short, incorrect ones long (thinking longer is then worth trying), and none
-  truncated; the reward falls and rises smoothly with the length.
+- the reward falls and rises smoothly with the length: correct answers should be short, incorrect ones long
+  (thinking longer is then worth trying), and none truncated.
 The paper trains with PPO, and adds a penalty for repeated n-grams that has a discount of its own; neither is here.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 

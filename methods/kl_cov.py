@@ -5,8 +5,8 @@
     Cov_it = (log π_old(o_it) - mean of log π_old) (A_i - mean of A)
 
 Differs from its parent grpo.py:
-- entropy falls by about η Cov(log π, A) per update, as likely tokens with a high advantage become likelier
-  still. A KL penalty is applied to the few tokens with the largest covariance;
+- a KL penalty for the few tokens with the largest covariance: entropy falls by about η Cov(log π, A) per
+  update, as likely tokens with a high advantage become likelier still;
 - no ratio clip, and the token mean.
 Statistics are of a rollout batch at its own weights; the authors' code computes them per micro-batch at the
 current weights. The KL is k3 here and |log r| there.

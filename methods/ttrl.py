@@ -3,7 +3,7 @@
     GRPO's J(θ) with R_i = 1 if the answer of o_i equals the majority answer of its group, else 0
 
 Differs from its parent grpo.py:
-- no gold answer is used: the group votes, and the answer of most responses counts as correct. Where it is correct, the
+- the group votes in place of a gold answer: that of most responses counts as correct. Where it is correct, the
   rewards are GRPO's; where it is not, responses with rarer incorrect answers still get the right reward.
 The verifier decides which answers are equal, each as an answer to the other (so 39+62 is not 101); the authors count
 equal strings. Responses without an answer do not vote,

@@ -22,8 +22,8 @@ Differs from its parent grpo.py (without the four components it is grpo.py --tis
 - a response begins with the weights of k rollout batches ago and gets newer ones every n tokens, up to the learner's,
   like a generator that never stops, where training on a rollout batch takes as long as n tokens;
 - each log-prob is that of the weights that sampled its token, so ρ is right for any mixture of weights;
-- the corrections: token-tis is PipelineRL's, and with --tis-cap 1e6 AReaL's decoupled PPO (Eq. 5), which has no cap;
-  icepop is Ring-1T's (2510.18855, Eq. 2); the others are those of "When Speed Kills Stability" (2025).
+- corrections to choose from: token-tis is PipelineRL's, and with --tis-cap 1e6 AReaL's decoupled PPO (Eq. 5), which has
+  no cap; icepop is Ring-1T's (2510.18855, Eq. 2); the others are those of "When Speed Kills Stability" (2025).
 PipelineRL makes one update per batch (--num-minibatches 1, and r is 1) and has R - mean R as the advantage.
 
     python recipes/pipeline_rl.py

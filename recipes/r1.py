@@ -17,7 +17,7 @@ R1-Zero is RL alone, and that is the default. R1 has four stages, its distillati
 Each of them can be left out, and each writes a run folder with a model for the next one.
 
 Differs from its parent grpo.py:
-- sft, rejection_sample, and the stages made of them and of the loop below, which is GRPO's to the byte;
+- stages of SFT and rejection sampling around the loop of RL, which is GRPO's to the byte;
 - ε = 10, as in R1's first RL: it clips almost nothing. The paper's β is 0.001, here 0 by default.
 Not here: rewards for a format and for the language (the box is part of the reward for the answer already), questions
 without a verifiable answer, and a reference that is renewed every 400 steps: it is the model a stage starts from.

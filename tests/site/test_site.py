@@ -307,6 +307,8 @@ def test_the_keyboard_activates_what_it_reaches(visit):
 @pytest.mark.parametrize("url", ["index.html", "compare.html#grpo/dapo", "dcpo.html"])
 def test_a_key_explains_the_table_of_traits(visit, url):
     page = visit.open(url)
+    if page.locator("details.key").get_attribute("open") is None:
+        page.click("details.key summary")
     assert "0.50: each response counts the same" in page.locator("details.key").inner_text()
     assert "no gradient below" in page.locator("main").inner_text().lower()
 

@@ -284,6 +284,7 @@ def data(name: str) -> dict[str, Any]:
     del curves["bounds"]  # the table of methods has them
     return {
         "path": str(script_path(name).relative_to(ROOT)),
+        "change": change(name),
         "formula": parts(name)["formula"],
         "code": lines.numbered(name),
         "below": lines.below(name),

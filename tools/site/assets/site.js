@@ -165,7 +165,7 @@ async function compare() {
     document.title = `${pair.join(" and ")} · compare`;
     const lines = changes(...pair).reduce((n, [i1, i2, j1, j2]) => n + i2 - i1 + j2 - j1, 0);
     $("#summary").replaceChildren(...pair.flatMap((name, k) => [k ? " and " : "", element("a", { href: `${name}.html` }, name)]), ` differ in ${lines} lines after their docstrings, comments and help included.`);
-    $("#formulas").replaceChildren(...pair.map((name) => element("pre", { class: "formula", tabindex: 0 }, `${Site.data[name].path}\n\n${Site.data[name].formula || "No formula."}`)));
+    $("#formulas").replaceChildren(...pair.flatMap((name) => [element("p", {}, element("code", {}, Site.data[name].path), `: ${Site.data[name].change}`), element("pre", { class: "formula", tabindex: 0 }, Site.data[name].formula || "No formula.")]));
     for (const tr of $$("#both tbody tr")) tr.hidden = !pair.includes(tr.dataset.name);
     fingerprint($("#fingerprint"), pair[0] === pair[1] ? [pair[0]] : pair);
     curves($("#curves"), pair);
