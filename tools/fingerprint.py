@@ -73,7 +73,9 @@ def advantages(script: ModuleType, group: int = GROUP) -> dict[str, list[float |
     A critic, and VinePPO's samples, know the fraction of correct responses of each prompt.
     """
     main, args = inspect.getsource(script.main), script.Args()
-    if not re.search(r"compute_advantages\([^)]*\b(\w+_)?rewards\b", main):
+    takes = inspect.signature(script.compute_advantages).parameters if hasattr(script, "compute_advantages") else ()
+    made_up = re.search(r"\n +rewards = \(?torch\.arange", main)  # SPIN's mark the data set's solutions
+    if made_up or not any("rewards" in name for name in takes):
         raise NoCurve("rewards play no part in its advantages")
     correct = verdicts(group)
     rewards = 2 * correct - 1 if "= 2 * rewards - 1" in main else correct

@@ -168,6 +168,7 @@ def test_traits_are_filtered_by_what_several_scripts_share():
     assert found["stops"] == {"nothing", "no gradient", "capped", "fades"}
     assert found["updates"] == {"on-policy", "off-policy"}
     assert scripts.coarse("baseline", "group mean") == "group mean"
+    assert scripts.coarse("stops", "not computed") == "not computed"
 
 
 def test_numbers_and_claims_and_lessons_are_found_by_name():

@@ -303,7 +303,8 @@ def traits(name: str) -> dict[str, str]:
 
 def coarse(key: str, text: str) -> str:
     """What a column is filtered by: a trait, or the part of it that several scripts share."""
-    return re.search(FILTERS.get(key, ".*"), text)[0]
+    found = re.search(FILTERS.get(key, ".*"), text)
+    return found[0] if found else text
 
 
 def page(name: str) -> dict[str, Any]:
