@@ -1,0 +1,229 @@
+"""Evolving rubrics: "DR Tulu", 2511.19399 (Nov 2025), reinforcement learning with evolving rubrics (RLER).
+
+    GRPO's J(θ) with R_i = Σ_k w_k s_ik        w_k = ±1, s_ik = 1 if o_i meets criterion k, else 0
+
+A recipe is a sum of components. Without these two it is grpo.py with a fixed rubric as its reward.
+
+| component | from | without it |
+|---|---|---|
+| criteria are added and dropped | DR Tulu | --no-evolve |
+| at most K criteria are in use | DR Tulu | --max-criteria 1000 |
+
+Differs from its parent grpo.py:
+- the reward is a rubric: persistent criteria, and others that are in use only as long as they tell responses apart;
+- a judge contrasts the responses of each group, and adds the criteria that some of them meet and others do not;
+- after each step, criteria with the same score for all responses of each group are dropped; of the others, the K with
+  the largest std are kept. What is in use is part of the checkpoint.
+In the paper the judge is a language model, which invents criteria for each prompt. Here it knows a list of patterns,
+for all prompts, since no prompt comes twice; a run needs no server. Gold answers are only logged, as accuracy.
+The paper divides R_i by the sum of the positive weights, which the std of the group cancels.
+Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
+
+    python recipes/rubrics.py
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from common.batch import collate, micro_batches, minibatches
+from common.cli import fail
+from common.data import load_problems, sample_problems
+from common.engines import make_engine
+from common.help import parse_args
+from common.logprobs import batch_logps, token_logps
+from common.models import load_model
+from common.run import Run
+from common.settings import Count, CountOrZero, Fraction, GroupSize, NonNegative, Positive, Rate, Settings
+from common.verification import Verifier
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class Args(Settings):
+    # Evolving rubrics
+    persistent: tuple[str, ...] = (r"\\boxed\{-?\d+\}$",)
+    """Criteria that are always in use: patterns to find in a response, or with a ! before them, to avoid."""
+    candidates: tuple[str, ...] = (
+        *(r"\A\d+[-+]\d+=", r"(?:.*=.*\n){3}"),  # begins with a step; at least three steps
+        *(r"=(-?\d+)\n\1[-+]", r"=(-?\d+)\n\\boxed\{\1\}"),  # goes on from a result; boxes the last one
+        *(r"!\A\\boxed", "!wait"),  # guesses; corrects itself
+    )
+    """Criteria that the judge knows, in the same form."""
+    evolve: bool = True
+    """Add and drop candidates; without it, all of them are always in use."""
+    max_criteria: Count = 5
+    """K: candidates in use at the same time. Paper 5."""
+    clip_eps: Positive = 0.2
+    """ε: zeroes the gradient above 1 + ε for positive advantages, below 1 - ε for negative ones. Usual 0.2."""
+    ddof: Literal[0, 1] = 1
+    """The group's std divides by G - ddof: 1 gives the sample std of most code, 0 the population std."""
+    kl_beta: NonNegative = 0.0
+    """β: weight of the KL to the initial model in the loss. Paper 0.04; most reasoning recipes 0."""
+    ratio_anchor: Literal["learner", "engine"] = "learner"
+    """Log-probs in the ratio's denominator: recomputed by the learner, or reported by the engine (then --tis-cap 0)."""
+    tis_cap: NonNegative = 2.0
+    """C: cap of the truncated importance weight π_old / π_engine; 0 disables it."""
+    num_minibatches: Count = 4
+    """Minibatches per rollout batch, with one optimizer update each."""
+    update_epochs: Count = 1
+    """Passes over each rollout batch; updates per batch = update_epochs * num_minibatches. Papers: 1 or 2."""
+    responses_per_prompt: GroupSize = 8
+    """G: responses per prompt, the group. Papers: 8 to 64."""
+
+    # The same in every script
+    steps: Count = 100
+    """Rollout batches. Large models: 100 to 1000."""
+    prompts_per_step: Count = 32
+    """P: different prompts in a rollout batch. Papers: 32 to 512."""
+    max_response_tokens: Count | None = None
+    """T: length limit of a response; embedded models have a default. Reasoning models need 1,000 to 30,000."""
+    temperature: Positive = 1.0
+    """Sampling temperature; all log-probs use the same one."""
+    lr: Rate = 1e-4
+    """AdamW's peak learning rate. Models of 1B and more: 5e-7 to 3e-6."""
+    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """After the warm-up, the learning rate stays constant or falls to 0 at the end of the run."""
+    warmup_steps: CountOrZero = 5
+    """Steps (rollout batches) over which the learning rate rises from 0."""
+    weight_decay: Fraction = 0.0
+    """AdamW's weight decay; 0 to 0.1."""
+    max_grad_norm: Positive = 1.0
+    """Gradients are scaled down to this norm."""
+    staleness: CountOrZero = 0
+    """k: the engine samples with the weights of k rollout batches ago, as in asynchronous training."""
+
+
+def judge(texts: list[str], args: Args) -> Tensor:
+    """Scores (n, B) of B responses by n criteria, the persistent ones first: 1 if the pattern is found."""
+    patterns = [re.compile(criterion.removeprefix("!")) for criterion in (*args.persistent, *args.candidates)]
+    return torch.tensor([[float(bool(pattern.search(text))) for text in texts] for pattern in patterns])
+
+
+def add_criteria(used: list[int], scores: Tensor) -> list[int]:
+    """The criteria in use, and those that separate the responses of a group; `scores` are (n, P, G)."""
+    separating = (scores != scores[:, :, :1]).flatten(1).any(1)  # (n,)
+    return sorted({*used, *separating.nonzero().flatten().tolist()})
+
+
+def drop_criteria(used: list[int], scores: Tensor, args: Args) -> list[int]:
+    """The persistent criteria, and the K others in use whose scores (n, P, G) vary most within groups."""
+    std, first = scores.std(2, correction=0).mean(1), len(args.persistent)  # (n,)
+    varying = sorted((k for k in used if k >= first and std[k] > 0), key=lambda k: -std[k])
+    return [*range(first), *sorted(varying[: args.max_criteria])]
+
+
+def rubric_rewards(scores: Tensor, used: list[int], args: Args) -> Tensor:
+    """Rewards (P, G): the sum of the scores (n, P, G) in use, negative for criteria to avoid."""
+    signs = [-1.0 if criterion.startswith("!") else 1.0 for criterion in (*args.persistent, *args.candidates)]
+    return (scores.new_tensor(signs).view(-1, 1, 1) * scores)[used].sum(0)
+
+
+def compute_advantages(rewards: Tensor, args: Args) -> Tensor:
+    """(P, G) rewards in, (P, G) advantages out: z-scores within each group (2402.03300, Sec. 4.1.2)."""
+    mean = rewards.mean(1, keepdim=True)  # (P, 1)
+    std = rewards.std(1, correction=args.ddof, keepdim=True)  # (P, 1)
+    # The paper has no ε; 1e-6 only makes a group of equal rewards 0 instead of 0 / 0.
+    return (rewards - mean) / (std + 1e-6)
+
+
+def token_weights(mask: Tensor) -> Tensor:
+    """(B, T) mask of a whole minibatch in, (B, T) weights out: 1 / (B |o_i|), every response has the same weight."""
+    return mask / (len(mask) * mask.sum(1, keepdim=True))
+
+
+def policy_loss(logp: Tensor, old_logp: Tensor, advantages: Tensor, args: Args) -> tuple[Tensor, dict[str, Tensor]]:
+    """Per-token loss and metrics of m rows; everything is (m, T), and only `logp` carries a gradient.
+
+    On-policy, every ratio is 1 and each group's advantages sum to 0, so the loss is 0, but its gradient is not.
+    """
+    ratio = torch.exp(logp - old_logp)  # (m, T)
+    clipped_ratio = ratio.clamp(1 - args.clip_eps, 1 + args.clip_eps)  # (m, T)
+    # The minimum makes the clip one-sided: a ratio that moved the wrong way always keeps its gradient.
+    loss = -torch.min(ratio * advantages, clipped_ratio * advantages)  # (m, T)
+    return loss, {
+        "ratio": ratio,
+        "clip_pos": ((advantages > 0) & (ratio > 1 + args.clip_eps)).float(),
+        "clip_neg": ((advantages < 0) & (ratio < 1 - args.clip_eps)).float(),
+    }
+
+
+def tis_weight(old_logp: Tensor, rollout_logp: Tensor, args: Args) -> Tensor:
+    """(B, T) weights of truncated importance sampling: min(π_old / π_engine, C) per token (Yao et al., 2025)."""
+    weight = torch.exp(old_logp - rollout_logp).clamp(max=args.tis_cap)  # (B, T)
+    return weight if args.tis_cap > 0 else torch.ones_like(weight)
+
+
+def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
+    """Per-token k3 estimate (m, T) of KL(π_θ ‖ π_ref) (2402.03300, Eq. 4).
+
+    As a value it is unbiased and never negative; as a loss its gradient is that of KL(π_ref ‖ π_θ).
+    """
+    return torch.exp(ref_logp - logp) - (ref_logp - logp) - 1
+
+
+def main(args: Args) -> None:
+    if args.reward:
+        fail("here the rubric is the only reward: leave out --reward.")
+    with Run(args, __file__) as run:  # the run's folder, log and checkpoints; Ctrl-C and --resume
+        args, P, G = run.args, run.args.prompts_per_step, run.args.responses_per_prompt
+        model, tokenizer = load_model(args)
+        train, held_out = load_problems(args, model, tokenizer)
+        verifier = run.closing(Verifier(args, tokenizer, train + held_out))
+        engine = run.closing(make_engine(args, model, tokenizer, train + held_out))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
+        reference = load_model(args)[0] if args.kl_beta > 0 else None
+
+        # Evolving rubrics: numbers of the criteria in use, saved in every checkpoint
+        run.state["criteria"] = list(range(len(args.persistent + (() if args.evolve else args.candidates))))
+
+        # Before each step: seed and learning rate. After it: log, checkpoint, evaluation.
+        for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
+            # Sample G responses to each of P prompts, and verify their answers.
+            engine.load_weights(model)
+            problems = sample_problems(train, P, step, args)
+            rollouts = engine.generate(problems, G, step)
+            rewards = verifier(problems, rollouts)  # (P, G)
+            # Evolving rubrics: the judge's scores take the place of the verdicts, which are only logged.
+            texts = tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True)
+            scores = judge(texts, args).to(rewards.device).view(-1, P, G)  # (n, P, G)
+            used = add_criteria(run.state["criteria"], scores) if args.evolve else run.state["criteria"]
+            rewards = rubric_rewards(scores, used, args)  # (P, G)
+            run.log(criteria=len(used), criteria_added=len(used) - len(run.state["criteria"]))
+            run.state["criteria"] = drop_criteria(used, scores, args) if args.evolve else used
+            run.log(criteria_dropped=len(used) - len(run.state["criteria"]))
+            engine.sleep()  # frees its memory for the learner
+
+            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            batch = collate(problems, rollouts, model.device)
+            mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
+            learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
+            old_logp = learner_logp if args.ratio_anchor == "learner" else rollout_logp  # (B, T)
+            ref_logp = batch_logps(reference, batch, args)[0] if reference else None  # (B, T)
+            advantages = compute_advantages(rewards, args).view(-1, 1).expand(mask.shape)  # (B, T)
+            tis = tis_weight(learner_logp, rollout_logp, args)  # (B, T)
+            run.log_rollouts(problems, rollouts, rewards, advantages, learner_logp, rollout_logp, mask)
+            run.log_tokens({"entropy": entropy, "tis_weight": tis}, token_weights(mask), mask)
+
+            for minibatch in minibatches(P, G, args):  # (b,) rows of whole groups
+                weights = token_weights(mask[minibatch])  # (b, T)
+                for rows, w in micro_batches(minibatch, weights, batch, args):  # (m,), (m, T)
+                    logp = token_logps(model, batch, rows, args)  # (m, T)
+                    loss, metrics = policy_loss(logp, old_logp[rows], advantages[rows], args)  # (m, T)
+                    loss = tis[rows] * loss
+                    if reference:  # GRPO: the KL to the reference, in the loss
+                        metrics["kl"] = kl_penalty(logp, ref_logp[rows])  # (m, T)
+                        loss = loss + args.kl_beta * metrics["kl"]
+                    loss = (w * loss).sum()
+                    loss.backward()
+                    run.log_loss(loss, metrics, w, mask, rows)
+                grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
+                run.check_update(grad_norm=grad_norm)  # ends the run if it is not finite
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+if __name__ == "__main__":
+    main(parse_args(Args, __doc__))

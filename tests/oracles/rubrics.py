@@ -1,0 +1,76 @@
+import re
+from statistics import fmean, pstdev
+
+from oracles import ENGINE_ANCHOR, ONE_UPDATE, at_least, grpo
+
+from transformers import AutoTokenizer
+
+# Patterns that a random model's responses differ in.
+LISTS = {"persistent": ("[0-4]", "[a-z]"), "candidates": ("[5-9]", "![A-F]", "[+-]", "!=", "[g-z]", "never found")}
+
+
+class Oracle(grpo.Oracle):
+    CASES = [
+        LISTS | {"max_criteria": 2, "clip_eps": 0.05, "kl_beta": 0.3, "tis_cap": 1.1},
+        LISTS | {"max_criteria": 1, "ddof": 0, "tis_cap": 0.0},
+        LISTS | {"evolve": False} | ENGINE_ANCHOR,
+        LISTS | ONE_UPDATE,
+    ]
+    RANGES = {**grpo.Oracle.RANGES, "max_criteria": at_least(1)}
+    DEFAULTS = {
+        **grpo.Oracle.DEFAULTS,
+        "persistent": (r"\\boxed\{-?\d+\}$",),
+        "candidates": (
+            *(r"\A\d+[-+]\d+=", r"(?:.*=.*\n){3}", r"=(-?\d+)\n\1[-+]", r"=(-?\d+)\n\\boxed\{\1\}"),
+            *(r"!\A\\boxed", "!wait"),
+        ),
+        "evolve": True,
+        "max_criteria": 5,
+    }
+
+    def __init__(self, args):
+        super().__init__(args)
+        self.given = {}
+        self.tokenizer = AutoTokenizer.from_pretrained("worlds/sums/model")
+        self.used = set()  # candidates in use, from step to step
+
+    def batch(self, rounds):
+        (groups,) = rounds
+        rewards = self.judged(groups)
+        self.given = {id(r): rewards[p][i] for p, group in enumerate(groups) for i, r in enumerate(group)}
+        return groups
+
+    def rewards(self, groups, kl):
+        """Of the step's responses, as they were judged once."""
+        return [[self.given.get(id(r), float(r.correct)) for r in group] for group in groups]
+
+    def judged(self, groups):
+        args, met = self.args, {}
+        for criterion in (*args.persistent, *args.candidates):
+            pattern = criterion[1:] if criterion[0] == "!" else criterion
+            met[criterion] = [[re.search(pattern, self.text(r)) is not None for r in group] for group in groups]
+        separating = {c for c in args.candidates if any(len(set(group)) == 2 for group in met[c])}
+        now = self.used | separating if args.evolve else set(args.candidates)
+        rubric = [*args.persistent, *(c for c in args.candidates if c in now)]
+        rewards = [
+            [sum((-1 if c[0] == "!" else 1) * met[c][p][i] for c in rubric) for i in range(len(group))]
+            for p, group in enumerate(groups)
+        ]
+        kept = now
+        if args.evolve:
+            spread = {c: fmean(pstdev(map(float, group)) for group in met[c]) for c in now}
+            order = sorted((c for c in now if spread[c] > 0), key=lambda c: (-spread[c], args.candidates.index(c)))
+            kept = set(order[: args.max_criteria])
+        self.counts_of_step = {
+            "criteria": len(rubric),
+            "criteria_added": len(now - self.used) if args.evolve else 0,
+            "criteria_dropped": len(now - kept),
+        }
+        self.used = kept
+        return rewards
+
+    def text(self, response):
+        return self.tokenizer.decode(response.tokens, skip_special_tokens=True)
+
+    def step_numbers(self, rounds, groups, rows):
+        return self.counts_of_step
