@@ -114,6 +114,7 @@ class Engine:
 
     def __init__(self, args: ModelSettings) -> None:
         self.args = args
+        self.top_p, self.top_k = getattr(args, "top_p", 1.0), getattr(args, "top_k", 0)  # of evaluation and chat
         self.history = WeightHistory(getattr(args, "staleness", 0))
 
     def load_weights(self, model: Any) -> None:

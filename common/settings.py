@@ -107,6 +107,18 @@ class ModelSettings:
 
 
 @dataclass(kw_only=True)
+class SamplingSettings:
+    """Sampling from a part of the distribution: for evaluation and chat only, since training scores what it samples."""
+
+    GROUP = "Model and engine"
+
+    top_p: Annotated[float, Interval(gt=0, le=1)] = 1.0
+    """Sample from the likeliest tokens that together have at least this probability."""
+    top_k: CountOrZero = 0
+    """Sample from this many of the likeliest tokens; 0: from all."""
+
+
+@dataclass(kw_only=True)
 class DataSettings(ModelSettings):
     """Problems and rewards."""
 

@@ -203,6 +203,22 @@ def choose(logp: Tensor, random: Tensor, greedy: bool) -> Tensor:
     return torch.searchsorted(cumulative, random[:, None] * cumulative[:, -1:]).squeeze(1)
 
 
+def nucleus(logp: Tensor, top_k: int, top_p: float) -> Tensor:
+    """Log-probs (b, V) of the `top_k` likeliest tokens (0: all), and of those the fewest with `top_p` probability.
+
+    As in vLLM: first k, then p of what is left, each renormalized; the others are -inf.
+    """
+    if 0 < top_k < logp.shape[1]:
+        least = logp.topk(top_k).values[:, -1:]  # (b, 1)
+        logp = logp.masked_fill(logp < least, -torch.inf).log_softmax(-1)
+    if top_p < 1:
+        ordered, tokens = logp.sort(-1, descending=True)  # (b, V), (b, V)
+        before = ordered.exp().cumsum(-1) - ordered.exp()  # (b, V) probability of the likelier tokens
+        dropped = torch.zeros_like(logp, dtype=torch.bool).scatter(1, tokens, before >= top_p)  # (b, V)
+        logp = logp.masked_fill(dropped, -torch.inf).log_softmax(-1)
+    return logp
+
+
 class TransformersEngine(Engine):
     """A sampling loop over a Hugging Face model: a prompt is read once for its group, and rows leave as they end."""
 
@@ -274,6 +290,7 @@ class TransformersEngine(Engine):
             logp = distribution(hidden, head, temperature or 1.0, self.args.fp32_lm_head)  # (b, V)
             if logp[:, 0].isnan().any():  # the softmax spreads a NaN over its row
                 fail("the model computes no finite probabilities: its weights are broken, or --lr is too high.", code=1)
+            logp = nucleus(logp, self.top_k, self.top_p)
             token = choose(logp, random[rows.numbers, t], greedy=temperature == 0)  # (b,)
             ended = (token[:, None] == self.eos).any(1)  # (b,)
             if stops:

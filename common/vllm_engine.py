@@ -102,8 +102,8 @@ class VLLMEngine(Engine):
                 n=request.n,
                 max_tokens=limit,
                 temperature=request.temperature,
-                top_p=1.0,
-                top_k=0,
+                top_p=self.top_p,
+                top_k=self.top_k,
                 seed=seed,  # of the first response; the others count up from it
                 stop_token_ids=self.eos,
                 stop=stop,

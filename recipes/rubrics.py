@@ -12,11 +12,10 @@ A recipe is a sum of components. Without these two it is grpo.py with a fixed ru
 Differs from its parent grpo.py:
 - the reward is a rubric: persistent criteria, and others that are in use only as long as they tell responses apart;
 - a judge contrasts the responses of each group, and adds the criteria that some of them meet and others do not;
-- after each step, criteria with the same score for all responses of each group are dropped; of the others, the K with
-  the largest std are kept. What is in use is part of the checkpoint.
+- criteria with equal scores in every group are dropped, and of the others the K with the largest std are kept.
 In the paper the judge is a language model, which invents criteria for each prompt. Here it knows a list of patterns,
-for all prompts, since no prompt comes twice; a run needs no server. Gold answers are only logged, as accuracy.
-The paper divides R_i by the sum of the positive weights, which the std of the group cancels.
+for all prompts, since no prompt comes twice. Gold answers are only logged, as accuracy. The paper divides R_i by the
+sum of the positive weights, which the std of the group cancels.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python recipes/rubrics.py
@@ -45,11 +44,12 @@ from torch import Tensor
 class Args(Settings):
     # Evolving rubrics
     persistent: tuple[str, ...] = (r"\\boxed\{-?\d+\}$",)
-    """Criteria that are always in use: patterns to find in a response, or with a ! before them, to avoid."""
+    """Criteria that are always in use: patterns to find in prompt and response, or with a ! before them, to avoid."""
     candidates: tuple[str, ...] = (
-        *(r"\A\d+[-+]\d+=", r"(?:.*=.*\n){3}"),  # begins with a step; at least three steps
+        r"\A(\d+[-+]\d+).*\n\1=",  # begins with the first two terms of the question
+        r"([-+]\d+)=\?\n(?:.*\n)*.*\1=-?\d+\n\\boxed",  # ends with its last term
         *(r"=(-?\d+)\n\1[-+]", r"=(-?\d+)\n\\boxed\{\1\}"),  # goes on from a result; boxes the last one
-        *(r"!\A\\boxed", "!wait"),  # guesses; corrects itself
+        *(r"!\?\n\\boxed", "!wait"),  # guesses; corrects itself
     )
     """Criteria that the judge knows, in the same form."""
     evolve: bool = True
@@ -97,7 +97,7 @@ class Args(Settings):
 
 
 def judge(texts: list[str], args: Args) -> Tensor:
-    """Scores (n, B) of B responses by n criteria, the persistent ones first: 1 if the pattern is found."""
+    """Scores (n, B) of B prompts with responses by n criteria, the persistent ones first: 1 if the pattern is found."""
     patterns = [re.compile(criterion.removeprefix("!")) for criterion in (*args.persistent, *args.candidates)]
     return torch.tensor([[float(bool(pattern.search(text))) for text in texts] for pattern in patterns])
 
@@ -187,7 +187,8 @@ def main(args: Args) -> None:
             rollouts = engine.generate(problems, G, step)
             rewards = verifier(problems, rollouts)  # (P, G)
             # Evolving rubrics: the judge's scores take the place of the verdicts, which are only logged.
-            texts = tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True)
+            responses = tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True)
+            texts = [problems[i // G].prompt + response for i, response in enumerate(responses)]
             scores = judge(texts, args).to(rewards.device).view(-1, P, G)  # (n, P, G)
             used = add_criteria(run.state["criteria"], scores) if args.evolve else run.state["criteria"]
             rewards = rubric_rewards(scores, used, args)  # (P, G)

@@ -19,14 +19,14 @@ from common.engines import Engine, make_engine, prompt_seeds
 from common.help import parse_args
 from common.models import context_length, load_model
 from common.records import Problem, Rollouts
-from common.settings import Count, ModelSettings, NonNegative, Seed
+from common.settings import Count, ModelSettings, NonNegative, SamplingSettings, Seed
 
 PIECE = 16  # tokens shown at a time
 LONGEST = 8192  # tokens of prompt and response that vLLM reserves memory for, or twice the longest response if more
 
 
 @dataclass(kw_only=True)
-class Args(ModelSettings):
+class Args(SamplingSettings, ModelSettings):
     conversation: bool = False
     """Talk to a chat model: no instruction is added, and each answer stays in its context."""
     max_response_tokens: Count = 1024

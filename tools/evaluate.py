@@ -27,7 +27,7 @@ from common.help import parse_args
 from common.models import load_model
 from common.records import Problem
 from common.rows import STANDARD, read_dataset
-from common.settings import GENERATED_DATA, Count, DataSettings, Positive, Seed, dataset_names
+from common.settings import GENERATED_DATA, Count, DataSettings, NonNegative, SamplingSettings, Seed, dataset_names
 from common.terminal import Terminal
 from common.verification import Verifier
 from common.verification.rewards import rehearse_rewards, summary
@@ -38,7 +38,7 @@ MOST_CUT_OFF = 0.5  # warn if a larger fraction of the responses was cut off
 
 
 @dataclass(kw_only=True)
-class Args(DataSettings):
+class Args(SamplingSettings, DataSettings):
     k: tuple[Count, ...] = (1, 4, 16)
     """pass@k for each of these."""
     eval_samples: Count | None = None
@@ -51,8 +51,8 @@ class Args(DataSettings):
     """Separate figures for each value of this column. Built in: the number of terms of sums, the level of math500."""
     max_response_tokens: Count | None = None
     """T: length limit of a response; embedded models have a default. Reasoning models need 1,000 to 30,000."""
-    temperature: Positive = 1.0
-    """Sampling temperature."""
+    temperature: NonNegative = 1.0
+    """Sampling temperature; 0 is greedy, for --k 1."""
     seed: Seed = 0
     """Seed of the samples; evaluations in training runs use their --eval-seed, by default 0."""
     run_dir: Path | None = None
@@ -64,6 +64,8 @@ class Args(DataSettings):
         args = super().checked()
         if not args.k or max(args.k) > (args.eval_samples or max(args.k)):
             fail(f"--k {' '.join(map(str, args.k))} needs numbers from 1 to --eval-samples {args.eval_samples or ''}.")
+        if args.temperature == 0 and (args.eval_samples or max(args.k)) > 1:
+            fail("--temperature 0 gives the same response each time: use --k 1.")
         if len(dataset_names(args)) > 1:
             fail("an evaluation uses one data set: pass one --dataset, and evaluate the others separately.")
         if args.held_out and args.eval_problems is None:
@@ -239,9 +241,10 @@ def run(args: Args, folder: Path, say: Callable[[str], None], stack: ExitStack) 
         rows["all"] |= rewards
         found |= rewards
     write_whole(folder / "results.json", json.dumps(rows, indent=2) + "\n")
+    part = f" (top-p {args.top_p:g}, top-k {args.top_k})" if args.top_p < 1 or args.top_k else ""
     say(
         f"\n{args.model} on {args.eval_dataset or args.dataset}: {n} samples of each problem at temperature "
-        f"{args.temperature:g}, at most {args.max_response_tokens} tokens; 95 % intervals over problems\n"
+        f"{args.temperature:g}{part}, at most {args.max_response_tokens} tokens; 95 % intervals over problems\n"
     )
     say(table(rows, ks))
     if found:

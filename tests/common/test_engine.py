@@ -9,7 +9,7 @@ from common.engines import InFlight, Request, WeightHistory, check_memory, promp
 from common.logprobs import batch_logps
 from common.models import load_model
 from common.records import Rollouts
-from common.transformers_engine import ROOM, GrowingLayer, StopStrings
+from common.transformers_engine import ROOM, GrowingLayer, StopStrings, nucleus
 from methods import opd, vapo
 
 import pytest
@@ -260,3 +260,17 @@ def test_memory_that_leaves_too_little_to_the_learner_is_refused(script, copies,
     check_memory(args, model, total=2 * 4 * held + 10)
     with pytest.raises(SystemExit):
         check_memory(args, model, total=2 * 4 * held - 10)
+
+
+@pytest.mark.parametrize("top_k,top_p", [(0, 1.0), (3, 1.0), (0, 0.6), (4, 0.5), (1, 0.2), (99, 0.01)])
+def test_parts_of_the_distribution(top_k, top_p):
+    """The k likeliest tokens, of these the fewest with p of the probability that is left, renormalized."""
+    generator = torch.Generator().manual_seed(0)
+    logp = (3 * torch.randn(50, 20, generator=generator, dtype=torch.float64)).log_softmax(-1)
+    for before, after in zip(logp.exp().tolist(), nucleus(logp, top_k, top_p).exp().tolist(), strict=True):
+        kept = sorted(range(20), key=lambda v: -before[v])[: top_k or 20]
+        whole, mass, chosen = sum(before[v] for v in kept), 0.0, []
+        while mass < top_p * whole and len(chosen) < len(kept):
+            chosen.append(kept[len(chosen)])
+            mass += before[chosen[-1]]
+        assert after == pytest.approx([before[v] / mass if v in chosen else 0.0 for v in range(20)], abs=1e-9)

@@ -5,8 +5,9 @@ from oracles import ENGINE_ANCHOR, ONE_UPDATE, at_least, grpo
 
 from transformers import AutoTokenizer
 
-# Patterns that a random model's responses differ in.
-LISTS = {"persistent": ("[0-4]", "[a-z]"), "candidates": ("[5-9]", "![A-F]", "[+-]", "!=", "[g-z]", "never found")}
+# Patterns that a random model's responses differ in; one compares response and prompt.
+OTHERS = ("\n.*[5-9]", "![A-F]", "\n.*[+-]", "!\n.*=", "([0-9]).*\n.*\\1", "never found")
+LISTS = {"persistent": ("\n.*[0-4]", "[a-z]"), "candidates": OTHERS}
 
 
 class Oracle(grpo.Oracle):
@@ -21,8 +22,8 @@ class Oracle(grpo.Oracle):
         **grpo.Oracle.DEFAULTS,
         "persistent": (r"\\boxed\{-?\d+\}$",),
         "candidates": (
-            *(r"\A\d+[-+]\d+=", r"(?:.*=.*\n){3}", r"=(-?\d+)\n\1[-+]", r"=(-?\d+)\n\\boxed\{\1\}"),
-            *(r"!\A\\boxed", "!wait"),
+            *(r"\A(\d+[-+]\d+).*\n\1=", r"([-+]\d+)=\?\n(?:.*\n)*.*\1=-?\d+\n\\boxed"),
+            *(r"=(-?\d+)\n\1[-+]", r"=(-?\d+)\n\\boxed\{\1\}", r"!\?\n\\boxed", "!wait"),
         ),
         "evolve": True,
         "max_criteria": 5,
@@ -70,7 +71,7 @@ class Oracle(grpo.Oracle):
         return rewards
 
     def text(self, response):
-        return self.tokenizer.decode(response.tokens, skip_special_tokens=True)
+        return self.tokenizer.decode(response.prompt + response.tokens, skip_special_tokens=True)
 
     def step_numbers(self, rounds, groups, rows):
         return self.counts_of_step

@@ -231,3 +231,31 @@ def test_known_columns_of_a_local_copy(chat_model, tmp_path):
     problems = evaluate.load_evaluation(args, *load_model(args))
     assert [p.answer for p in problems] == [row["answer"] for row in rows]
     assert list(map(evaluate.difficulty(args)[1], problems)) == [row["level"] for row in rows]
+
+
+def test_greedy_and_parts_of_the_distribution(trained, tiny_model, tmp_path, capsys):
+    """Temperature 0 and top-k 1 both give the greedy responses; --temperature 0 needs --k 1."""
+    common = settings_of(trained, tiny_model) | {"k": (1,)}
+    found = {}
+    for name, flags in {"cold": {"temperature": 0.0}, "top": {"top_k": 1}, "small": {"top_p": 1e-6}, "all": {}}.items():
+        evaluate.main(evaluate.Args(run_dir=tmp_path / name, **common, **flags))
+        rows = [json.loads(line) for line in (tmp_path / name / "samples.jsonl").read_text().splitlines()]
+        found[name] = [row["responses"] for row in rows]
+    assert found["cold"] == found["top"] == found["small"] != found["all"]
+    capsys.readouterr()
+    args = evaluate.Args(run_dir=tmp_path / "no", **common | {"k": (1, 4)}, temperature=0.0)
+    assert "--temperature 0 gives the same response each time: use --k 1" in ended(capsys, lambda: evaluate.main(args))
+
+
+def test_each_reward_function_is_reported(trained, tiny_model, tmp_path, capsys):
+    (tmp_path / "own.py").write_text("def length(problem, text, tokens, truncated): return len(tokens)")
+    reward = ("correct=2", f"{tmp_path / 'own.py'}:length=-1")
+    evaluate.main(evaluate.Args(run_dir=tmp_path / "run", reward=reward, **settings_of(trained, tiny_model)))
+    found = json.loads((tmp_path / "run/results.json").read_text())["all"]
+    rows = [json.loads(line) for line in (tmp_path / "run/samples.jsonl").read_text().splitlines()]
+    lengths = [length for row in rows for length in row["lengths"]]
+    assert found["reward/length"] == pytest.approx(statistics.fmean(lengths))
+    assert found["reward/length/std"] == pytest.approx(statistics.pstdev(lengths)) and found["reward/length/std"] > 0
+    assert found["reward/correct"] == found["avg"] and found["reward/length/in_time"] == 1
+    assert found["reward"] == pytest.approx(2 * found["avg"] - found["reward/length"])
+    assert "reward/length/std" in capsys.readouterr().out
