@@ -21,7 +21,6 @@ Not in the formula: each token's policy loss is multiplied by its TIS weight (`t
     python recipes/rubrics.py
 """
 
-import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -35,6 +34,7 @@ from common.models import load_model
 from common.run import Run
 from common.settings import Count, CountOrZero, Fraction, GroupSize, NonNegative, Positive, Rate, Settings
 from common.verification import Verifier
+from recipes.patterns import judge
 
 import torch
 from torch import Tensor
@@ -49,7 +49,7 @@ class Args(Settings):
         r"\A(\d+[-+]\d+).*\n\1=",  # begins with the first two terms of the question
         r"([-+]\d+)=\?\n(?:.*\n)*.*\1=-?\d+\n\\boxed",  # ends with its last term
         *(r"=(-?\d+)\n\1[-+]", r"=(-?\d+)\n\\boxed\{\1\}"),  # goes on from a result; boxes the last one
-        *(r"!\?\n\\boxed", "!wait"),  # guesses; corrects itself
+        *(r"!\?\n\\boxed", r"!\[false\]"),  # guesses; a sum is false (the judge marks these)
     )
     """Criteria that the judge knows, in the same form."""
     evolve: bool = True
@@ -94,12 +94,6 @@ class Args(Settings):
     """Gradients are scaled down to this norm."""
     staleness: CountOrZero = 0
     """k: the engine samples with the weights of k rollout batches ago, as in asynchronous training."""
-
-
-def judge(texts: list[str], args: Args) -> Tensor:
-    """Scores (n, B) of B prompts with responses by n criteria, the persistent ones first: 1 if the pattern is found."""
-    patterns = [re.compile(criterion.removeprefix("!")) for criterion in (*args.persistent, *args.candidates)]
-    return torch.tensor([[float(bool(pattern.search(text))) for text in texts] for pattern in patterns])
 
 
 def add_criteria(used: list[int], scores: Tensor) -> list[int]:
@@ -188,8 +182,9 @@ def main(args: Args) -> None:
             rewards = verifier(problems, rollouts)  # (P, G)
             # Evolving rubrics: the judge's scores take the place of the verdicts, which are only logged.
             responses = tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True)
-            texts = [problems[i // G].prompt + response for i, response in enumerate(responses)]
-            scores = judge(texts, args).to(rewards.device).view(-1, P, G)  # (n, P, G)
+            prompts = [problem.prompt for problem in problems for _ in range(G)]
+            scores = judge(prompts, responses, args.persistent + args.candidates)  # (n, B)
+            scores = scores.to(rewards.device).view(-1, P, G)  # (n, P, G)
             used = add_criteria(run.state["criteria"], scores) if args.evolve else run.state["criteria"]
             rewards = rubric_rewards(scores, used, args)  # (P, G)
             run.log(criteria=len(used), criteria_added=len(used) - len(run.state["criteria"]))

@@ -23,7 +23,7 @@ class Oracle(grpo.Oracle):
         "persistent": (r"\\boxed\{-?\d+\}$",),
         "candidates": (
             *(r"\A(\d+[-+]\d+).*\n\1=", r"([-+]\d+)=\?\n(?:.*\n)*.*\1=-?\d+\n\\boxed"),
-            *(r"=(-?\d+)\n\1[-+]", r"=(-?\d+)\n\\boxed\{\1\}", r"!\?\n\\boxed", "!wait"),
+            *(r"=(-?\d+)\n\1[-+]", r"=(-?\d+)\n\\boxed\{\1\}", r"!\?\n\\boxed", r"!\[false\]"),
         ),
         "evolve": True,
         "max_criteria": 5,
@@ -71,7 +71,15 @@ class Oracle(grpo.Oracle):
         return rewards
 
     def text(self, response):
-        return self.tokenizer.decode(response.prompt + response.tokens, skip_special_tokens=True)
+        prompt, text = (
+            self.tokenizer.decode(ids, skip_special_tokens=True) for ids in (response.prompt, response.tokens)
+        )
+        for step in set(re.findall(r"-?[0-9]+[-+][0-9]+=-?[0-9]+", text)):
+            left, _, right = step.partition("=")
+            text = (
+                text if eval(re.sub("0*([0-9]+)", r"\1", left)) == int(right) else text.replace(step, f"{step}[false]")
+            )
+        return prompt + text
 
     def step_numbers(self, rounds, groups, rows):
         return self.counts_of_step
