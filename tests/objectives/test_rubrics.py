@@ -10,7 +10,7 @@ CRITERIA = ARGS.persistent + ARGS.candidates
 
 
 def test_the_judge():
-    """Of the default criteria, in their order: box; first terms, last term, goes on, boxes the result; guesses, false."""
+    """Of the default criteria, in order: box; first terms, last term, goes on, boxes the result; guesses, false."""
     prompt = "9-2+26=?\n"
     responses = {
         "9-2=7\n7+26=33\n\\boxed{33}": [1, 1, 1, 1, 1, 0, 0],
@@ -26,7 +26,7 @@ def test_the_judge():
 
 
 def test_criteria_come_and_go():
-    """Those that separate a group are added; those that no longer do are dropped; of the others the K that vary most."""
+    """Those that separate a group are added, those that no longer do are dropped; of the others the best K stay."""
     args = rubrics.Args(persistent=("a",), candidates=("b", "c", "!d"), max_criteria=2)
     scores = torch.tensor([
         [[1.0, 1, 1, 1], [1, 1, 1, 1]],  # persistent, the same for all
