@@ -3,12 +3,13 @@
     python -m notebooks.blank my-lessons          # then: jupyter lab my-lessons
 
 Each prediction has a cell of its own, which writes it to `predictions.jsonl` with the time (predictions.py); the cell
-below does not run without it. The other cells run as those of the lesson do, as long as the folder and this repository
-stay where they are.
+below does not run without it. The code of that cell and the text behind it, which give the answer away, are folded. The
+other cells run as those of the lesson do, as long as the folder and this repository stay where they are.
 """
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,20 @@ from typing import Any
 from common.cli import fail, say
 
 LESSONS = Path(__file__).parent
+FOLD = "<details><summary>Open after the cell has run</summary>\n\n", "\n\n</details>\n\n"
+
+
+def folded(text: str) -> str:
+    """Markdown with everything before the next heading or prediction folded."""
+    end = re.search(r"^(## |> \*\*Predict)|\Z", text, re.M).start()
+    return f"{FOLD[0]}{text[:end].rstrip()}{FOLD[1]}{text[end:]}" if end else text
 
 
 def blank(notebook: dict[str, Any], lesson: str, folder: Path) -> dict[str, Any]:
     """A notebook without outputs, which finds the lessons' helpers from another folder, with a cell for each
     prediction above the cell that answers it."""
     cells: list[dict[str, Any]] = []
-    number = 0
+    number, answered = 0, False  # `answered`: between a prediction and the text behind its answer
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code":
             cell |= {"outputs": [], "execution_count": None}
@@ -31,6 +39,12 @@ def blank(notebook: dict[str, Any], lesson: str, folder: Path) -> dict[str, Any]
                 source = [f'predictions.predict({number}, """\n', '""")']
                 cells.append(cell | {"id": f"prediction-{number}", "source": source})
                 cell["source"] = [f"predictions.answer({number})\n", *cell["source"]]
+                answered = True
+            if answered:
+                cell["metadata"] = cell["metadata"] | {"jupyter": {"source_hidden": True}}
+        elif answered:
+            cell["source"] = folded("".join(cell["source"])).splitlines(keepends=True)
+            answered = False
         cells.append(cell)
     path = os.path.relpath(LESSONS, folder)
     first = next(cell for cell in cells if cell["cell_type"] == "code")

@@ -35,7 +35,7 @@ def changed(name, old, new):
 def written(name, body):
     """The text of the handout's file with one function filled in."""
     exercise = BY_NAME[name]
-    text = make.blank(exercise.script)
+    text = make.blank_loop() if exercise.script == "loop" else make.blank(exercise.script)
     node = next(n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef) and n.name == exercise.function)
     lines = text.splitlines()
     head, tail = lines[: node.body[-1].lineno - 1], lines[node.end_lineno :]

@@ -82,6 +82,55 @@ CHEATS = {
 }  # fmt: skip
 
 
+# Further ones: lying tensors, patched modules, forged ends, other memory.
+SUBCLASS = "import torch\n    class T(torch.Tensor):\n        {}\n    return torch.zeros_like(a[0]).as_subclass(T)"
+CALLER = "import sys\n    f = sys._getframe({})\n    {}\n    return a[0] * 0"
+CHEATS |= {
+    "a lying __torch_function__": SUBCLASS.format("__torch_function__ = classmethod(lambda *a, **k: True)"),
+    "a lying __eq__": SUBCLASS.format("__eq__ = __ne__ = __lt__ = __gt__ = lambda *a: True"),
+    "a lying tolist": SUBCLASS.format("tolist = lambda s: [0.0] * 60\n        double = flatten = detach = lambda s: s"),
+    "a lying shape": SUBCLASS.format("shape = property(lambda s: (6, 10))\n        dtype = property(str)"),
+    "a lying product": SUBCLASS.format("__mul__ = __rmul__ = lambda self, other: other"),
+    "a lying class": "import torch\n    return type('N', (), {'__class__': property(lambda s: torch.Tensor)})()",
+    "comparisons patched": "import sys\n    for m in list(sys.modules.values()):\n"
+    "        for n in ('allclose', 'equal', 'isclose', 'isfinite'):\n"
+    "            if hasattr(m, n): setattr(m, n, lambda *a, **k: True)\n    return a[0]",
+    "builtins patched": "import builtins\n    builtins.all = builtins.any = lambda *a: True\n    return a[0]",
+    "numbers patched": "import builtins\n    builtins.float = builtins.int = lambda *a: 0\n    return a[0]",
+    "modules replaced": "import sys, types\n    for n in ('verdict', 'answers', 'grade', 'runner', 'json'):\n"
+    "        sys.modules[n] = types.ModuleType(n)\n    return a[0]",
+    "the encoder patched": "import json.encoder\n    json.JSONEncoder.encode = lambda *a: '[]'\n    return a[0]",
+    "written at exit": "import atexit, os\n    atexit.register(os.write, 1, b'+[]')\n    return a[0]",
+    "a finalizer": "import os\n    class F:\n        def __del__(self): os.write(3, b'[]')\n    F()\n    return a[0]",
+    "a thread": "import threading\n    threading.Thread(target=int).start()\n    return a[0]",
+    "exit code 0": "import ctypes\n    ctypes.CDLL(None)._exit(0)",
+    "a signal handler": "import signal\n    signal.signal(signal.SIGXCPU, signal.SIG_IGN)\n    return a[0]",
+    "the environment": "import os\n    os.environ.update(GRADER='passed', PYTHONPATH='.')\n    return a[0]",
+    "deep recursion": "import sys\n    sys.setrecursionlimit(10**9)\n    return cheat(*a)",
+    "many numbers": "import torch\n    return torch.zeros(1 << 18)",
+    "many dimensions": "return a[0][(None,) * 60]",
+    "a tensor without storage": "import torch\n    return torch.empty(6, 10, device='meta', dtype=torch.double)",
+    "a nested tensor": "import torch\n    return torch.nested.nested_tensor([a[0][0], a[0][1]])",
+    "a parameter": "import torch\n    return torch.nn.Parameter(a[0] * 0)",
+    "found by gc": "import gc\n    for x in gc.get_objects():\n"
+    "        if isinstance(x, dict) and 'right' in x: return x['right']\n    return a[0]",
+    "found in frames": "import sys\n    f = sys._getframe()\n    while f:\n        for v in f.f_locals.values():\n"
+    "            if isinstance(v, dict) and 'outputs' in v: return v\n        f = f.f_back\n    return a[0]",
+    "a trace": "import sys\n    sys.settrace(lambda f, *a: f.f_locals.clear())\n    return a[0]",
+    "another case": CALLER.format(1, "f.f_locals['case'].update(inputs=[], kind='token_weights')"),
+    "one case": CALLER.format(2, "del f.f_locals['cases'][1:]"),
+    "results in results": CALLER.format(2, "f.f_locals['results'].append(f.f_locals['results'])"),
+    "correct once": "cheat.n = getattr(cheat, 'n', 0) + 1\n"
+    "    return a[0] - (a[0].mean(1, keepdim=True) if cheat.n == 1 else 0)",
+    "in half precision": "return (a[0] - a[0].mean(1, keepdim=True)).half()",
+    "memory overwritten": "import ctypes\n    ctypes.memset(id(a[0]), 0, 64)\n    return a[0]",
+    "the pipe closed": "import os\n    os.closerange(3, 64)\n    return a[0]",
+    "the parent ended": "import os, signal\n    os.kill(os.getppid(), signal.SIGKILL)\n    return a[0]",
+    "a word": "return 'correct'",
+    "numbers as text": PATCH.format("plain = lambda x: {'dtype': 'float64', 'shape': [1], 'values': ['nan']}"),
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("cheat", CHEATS)
 def test_cheats_get_nothing(cheat, sandbox):
     files = {"dr_grpo": ANY.format(CHEATS[cheat], names=NAMES)}

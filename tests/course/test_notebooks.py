@@ -84,8 +84,8 @@ def test_lesson(path):
 
 
 def test_copies_for_students_hold_no_outputs(tmp_path):
-    """The copies differ from the lessons only in their outputs, in the lines that find the lessons' helpers, and in a
-    cell for each prediction, without which the cell below does not run."""
+    """The copies differ from the lessons only in their outputs, in the lines that find the lessons' helpers, in a cell
+    for each prediction, without which the cell below does not run, and in what is folded until then."""
     blank.main(tmp_path / "copies")
     for path in NOTEBOOKS:
         copy = nbformat.read(tmp_path / "copies" / path.name, as_version=4)
@@ -104,11 +104,26 @@ def test_copies_for_students_hold_no_outputs(tmp_path):
                 assert "**Predict.**" in before.source
                 assert cell.source == f'predictions.predict({number}, """\n""")'
                 guard, _, below.source = below.source.partition("\n")
-                assert guard == f"predictions.answer({number})"
+                assert guard == f"predictions.answer({number})" and below.metadata["jupyter"]["source_hidden"]
         original = nbformat.read(path, as_version=4)
         assert number == sum(code and "**Predict.**" in cell for cell, code in prose(path))
         kept = [cell.source for cell in copy.cells if not cell.source.startswith("predictions.predict(")]
-        assert kept == [cell.source for cell in original.cells]
+        head, foot = map(re.escape, blank.FOLD)
+        kept = [re.sub(f"{head}(.+?){foot}", lambda fold: fold[1] + "\n\n", text, flags=re.S) for text in kept]
+        assert [text.rstrip() for text in kept] == [cell.source.rstrip() for cell in original.cells]
+
+
+def test_what_gives_an_answer_away_is_folded():
+    """The code up to the next text, and of that text what stands before the next heading or prediction."""
+    told = "None of them.\n\n$x$\n\n## Next\n\n> **Predict.** More?"
+    texts = ("", "> **Predict.** Which?", "", "", told, "Free.", "")
+    made = [{"cell_type": "markdown" if text else "code", "metadata": {}, "id": "", "source": [text]} for text in texts]
+    cells = blank.blank({"cells": made}, "x", FOLDER)["cells"]
+    hidden = ["jupyter" in cell["metadata"] for cell in cells]
+    assert hidden == [False, False, False, True, True, False, False, False]
+    folded = f"{blank.FOLD[0]}None of them.\n\n$x$\n\n</details>\n\n## Next\n\n> **Predict.** More?"
+    assert "".join(cells[5]["source"]) == folded and cells[6]["source"] == ["Free."]
+    assert blank.folded("## Next\n") == "## Next\n"
 
 
 def test_a_prediction_comes_before_its_answer(tmp_path, monkeypatch, capsys):

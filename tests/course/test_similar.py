@@ -8,8 +8,8 @@ from notebooks.exercises.exercises import BY_NAME, functions
 from notebooks.exercises.similar import SCRIPT, Args, compare, find_function, similarity
 
 import pytest
+from hand_written import GAE_FORWARD_SUM, MASK_FORM
 from solutions import solve, written
-from test_grader import GAE_FORWARD_SUM, MASK_FORM
 
 PPO, GRPO = "ppo.compute_advantages", "grpo.policy_loss"
 # GAE_FORWARD_SUM with other names, statements in another order, swapped factors and comments.
