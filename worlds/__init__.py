@@ -43,6 +43,7 @@ DATASETS = {
 ENVIRONMENTS = {
     "guessing": "guessing.environment",
     "calculator": "products.calculator",
+    "python": "python.environment",
 }
 
 WITH_SOLUTIONS = ("sums", "search")  # worlds whose writers.py has a `demonstration`

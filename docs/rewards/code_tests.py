@@ -22,25 +22,31 @@ def limit() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_SIZE, FILE_SIZE))
 
 
+def run(program: str, errors: int = subprocess.STDOUT) -> subprocess.CompletedProcess | None:
+    """Run a program, with its errors in the output; None if it takes too long."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            return subprocess.run(
+                [sys.executable, "-I", "-c", program],
+                cwd=folder,
+                env={},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                timeout=2 * SECONDS,
+                preexec_fn=limit,
+            )
+        except subprocess.TimeoutExpired:
+            return None
+
+
 def passes_tests(problem, text: str, tokens: list[int], truncated: bool) -> float:
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     if truncated or not blocks:
         return 0.0
     # Code that ends the process before the tests have run does not print the secret.
     secret = secrets.token_hex(16)
-    program = f"{blocks[-1]}\n{problem.answer}\nprint({secret!r})\n"
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            done = subprocess.run(
-                [sys.executable, "-I", "-c", program],
-                cwd=folder,
-                env={},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                timeout=2 * SECONDS,
-                preexec_fn=limit,
-            )
-        except subprocess.TimeoutExpired:
-            return 0.0
-    return float(done.returncode == 0 and done.stdout.decode(errors="replace").strip().endswith(secret))
+    done = run(f"{blocks[-1]}\n{problem.answer}\nprint({secret!r})\n", errors=subprocess.DEVNULL)
+    return float(
+        done is not None and done.returncode == 0 and done.stdout.decode(errors="replace").strip().endswith(secret)
+    )

@@ -132,7 +132,10 @@ def test_a_run_on_two_data_sets_reports_and_resumes(two_sets, tiny_model, tmp_pa
             "pass a pretrained --model for --dataset countdown",
         ),
         ({"dataset": "reasoning-gym:sudoku"}, "a pretrained --model for --dataset reasoning-gym:sudoku"),
-        ({"dataset": "gym:sudoku"}, "--dataset gym:sudoku: there is no adapter gym. Use reasoning-gym:TASK."),
+        (
+            {"dataset": "gym:sudoku"},
+            "there is no adapter gym. Use reasoning-gym or verifiers:TASK.",
+        ),
         ({"dataset": ("sums", "sums-hard"), "eval_problems": 1}, "--eval-problems 1 leaves some of 2"),
         ({"stop": ("a", "")}, "--stop: an empty string"),
         ({"few_shot": "no.jsonl"}, "--few-shot no.jsonl: no such file"),

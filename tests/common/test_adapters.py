@@ -1,0 +1,125 @@
+"""Environments of other packages: verifiers and reasoning-gym, by stand-ins, and the Python interpreter."""
+
+import sys
+
+from common.environments import Observation, ask, load_environment
+from common.records import Problem, ScoredAnswer
+from recipes import agent
+from worlds import generated_problems
+from worlds.python.environment import sandbox
+from worlds.verifiers import problems as of_verifiers
+
+import pytest
+from runs import refused, run
+
+# The interface of verifiers that is used, with an environment of two turns and one that fails.
+VERIFIERS = """
+from types import SimpleNamespace
+
+class Rubric:
+    async def score_rollout(self, state):
+        state["reward"] = float(state["input"]["answer"] in state["said"][-1])
+
+class Environment:
+    eval_dataset, rubric = None, Rubric()
+
+    def get_dataset(self, n):
+        prompt = lambda i: [{"role": "user", "content": f"{i}+{i}?", "tool_calls": None}]
+        return [{"prompt": prompt(i), "answer": str(2 * i), "info": {"i": i}} for i in range(20)]
+
+    async def rollout(self, row, client, model):
+        messages, said = [SimpleNamespace(**message) for message in row["prompt"]], []
+        state = {"input": row, "said": said, "error": None}
+        while len(said) < 2:
+            response = await client.get_response(prompt=messages, model=model, tools=None, sampling_args={})
+            said.append(response.message.content)
+            if said[-1] == "fail":
+                state["error"] = ValueError("tool lost")
+                break
+            messages = [*messages, response.message, SimpleNamespace(role="user", content=f"Sure, {row['info']['i']}?")]
+        return state
+
+def load_environment(name):
+    assert name == "twice", "no such environment"
+    return Environment()
+"""
+TYPES = """
+from types import SimpleNamespace
+Response = ResponseMessage = SimpleNamespace
+"""
+CLIENTS = """
+from abc import ABC, abstractmethod
+
+class Client(ABC):
+    def __init__(self, client):
+        self.client = client
+
+    @abstractmethod
+    async def close(self): ...
+"""
+
+
+@pytest.fixture
+def verifiers(tmp_path, monkeypatch):
+    for name, text in (("__init__", VERIFIERS), ("types", TYPES), ("clients", CLIENTS)):
+        (tmp_path / "verifiers").mkdir(exist_ok=True)
+        (tmp_path / "verifiers" / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    of_verifiers.load.cache_clear()
+    yield
+    of_verifiers.load.cache_clear()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "verifiers"]:
+        del sys.modules[name]
+
+
+def test_an_environment_of_verifiers(verifiers):
+    train, held_out = (generated_problems("verifiers:twice", part) for part in ("train", "eval"))
+    assert (len(train), len(held_out)) == (16, 4)
+    question, answer, _, row = train[3]
+    assert question == [{"role": "user", "content": "7+7?"}]
+    environment, problem = load_environment("verifiers:twice"), Problem(str(question), answer, "", [], row=row)
+    play, other = environment.play(problem), environment.play(problem)
+    assert ask(play, "13") == ask(other, "x") == Observation("Sure, 7?")
+    assert ask(play, "14") == (1.0, "") and ask(other, "13") == (0.0, "")
+    assert ask(environment.play(problem), "fail") == (0.0, "ValueError: tool lost")
+
+
+def test_a_run_with_verifiers(verifiers, chat_model, tmp_path, capsys):
+    """The observation is the next message of the chat."""
+    name = "verifiers:twice"
+    settings = dict(environment=name, dataset=name, eval_problems=2, prompts_per_step=2, num_minibatches=1)
+    _, rows = run("agent", tmp_path / "run", model=str(chat_model), max_response_tokens=200, **settings)
+    assert rows[1]["environment_errors"] == 0 and 1 < rows[1]["turns"] <= 2
+    text = (tmp_path / "run" / "samples" / "step-000002.md").read_text()
+    assert "Sure, " in text
+
+
+def test_without_the_package_one_sentence(capsys, tmp_path, monkeypatch):
+    of_verifiers.load.cache_clear()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    error = refused(capsys, tmp_path, agent, dataset="verifiers:twice", model="guessing", environment="verifiers:twice")
+    assert "pip install verifiers" in error or "pass a pretrained --model" in error
+
+
+def test_attempts_at_a_task_of_reasoning_gym(tmp_path):
+    """Each box is scored in a process of its own, and a late score is 0."""
+    (tmp_path / "scorer.py").write_text(
+        "def score(problem, text, tokens, truncated):\n    return 1.0 if text == problem.payload else 0.25\n"
+    )
+    answer = ScoredAnswer("7", f"{tmp_path / 'scorer.py'}:score", "7")
+    problem = Problem("?", answer, "", [])
+    play = load_environment("reasoning-gym:any").play(problem)
+    assert ask(play, "none").text == "\nThere is no \\boxed{}. Try again.\n"
+    assert ask(play, "\\boxed{8}") == Observation("\nThe score is 0.25, not 1. Try again.\n", state="8")
+    assert ask(play, "\\boxed{7}") == (1.0, "")
+
+
+def test_the_interpreter(monkeypatch):
+    environment = load_environment("python")
+    play = environment.play(Problem("?", "7", "", []))
+    assert ask(play, "Let us see.\n```python\nprint(3 * 17)\n```\n").text == "```output\n51\n```\n"
+    assert "ZeroDivisionError" in ask(play, "```python\n1 / 0\n```\n").text
+    monkeypatch.setitem(sandbox().__globals__, "SECONDS", 1)
+    assert ask(play, "```python\nimport time; time.sleep(60)\n```\n").text == "```output\nIt took too long.\n```\n"
+    assert ask(play, "It is \\boxed{7}.") == (None, "")
+    assert len(ask(environment.play(None), "```python\nprint('a' * 10**5)\n```\n").text) < 600

@@ -1,0 +1,33 @@
+"""A Python interpreter, as in ToRL, 2503.23383: the last code block of a turn is run, and its output inserted.
+
+The code runs where the code of docs/rewards/code_tests.py runs: in a process with limits on time, memory and file size,
+from which nothing is kept. That stops accidents, not attacks.
+"""
+
+import re
+from collections.abc import Callable
+from functools import cache
+
+from common.environments import Environment, Observation, Play
+from common.records import Problem
+from common.verification.worker import load
+from worlds import WORLDS
+
+MOST = 500  # characters of output
+
+
+@cache
+def sandbox() -> Callable:
+    return load(f"{WORLDS.parent}/docs/rewards/code_tests.py:run")
+
+
+def play(problem: Problem) -> Play:
+    """A turn without code is the last. The verifier judges the response, or a reward function its last code."""
+    answer = None
+    while blocks := re.findall(r"```python\n(.*?)\n?```", (yield answer), re.DOTALL):
+        done = sandbox()(blocks[-1])
+        output = "It took too long.\n" if done is None else done.stdout.decode(errors="replace")[-MOST:]
+        answer = Observation(f"```output\n{output.rstrip()}\n```\n")
+
+
+ENVIRONMENT = Environment(play, stop=("\n```\n",))

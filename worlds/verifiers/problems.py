@@ -1,0 +1,56 @@
+"""Adapter for environments of the package verifiers, up to 0.3 (`load_environment` of an installed module).
+
+    pip install verifiers==0.1.14
+    python recipes/agent.py --environment verifiers:NAME --dataset verifiers:NAME --model ...
+
+The package is optional, and only imported when it is asked for.
+"""
+
+import importlib.util
+from functools import cache
+from typing import Any
+
+HELD_OUT, MOST = 256, 20_000  # problems
+
+
+def scored_by_the_environment(answer: str) -> bool:
+    """The answer of a problem: without an end of the episode there is no reward."""
+    return False
+
+
+@cache
+def load(task: str) -> Any:
+    """The environment of this name, from an installed module."""
+    from common.cli import fail, first_line
+
+    name = f"--environment verifiers:{task}"
+    if importlib.util.find_spec("verifiers") is None:
+        fail(f"{name} needs another package: pip install verifiers==0.1.14.")
+    try:
+        from verifiers import load_environment
+
+        return load_environment(task)
+    except Exception as error:  # of any kind
+        fail(f"{name} cannot be loaded: {first_line(error)}")
+
+
+def problems(task: str) -> tuple[list[Any], list[Any]]:
+    """Training and held-out problems: prompt, answer, place, and the row of the environment's data set."""
+    environment = load(task)
+    rows = [dict(row) for row in environment.get_dataset(MOST)]
+    held_out = rows[: min(HELD_OUT, len(rows) // 5)]
+    if getattr(environment, "eval_dataset", None) is not None:
+        held_out = [dict(row) for row in environment.get_eval_dataset(HELD_OUT)]
+    asked = [str(row["prompt"]) for row in held_out]
+    train = [row for row in rows if str(row["prompt"]) not in set(asked)]
+    return tuple(
+        [(messages(row["prompt"]), scored_by_the_environment, f"row {i}", row) for i, row in enumerate(part)]
+        for part in (train, held_out)
+    )
+
+
+def messages(prompt: Any) -> Any:
+    """A prompt as text, or as chat messages with nothing but role and content."""
+    if isinstance(prompt, str):
+        return prompt
+    return [{"role": message["role"], "content": message["content"]} for message in prompt]
