@@ -17,6 +17,7 @@ ENTROPY = "tests/objectives/test_entropy.py"
 ESTIMATORS = "tests/objectives/test_estimators.py"
 SOLUTIONS = "tests/objectives/test_solutions.py"
 TRUST_REGION = "tests/objectives/test_trust_region.py"
+PROMPTS = "tests/objectives/test_draws_of_prompts.py"
 PAIRS = "tests/objectives/test_pairs_and_teachers.py"
 ENGINE = "tests/common/test_engine.py"
 LOG_PROBS = "tests/common/test_log_probs.py"
@@ -158,6 +159,12 @@ MUTATIONS = [
     Mutation("the end of a solution", '"".join(words[:count])', '"".join(words[-count:])', "methods/pope.py"),
     Mutation("held-out prompts have hints", "hinted, _ = load_problems(", "hinted, held_out = load_problems(", "methods/pope.py", SOLUTIONS),
     Mutation("a demonstration with another answer", "return solution(random.Random(question), with_hint(question, terms, short_solution(question)), textbook=True)", "return solution(random.Random(question), question, textbook=True)", "worlds/search/writers.py", SOLUTIONS),
+    Mutation("weights of the mean pass rate", "weights = a * b / ((a + b) * (a + b + 1))", "weights = a * b / (a + b) ** 2", "methods/curriculum.py", PROMPTS),
+    Mutation("every step draws the same problems", "default_rng((args.seed, step))", "default_rng(args.seed)", "methods/curriculum.py", PROMPTS),
+    Mutation("problems are drawn twice", "replace=False, p=weights", "p=weights", "methods/curriculum.py", PROMPTS),
+    Mutation("nothing is forgotten", "1 + args.memory * (a - 1) + hits", "a + hits", "methods/curriculum.py"),
+    Mutation("responses that fail do not count", "1 + args.memory * (b - 1) + misses", "b", "methods/curriculum.py"),
+    Mutation("posteriors are not in the checkpoint", 'run.state["posteriors"] = {}', 'run.state = dict(run.state)\n        posteriors = run.__dict__["posteriors"] = {}', "methods/curriculum.py", f"{RESUMED}[curriculum]"),
     Mutation("no shaping", "-prob / (prob + args.gamma) * advantages", "-prob * advantages", "methods/luffy.py"),
     Mutation("solutions are clipped", "loss = torch.where(mask, loss, -prob / (prob + args.gamma) * advantages)", "pass", "methods/luffy.py"),
     Mutation("the baseline without the solution", "compute_advantages(of_groups, args)", "torch.cat([of_groups[:, :args.demonstrations] * 0 + 1, compute_advantages(rewards, args)], 1)", "methods/luffy.py"),

@@ -22,7 +22,18 @@ import pytest
 import torch
 from runs import assert_same_weights, base_weights, on_tiny, results, run, without_times
 
-RESUMED = ("ppo", "reinforce", "dapo", "dcpo", "adaptive_entropy", "vapo", "olmo3", "pipeline_rl", "scalerl")
+RESUMED = (
+    "ppo",
+    "reinforce",
+    "dapo",
+    "dcpo",
+    "adaptive_entropy",
+    "vapo",
+    "olmo3",
+    "pipeline_rl",
+    "scalerl",
+    "curriculum",
+)
 
 
 def checkpoint_names(folder):
@@ -42,6 +53,8 @@ def settings_with_state(name, folder):
         problems = [{"question": f"{i}+17-3=?", "answer": str(i + 14)} for i in range(6 if name == "dcpo" else 15)]
         (folder / "few.jsonl").write_text("".join(json.dumps(problem) + "\n" for problem in problems))
         settings["dataset"] = str(folder / "few.jsonl")
+    if name == "curriculum":
+        settings["pool"] = 5
     if name == "olmo3":
         settings["prompts_per_step"] = 8
     if name == "scalerl":
@@ -60,6 +73,8 @@ def test_resumed_run_ends_as_the_uninterrupted_one(name, tmp_path, capsys):
     states = [torch.load(folder / f"checkpoint-00000{step}" / "state.pt", weights_only=True) for step in (2, 4)]
     if name == "olmo3":
         assert states[0]["kept"], "no group waits"
+    if name == "curriculum":
+        assert len(states[0]["posteriors"]) == 5 and states[0]["posteriors"] != states[1]["posteriors"]
     if name == "scalerl":
         drawn = [state["drawn"] for state in states]
         assert states[0]["solved"] and drawn[0] == 8 and drawn[1] > 16, "no problem was left out"
