@@ -9,7 +9,6 @@ import sys
 import textwrap
 import types
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import MISSING, Field, fields
 from itertools import pairwise
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -23,9 +22,10 @@ GROUPS = ("Training", "Data and rewards", "Model and engine", "Evaluation and lo
 def parse_args(kind: type[A], description: str | None) -> A:
     """The settings on the command line, an instance of the dataclass `kind`."""
     if {"--help", "-h"} & set(sys.argv[1:]):
-        with suppress(BrokenPipeError):  # `--help | head`
+        try:
             print(help_text(kind, description or ""), flush=True)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what Python writes when it ends
+        except BrokenPipeError:  # `--help | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what Python writes when it ends
         raise SystemExit(0)
     return tyro.cli(kind, description=description)
 

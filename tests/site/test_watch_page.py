@@ -120,12 +120,24 @@ def test_tokens_have_the_colors_of_their_values(visit, tmp_path):
     assert page.eval_on_selector_all("article", rewards) == ["0", "0.5", "1"]
 
 
+def test_many_tokens(visit, tmp_path):
+    """More than a function takes as arguments, most of them of responses that are not shown at first."""
+    few, many = (
+        response(1.0, "ok", {"advantage": [2.0, 1.0]}),
+        response(0.0, "n" * 20_000, {"advantage": [-4.0] * 20_000}),
+    )
+    write_logs(tmp_path / "a", rows(2), {1: [few] * 50 + [many] * 15})
+    page = visit()
+    page.wait_for_selector("article")
+    assert page.inner_text("#scale").split() == ["advantage:", "-4", "4"]
+
+
 def test_no_text_of_a_run_is_html(visit, tmp_path):
     """Wherever a stranger can write something, it is shown letter by letter."""
     name = HOSTILE.replace("/", "")  # a folder's name
     texts = {"prompt": HOSTILE, "answer": HOSTILE, "rewards": {HOSTILE: 1.0}}
     hostile = response(text="x", **texts) | {"tokens": {"text": [HOSTILE], HOSTILE: [1.0], "advantage": [1.0]}}
-    odd = [[], None, {"tokens": 3}, {"reward": {}, "tokens": {"text": "a"}, "rewards": None}]
+    odd = [[], None, {"tokens": 3}, {"reward": {}, "tokens": {"text": "a", HOSTILE: [2.0]}, "rewards": None}]
     log = [row | {HOSTILE: 1.0, "__proto__": 2.0} for row in rows(2)]
     write_logs(tmp_path / name, log, {1: [response(text=HOSTILE), hostile, *odd]})
     write_logs(tmp_path / "other", log, {})

@@ -1,5 +1,6 @@
 """Every mistake of a user gets one clear sentence and exit code 2, and changes nothing: settings and flags."""
 
+import os
 import re
 import subprocess
 import sys
@@ -122,6 +123,16 @@ def test_command_line(flags, words):
     assert result.returncode == (0 if flags == ["--help"] else 2), result.stderr
     assert words in result.stdout + result.stderr and "Traceback" not in result.stderr, result.stderr
     assert re.search(r"^imported:$", result.stdout, re.M), f"grpo.py {' '.join(flags)} {result.stdout.splitlines()[-1]}"
+
+
+def test_help_into_a_closed_pipe():
+    """As with `| head -1`."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "tools.watch", "--help"]
+    result = subprocess.run(command, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert result.returncode == 0 and not result.stderr, result.stderr
 
 
 def test_a_script_in_a_folder_runs_in_every_way(tmp_path):

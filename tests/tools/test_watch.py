@@ -18,7 +18,7 @@ def ask(tmp_path):
     with watched(tmp_path) as port:
 
         def ask(path, host="localhost"):
-            connection = http.client.HTTPConnection("127.0.0.1", port)
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
             connection.request("GET", path, headers={"Host": host})
             answer = connection.getresponse()
             return answer.status, answer.headers, answer.read()

@@ -123,7 +123,8 @@ function listRuns() {
 // A response's numbers per token, by name; each list is as long as the list of tokens.
 function tokenValues(response) {
     const { text, ...values } = response.tokens ?? {};
-    const usable = Object.entries(values).filter(([, list]) => Array.isArray(list) && list.length === text?.length);
+    const fits = (list) => Array.isArray(text) && Array.isArray(list) && list.length === text.length;
+    const usable = Object.entries(values).filter(([, list]) => fits(list));
     const found = new Map(usable);
     if (found.has("old_logp") && found.has("rollout_logp")) {
         const engine = found.get("rollout_logp");
@@ -142,7 +143,7 @@ function paint(x, most) {
 }
 
 function drawScale(name, values) {
-    const most = Math.max(0, ...values.map((value) => Math.abs(onScale(name, value))));
+    const most = values.reduce((most, value) => Math.max(most, Math.abs(onScale(name, value))), 0);
     const negative = values.some((value) => onScale(name, value) < 0);
     $("scale").replaceChildren();
     if (name === "none") return most;
