@@ -16,7 +16,7 @@ from typing import Any
 from common.cli import fail, say
 from common.help import parse_args
 from tools import fingerprint
-from tools.scripts import ROOT, load, parents
+from tools.scripts import ROOT, parents
 from tools.site import lines, reading, scripts, tables
 from tools.site.pages import Renderer, claims, slug
 
@@ -58,7 +58,7 @@ def prose(text: str) -> Markup:
 
 def spark(name: str) -> Markup:
     """Two small pictures: the advantage by the number of correct responses, the factor by the ratio of a token."""
-    curves, drawn = fingerprint.fingerprint(load(name)), []
+    curves, drawn = scripts.curves(name), []
     factors = {kind: (curves["token"] or {}).get(sign, [])[::8] for sign, kind, *_ in fingerprint.KINDS}
     for of_kind, low, high, what in (
         (curves["advantages"] or {}, -2.6, 2.6, "advantage"),

@@ -278,17 +278,23 @@ def exercises(name: str) -> list[Any]:
     return own + [e for e in found if e not in own]
 
 
+@cache
+def curves(name: str) -> dict[str, Any]:
+    """The fingerprint in five digits, without the bounds, which the table of methods has."""
+    found = fingerprint.fingerprint(load(name))
+    del found["bounds"]
+    return json.loads(json.dumps(found), parse_float=lambda x: float(f"{float(x):.5g}"))
+
+
 def data(name: str) -> dict[str, Any]:
     """What the pictures and diffs of the site are drawn from."""
-    curves = fingerprint.fingerprint(load(name))
-    del curves["bounds"]  # the table of methods has them
     return {
         "path": str(script_path(name).relative_to(ROOT)),
         "change": change(name),
         "formula": parts(name)["formula"],
         "code": lines.numbered(name),
         "below": lines.below(name),
-        "fingerprint": json.loads(json.dumps(curves), parse_float=lambda x: float(f"{float(x):.5g}")),
+        "fingerprint": curves(name),
         "curves": runs().get(name, {}),
         "diffs": lines.differences(name),
     }
