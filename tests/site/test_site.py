@@ -12,7 +12,7 @@ from pathlib import Path
 
 from claims.register import changed_after_a_result
 from tools import compare, fingerprint, traits
-from tools.scripts import ROOT, load, parents
+from tools.scripts import ROOT, load, parents, script_path
 from tools.site import __main__ as build
 from tools.site.pages import Renderer
 
@@ -89,6 +89,8 @@ def test_no_link_is_dead():
             file, _, anchor = target.partition("#")
             file = file or name
             known = anchors.get(file, set()) | ({anchor} if file == "compare.html" else set())
+            if file.removesuffix(".html") in SCRIPTS:  # lines of the source, which the page draws
+                known |= {f"L{i + 1}" for i in range(len(script_path(Path(file).stem).read_text().splitlines()))}
             if not (SITE / file).exists() or (anchor and anchor not in known):
                 dead.append(f"{name}: {target}")
     assert not dead, "\n".join(dead)
@@ -166,6 +168,15 @@ def test_lines_lead_to_the_repository_at_the_commit(visit, tmp_path, monkeypatch
     first = visit.page.locator(".diff .changed .right:has(.at)").first
     at = int(first.locator(".at").get_attribute("data-line"))
     assert first.inner_text().strip() == (ROOT / "dapo.py").read_text().splitlines()[at - 1].strip()
+
+
+def test_a_comment_leads_to_its_line(visit):
+    page = visit.open("dapo.html")
+    link = page.locator('a[href^="#L"]', has_text="policy_loss").first
+    number = link.get_attribute("href")[2:]
+    link.click()
+    page.wait_for_function(f"location.hash === '#L{number}' && document.querySelector('#L{number}').checkVisibility()")
+    assert page.locator(f"#L{number}").inner_text().startswith(number)
 
 
 def test_the_page_of_the_readme_gets_the_files(tmp_path):

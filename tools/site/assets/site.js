@@ -236,6 +236,8 @@ addEventListener("DOMContentLoaded", async () => {
   for (const place of $$("[data-curves]")) { await need([place.dataset.curves]); curves(place, [place.dataset.curves]); }
   for (const place of $$("[data-diff]")) { const pair = place.dataset.diff.split("/"); await need(pair); diff(place, ...pair); }
   for (const place of $$("[data-source]")) { await need([place.dataset.source]); source(place, place.dataset.source); }
-  if (/^#L\d+$/.test(location.hash)) { for (const place of $$("[data-source]")) place.parentElement.open = true; $(location.hash)?.scrollIntoView(); }
+  const line = () => { if (/^#L\d+$/.test(location.hash)) { for (const place of $$("[data-source]")) place.parentElement.open = true; $(location.hash)?.scrollIntoView(); } };
+  addEventListener("hashchange", line);
+  line();
   document.documentElement.dataset.ready = "yes";
 });
