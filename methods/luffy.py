@@ -1,4 +1,4 @@
-"""LUFFY, Learning to reason Under oFF-policY guidance: 2504.14945 (Apr 2025), Eq. 4 to 7.
+"""LUFFY, Learning to reason Under oFF-policY guidance: 2504.14945 (Apr 2025), Eq. 6 and 7.
 
     GRPO's J(θ), where o_1 of the G responses is the data set's solution; for its tokens, and without a clip,
     f(π_θ(o_1t | x, o_1<t)) A_1        f(π) = π / (π + γ)        in the place of min(r A, clip(r) A)
