@@ -222,6 +222,12 @@ def rounded_to_fp8(weight: Tensor) -> Tensor:
     return (weight / scale).to(torch.float8_e4m3fn).to(weight.dtype) * scale
 
 
+def rounded_to_int8(weight: Tensor) -> Tensor:
+    """A weight matrix (out, in) with each row on 255 levels, -127 to 127 times the row's scale, to nearest."""
+    scale = weight.abs().amax(1, keepdim=True).clamp(min=1e-12) / 127  # (out, 1)
+    return (weight / scale).round() * scale
+
+
 def rounded_to_int4(weight: Tensor) -> Tensor:
     """A weight matrix (out, in) on 16 levels per group of 128 weights of a row, -8 to 7 times the group's scale.
 
@@ -232,7 +238,7 @@ def rounded_to_int4(weight: Tensor) -> Tensor:
     return torch.cat([(g / s).round().clamp(-8, 7) * s for g, s in zip(groups, scales, strict=True)], 1)
 
 
-ROUNDING = {"fp8": rounded_to_fp8, "int4": rounded_to_int4}
+ROUNDING = {"fp8": rounded_to_fp8, "int8": rounded_to_int8, "int4": rounded_to_int4}
 
 
 def rounded(weights: Weights, precision: str) -> Weights:

@@ -52,11 +52,13 @@ def computes_in_bf16(device: torch.device, args: Settings) -> bool:
 
 
 def autocast(device: torch.device, args: Settings, cache: bool) -> torch.autocast:
-    """bf16 compute over the fp32 master weights, by default where the hardware is made for it.
+    """bf16 or fp16 compute over the fp32 master weights, by default bf16 where the hardware is made for it.
 
-    With a `cache`, the bf16 copies of all weights are kept until the end, for weights that are used more than once.
+    With a `cache`, the copies of all weights are kept until the end, for weights that are used more than once.
     """
-    return torch.autocast(device.type, torch.bfloat16, enabled=computes_in_bf16(device, args), cache_enabled=cache)
+    fp16 = args.learner_precision == "fp16"
+    enabled = fp16 or computes_in_bf16(device, args)
+    return torch.autocast(device.type, torch.float16 if fp16 else torch.bfloat16, enabled, cache)
 
 
 def response_hidden(model: Any, batch: Batch, rows: Tensor, args: Settings) -> Tensor:
@@ -96,8 +98,10 @@ def target_logps(
             else logp_and_entropy(h, y, *head, **entropy)
             for h, y in zip(hidden.split(chunk), targets.split(chunk), strict=True)
         ]
-    logps, entropies = zip(*parts, strict=True)
-    return torch.cat(logps), torch.cat(entropies)
+    logps, entropies = (torch.cat(part) for part in zip(*parts, strict=True))
+    if hasattr(model, "loss_scale"):
+        logps, entropies = model.loss_scale.scale(logps), model.loss_scale.scale(entropies)
+    return logps, entropies
 
 
 def token_logps(model: Any, batch: Batch, rows: Tensor, args: Settings) -> Tensor:

@@ -8,6 +8,7 @@ from common.cli import fail, first_line, flag, lacks_memory
 from common.distributed import place
 from common.lora import CONFIG as ADAPTER_CONFIG
 from common.lora import add_adapters, base_of, merged
+from common.loss_scale import LossScale
 from common.settings import ModelSettings, local_path
 from worlds import MODELS
 
@@ -87,6 +88,8 @@ def load_model(args: ModelSettings, placed: bool = True, setting: str = "model")
     check_log_probs(given, model)
     if getattr(args, "lora_rank", 0):  # this and the next where there is a learner
         add_adapters(model, args)
+    if getattr(args, "learner_precision", "") == "fp16":
+        model.loss_scale = LossScale(model)
     if getattr(args, "gradient_checkpointing", False):
         model.gradient_checkpointing_enable()
         model.train()  # transformers checkpoints in this mode only

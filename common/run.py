@@ -177,6 +177,8 @@ class Run:
             from common.lora import Adapters
 
             self.objects["adapters"] = Adapters(model)
+        if hasattr(model, "loss_scale"):
+            self.objects["loss_scale"] = model.loss_scale
         seed_step(self.args.seed, 0)
         if rank() == 0 and (self.changed or not (self.dir / "config.json").exists()):
             self.write_config()
@@ -279,6 +281,8 @@ class Run:
 
     def check_update(self, **values: Tensor | float) -> None:
         """Log the gradient norm and other values of an update, or end the run if they or the loss are not finite."""
+        if scale := getattr(self.model, "loss_scale", None):
+            values = scale.after_gradients(**values)
         self.require_finite(loss=self.metrics.loss, **values)
         self.metrics.add_update(**values)
 

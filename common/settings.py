@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from common.cli import fail, flag
+from common.distributed import world_size
 from worlds import DATASETS, MODELS, check_dataset, is_generated, length_limit
 
 import tyro
@@ -74,10 +75,10 @@ class ModelSettings:
     """Program that generates the responses; auto uses vLLM if it is installed."""
     gpu_memory_utilization: Annotated[float, Interval(gt=0, lt=1)] = 0.4
     """Fraction of a GPU's memory that vLLM holds while it generates, beside the learner's weights and optimizer."""
-    rollout_precision: Literal["auto", "fp32", "bf16", "fp8", "int4"] = "auto"
+    rollout_precision: Literal["auto", "fp32", "fp16", "bf16", "fp8", "int8", "int4"] = "auto"
     """Precision of the engine. auto: bf16 on a GPU with bf16 hardware, else fp32. fp8: bf16 with 8-bit weights, in vLLM
-    with 8-bit activations too (compute capability 8.9 or more). int4: bf16 with weights rounded to 4 bits, which has a
-    4-bit engine's mismatch without its speed."""
+    with 8-bit activations too (compute capability 8.9 or more). int8, int4: bf16 with weights rounded to 8 or 4 bits,
+    which has such an engine's mismatch without its speed."""
     fp32_lm_head: bool = False
     """Run the output layer in fp32 on both sides: less mismatch between engine and learner under bf16."""
 
@@ -196,8 +197,9 @@ class LearnerSettings(DataSettings):
     max_grad_norm: Positive
     staleness: CountOrZero
 
-    learner_precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Precision of the learner, with weights in fp32. auto: bf16 on a GPU with bf16 hardware, else fp32."""
+    learner_precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """Precision of the learner, with weights in fp32. auto: bf16 on a GPU with bf16 hardware, else fp32. fp16 has loss
+    scaling, and on both sides less mismatch than bf16 (2510.26788)."""
     micro_batch_tokens: Count = 4096
     """Padded tokens per forward and backward pass. Changes memory use and speed, not the result. GPU: 8192."""
     gradient_checkpointing: bool = False
@@ -265,6 +267,8 @@ class Settings(LearnerSettings):
         tests = len(args.eval_dataset) if isinstance(args.eval_dataset, tuple) else len(dataset_names(args))
         if args.eval_problems < tests:
             fail(f"--eval-problems {args.eval_problems} leaves some of {tests} data sets without any: raise it.")
+        if args.learner_precision == "fp16" and (world_size() > 1 or hasattr(args, "critic_lr")):
+            fail("--learner-precision fp16 is for one process and methods without a critic: take bf16.")
         if args.lora_rank and args.sharded_checkpoints:
             fail("--sharded-checkpoints cannot be combined with --lora-rank.")
         return args

@@ -227,7 +227,7 @@ class TransformersEngine(Engine):
         self.precision = args.rollout_precision
         if self.precision == "auto":
             self.precision = "bf16" if has_bf16(model.device) else "fp32"
-        dtype = torch.float32 if self.precision == "fp32" else torch.bfloat16
+        dtype = {"fp32": torch.float32, "fp16": torch.float16}.get(self.precision, torch.bfloat16)
         with no_init_weights():
             self.model = AutoModelForCausalLM.from_config(copy.deepcopy(model.config), dtype=dtype)
         self.model.tie_weights()

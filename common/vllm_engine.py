@@ -69,7 +69,7 @@ class VLLMEngine(Engine):
         try:
             self.llm = vllm.LLM(
                 model=model_path(args.model),
-                dtype="float32" if self.precision == "fp32" else "bfloat16",
+                dtype={"fp32": "float32", "fp16": "float16"}.get(self.precision, "bfloat16"),
                 quantization="fp8_per_channel" if self.precision == "fp8" else None,
                 hf_overrides={"head_dtype": "float32"} if args.fp32_lm_head else {},
                 max_model_len=longest,
@@ -157,8 +157,8 @@ class VLLMEngine(Engine):
         self.llm.reset_prefix_cache()
 
     def reload(self, weights: Weights) -> None:
-        # vLLM rounds to fp8 itself. It has no int4 for weights that change: it gets them rounded, and computes in bf16.
-        if self.precision == "int4":
+        # vLLM rounds to fp8 itself. It has no int8 and int4 for weights that change: these are rounded here.
+        if self.precision in ("int8", "int4"):
             weights = rounded(weights, self.precision)
         self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         if not torch.cuda.is_available():

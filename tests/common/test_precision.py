@@ -4,15 +4,17 @@ import copy
 
 import grpo
 from common.batch import collate
-from common.engines import rounded_to_fp8, rounded_to_int4
+from common.engines import rounded_to_fp8, rounded_to_int4, rounded_to_int8
 from common.logprobs import batch_logps, logp_and_entropy, token_logps
+from common.loss_scale import FIRST
 from common.metrics import mismatch_metrics, read_metrics
 from common.models import load_model
+from common.records import Problem
 
 import pytest
 import torch
 from conftest import SMALL
-from sampling import make, sample
+from sampling import PROMPTS, make, sample
 
 
 def test_fp32_head_under_bf16():
@@ -128,3 +130,61 @@ def test_mismatch_grows_as_the_engine_loses_precision(embedded, problems):
         old_logp, _ = batch_logps(embedded[0], batch, grpo.Args())
         means.append(mismatch_metrics(old_logp, batch.rollout_logp, batch.token_mask)["mismatch_mean"])
     assert means[0] < 1e-6 and means == sorted(means), means
+
+
+def test_rounding_to_int8():
+    """255 levels in each row, no weight farther from its own than half a step; the largest of a row stays itself."""
+    torch.manual_seed(0)
+    weight = torch.randn(20, 300) * torch.logspace(-6, 3, 20)[:, None]
+    rounded, step = rounded_to_int8(weight), weight.abs().amax(1, keepdim=True) / 127
+    assert ((rounded - weight).abs() <= 0.5001 * step).all()
+    whole = rounded / step
+    torch.testing.assert_close(whole, whole.round(), rtol=0, atol=1e-4)
+    assert whole.abs().max() < 127.001 and len(set(whole.round().flatten().tolist())) > 200
+    torch.testing.assert_close(rounded_to_int8(rounded), rounded)
+    assert (rounded_to_int8(torch.zeros(2, 3)) == 0).all()
+
+
+def test_loss_scaling_keeps_small_gradients():
+    """A loss of 1e-7: in fp16 the gradients vanish without a scale; with it they are fp32's."""
+    batch, found = None, {}
+    for precision, scale in (("fp32", 0), ("fp16", FIRST), ("fp16", 1.0)):
+        args = grpo.Args(learner_precision=precision)
+        model, tokenizer = load_model(args)
+        if scale:
+            model.loss_scale.value = scale
+        if batch is None:
+            prompts = [Problem(text, "", text, tokenizer(text)["input_ids"]) for text in PROMPTS]
+            batch = collate(prompts, sample(make((model, tokenizer)), prompts), "cpu")
+        logp = token_logps(model, batch, torch.arange(24), args)
+        (1e-7 * logp.mean()).backward()
+        found[scale] = torch.cat([p.grad.flatten() for p in model.parameters()])
+    assert torch.cosine_similarity(found[FIRST], found[0], dim=0) > 0.99
+    assert found[FIRST].norm() / found[0].norm() == pytest.approx(1, abs=0.02)
+    assert found[1.0].norm() < 0.5 * found[0].norm()
+
+
+def test_an_overflow_skips_the_update_and_halves_the_scale(tmp_path, monkeypatch):
+    """Weights and moments stay; a resumed run has the scale of the interrupted one, and learns with a lower one."""
+    seen, run = [], tmp_path / "run"
+    monkeypatch.setattr("common.loss_scale.FIRST", 2.0**40)  # which overflows at once
+    fp16 = {"learner_precision": "fp16", "rollout_precision": "fp16", "num_minibatches": 1}
+    grpo.main(grpo.Args(run_dir=run, **SMALL | fp16 | {"steps": 1, "lr": 1e-3}))
+    state = torch.load(run / "checkpoint-000001/state.pt")
+    assert read_metrics(run)[1]["skipped_updates"] == 1.0
+    assert state["loss_scale"]["value"] == 2.0**39 and not state["optimizer"]["state"]
+    monkeypatch.setattr("common.loss_scale.LossScale.load_state_dict", lambda self, state: seen.append(state))
+    monkeypatch.setattr("common.loss_scale.FIRST", FIRST)
+    grpo.main(grpo.Args(resume=run, steps=3))
+    rows = read_metrics(run)
+    assert seen == [state["loss_scale"]] and rows[-1]["skipped_updates"] == 0 and rows[-1]["grad_norm"] > 0
+
+
+def test_fp16_has_less_mismatch_than_bf16(tmp_path):
+    """Through the flags of a run, what claims/fp16_removes_the_mismatch.py computes: at most a quarter."""
+    mean = {}
+    for precision in ("fp16", "bf16"):
+        flags = {"rollout_precision": precision, "learner_precision": precision}
+        grpo.main(grpo.Args(run_dir=tmp_path / precision, **SMALL | flags))
+        mean[precision] = read_metrics(tmp_path / precision)[1]["mismatch_mean"]
+    assert 1e-6 < mean["fp16"] < mean["bf16"] / 4, mean
