@@ -7,7 +7,8 @@
 Differs from its parent agent.py:
 - what was done in the same state of the environment is compared too, by the discounted return that followed it;
 - a state in which only one turn was taken says nothing: S is 0, and the turn has GRPO's advantage.
-All episodes of a group share their first state, so with one turn each the advantage is 1 + ω times GRPO's.
+The discount makes fewer turns better, also where all episodes are correct. All episodes of a group share their first
+state, so with one turn each the advantage is 1 + ω times GRPO's.
 Paper and authors' code (verl-agent) divide both parts by a std, or neither; here both. The code takes mean and std of A
 over turns, so that long episodes count more; here, as in Eq. 3, over episodes. In its loss each turn is a response;
 here, as in the parent, each episode has the same weight. The environment says which states are equal.

@@ -92,6 +92,7 @@ CASES = {
     "grpo": "--kl-beta 0.05 --gradient-checkpointing --fp32-lm-head --staleness 1 --micro-batch-tokens 300",
     "dapo": "--update-epochs 2 --overlong-filter --num-minibatches 1",
     "ppo": "--micro-batch-tokens 400 --num-minibatches 1",
+    "gigpo": "--micro-batch-tokens 400",
 }
 
 
