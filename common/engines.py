@@ -67,7 +67,12 @@ def check_memory(args: ModelSettings, model: Any, total: int) -> None:
     weights = sum(local(weight).nbytes for weight in model.parameters())
     moments = 2 * sum(local(weight).nbytes for weight in model.parameters() if weight.requires_grad)
     reference = getattr(args, "kl_beta", 0) > 0  # in SPIN the old log-probs are the reference: one copy too many here
-    frozen = reference + (getattr(args, "teacher", None) is not None) + getattr(args, "staleness", 0)
+    frozen = (
+        reference
+        + (getattr(args, "teacher", None) is not None)
+        + hasattr(args, "teacher_rate")
+        + getattr(args, "staleness", 0)
+    )
     held = (weights + moments) * (1 + hasattr(args, "critic_lr")) + weights * frozen
     left = (1 - args.gpu_memory_utilization) * total
     if held > left:

@@ -16,6 +16,7 @@ CRITICS = "tests/objectives/test_critics.py"
 ENTROPY = "tests/objectives/test_entropy.py"
 ESTIMATORS = "tests/objectives/test_estimators.py"
 SOLUTIONS = "tests/objectives/test_solutions.py"
+SELF_TEACHERS = "tests/objectives/test_self_teachers.py"
 TRUST_REGION = "tests/objectives/test_trust_region.py"
 PROMPTS = "tests/objectives/test_draws_of_prompts.py"
 PAIRS = "tests/objectives/test_pairs_and_teachers.py"
@@ -131,6 +132,11 @@ MUTATIONS = [
     Mutation("correct responses are left out", "(advantages < 0) & (distance", "(advantages > 0) & (distance", "methods/sequence_masking.py", OBJECTIVES),
     Mutation("left out by the policy of the rollout", "rollout_logp - logp.detach()", "rollout_logp - old_logp", "methods/sequence_masking.py", OBJECTIVES),
     Mutation("all subsets, not those with the response", "others_fail = factors[:, 1:].prod", "others_fail = factors.prod", "methods/pass_at_k.py", OBJECTIVES),
+    Mutation("its own response is shown", "correct[j] and j != i", "correct[j]", "methods/sdpo.py", SELF_TEACHERS),
+    Mutation("the teacher stays", "teacher.follow(model, args.teacher_rate)", "pass", "methods/sdpo.py"),
+    Mutation("the teacher is told nothing", "values is not None else \"\"", "False else \"\"", "common/self_teacher.py", f"{STEPS}::test_every_update[sdpo"),
+    Mutation("also without feedback", "* (values is not None)]", "]", "common/self_teacher.py", f"{STEPS}::test_every_update[sdpo"),
+    Mutation("GRPO beside the whole of SDPO", "[(1 - self.args.grpo_weight) * (values", "[1.0 * (values", "common/self_teacher.py", f"{STEPS}::test_every_update[sdpo"),
     Mutation("the step of gradient descent", "conjugate_gradient(product, -gradient, args.cg_iterations)", "-gradient", "methods/trpo.py", TRUST_REGION),
     Mutation("√δ instead of √2δ", "(2 * args.delta / dot", "(args.delta / dot", "methods/trpo.py", TRUST_REGION),
     Mutation("outside the trust region", "loss < before and kl <= args.delta", "loss < before", "methods/trpo.py", TRUST_REGION),

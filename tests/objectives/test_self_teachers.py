@@ -1,0 +1,51 @@
+"""Self-distillation: the teacher is the model itself, and only what it is told makes the difference."""
+
+from methods import sdpo
+
+import pytest
+import torch
+from runs import on_tiny, run
+
+
+@pytest.mark.parametrize("kl", ["full", "sampled"])
+def test_a_teacher_that_is_told_nothing_teaches_nothing(kl, tiny_model, half_correct, tmp_path, capsys):
+    """On-policy its KL has no gradient; told a number, it has one."""
+    settings = on_tiny(tiny_model) | {"num_minibatches": 1, "kl": kl, "steps": 1, "answer_format": "last-number"}
+    norms = {}
+    for feedback in ("", " = 7"):
+        _, rows = run("sdpo", tmp_path / f"told{feedback}", feedback=feedback, **settings)
+        assert 0 < rows[1]["feedback"] <= 1
+        norms[feedback] = rows[1]["grad_norm"]
+    assert norms[""] < 1e-5 < 1e-2 < norms[" = 7"]
+
+
+def test_the_sampled_form_is_the_full_one_in_expectation():
+    """Over every token of a vocabulary of 6, with GRPO's part switched off."""
+    generator = torch.Generator().manual_seed(0)
+    logits, teacher = torch.randn(2, 4, 6, generator=generator)
+    logits.requires_grad_()
+    policy, teacher = logits.log_softmax(-1), teacher.log_softmax(-1)  # (4, 6)
+    mask = torch.ones(1, 4, dtype=torch.bool)
+    full = torch.autograd.grad(0.7 * sdpo.full_kl(policy, teacher, mask).sum(), logits, retain_graph=True)[0]
+    own, args, expected = torch.full((1, 1), 0.7), sdpo.Args(), 0.0
+    for token in range(6):
+        logp, teacher_logp = policy[None, :, token], teacher[None, :, token]  # (1, 4)
+        old_logp = logp.detach()
+        advantages = sdpo.compute_advantages(torch.ones(1, 1), teacher_logp, old_logp, own, args)
+        loss, _ = sdpo.policy_loss(logp, old_logp, advantages)
+        expected = expected + torch.autograd.grad((old_logp.exp() * loss).sum(), logits, retain_graph=True)[0]
+    torch.testing.assert_close(full, expected, rtol=1e-4, atol=1e-5)
+    assert full.abs().max() > 0.01
+
+
+def test_grpo_takes_its_part():
+    rewards, own = torch.tensor([[1.0, 0.0, 0.0, 1.0]]), torch.tensor([[0.0], [0.75], [0.75], [0.0]])
+    logps = torch.tensor([[-1.0, -2.0]] * 4), torch.tensor([[-1.5, -1.0]] * 4)
+    advantages = sdpo.compute_advantages(rewards, *logps, own, sdpo.Args(grpo_weight=0.25))
+    expected = torch.tensor([[0.125, 0.125], [0.25, -0.875], [0.25, -0.875], [0.125, 0.125]])
+    torch.testing.assert_close(advantages, expected)
+
+
+def test_a_response_is_shown_another_correct_one_of_its_group():
+    correct = [True, False, True, False, False, False, False, True, False]
+    assert sdpo.demonstrations(correct, 3) == [2, 0, 0, None, None, None, 7, None, 7]
