@@ -6,7 +6,8 @@ The grader recomputes everything in a sandbox and compares only numbers. It read
 for. Each function runs in its own process that can only compute (sandbox.py), on cases made anew for each grading, and
 the numbers it returns are compared here with those of this repository's scripts. A function that is missing, crashes,
 hangs or is wrong gets 0 points and a reason. A function is worth its level in points; a silent bug is worth one point
-each for name, mechanism and test. With the `--key` of a handout only the functions that the key drew are graded.
+each for name, mechanism and test. With the `--key` of a handout only what the key drew is graded: the functions in
+variants.py, and with `--bugs` the silent bugs.
 
 `--json` writes Gradescope's results.json, `--junit` JUnit's XML. Needs Linux.
 """
@@ -26,7 +27,7 @@ from notebooks.exercises import silent_bugs
 from notebooks.exercises.answers import answers
 from notebooks.exercises.exercises import CHANGES, EXERCISES, FILES, Exercise
 from notebooks.exercises.files import Unusable, choice, read, sources
-from notebooks.exercises.key import KEY, SHOWN
+from notebooks.exercises.key import KEY, plan
 from notebooks.exercises.sandbox import CONFINES, Sandbox
 from notebooks.exercises.variants import variants
 from notebooks.exercises.verdict import passed, verdict
@@ -49,6 +50,12 @@ class Limits:
     """Memory limit of a function, in addition to torch's memory."""
     key: str | None = None
     """The key of the class: grade the functions in variants.py that it draws, and nothing else."""
+    bugs: bool = False
+    """Also grade the silent bugs that the key draws (make_bugs.py)."""
+
+    def __post_init__(self) -> None:
+        if self.bugs and self.key is None:
+            fail("--bugs needs --key: without a key the practice runs are graded.")
 
 
 @dataclass
@@ -90,7 +97,7 @@ def grade_function(exercise: Exercise, folder: Path, sandbox: Sandbox, seed: int
     return Mark(file, exercise.function, 0, exercise.level, verdict(results, hidden) or "it is not correct.")
 
 
-def grade_bugs(folder: Path) -> list[Mark]:
+def grade_bugs(folder: Path, key: str | None = None) -> list[Mark]:
     """Up to three points for each run; mechanism and test count only if the name is correct."""
     try:
         form = json.loads(read(folder / FORM))
@@ -98,10 +105,9 @@ def grade_bugs(folder: Path) -> list[Mark]:
             raise Unusable("the file is not an object with a key for each run.")
     except (Unusable, ValueError, RecursionError) as problem:
         reason = str(problem) if isinstance(problem, Unusable) else "the file is not JSON."
-        return [Mark(FORM, f"run {letter}", 0, 3, reason) for letter in silent_bugs.runs()]
+        return [Mark(FORM, f"run {letter}", 0, 3, reason) for letter in plan(key)]
     marks = []
-    for letter in silent_bugs.runs():
-        bug = SHOWN[letter]
+    for letter, (bug, _) in plan(key).items():
         given = form.get(letter) if isinstance(form.get(letter), dict) else {}
         lists = {"bug": silent_bugs.BUGS, "mechanism": silent_bugs.MECHANISMS, "test": silent_bugs.TESTS}
         right = dict(zip(lists, (bug, *KEY[bug]), strict=True))
@@ -116,12 +122,17 @@ def grade_bugs(folder: Path) -> list[Mark]:
 
 
 def grade(
-    folder: Path, sandbox: Sandbox, seed: int, key: str | None = None, exercises: list[Exercise] = EXERCISES
+    folder: Path,
+    sandbox: Sandbox,
+    seed: int,
+    key: str | None = None,
+    bugs: bool = False,
+    exercises: list[Exercise] = EXERCISES,
 ) -> list[Mark]:
-    """The marks of a submission: for each function, then for each silent bug; with a key only for its functions."""
+    """The marks of a submission: for each function, then for each silent bug; with a key only for what it draws."""
     asked = exercises if key is None else variants(key)
     marks = [grade_function(exercise, folder, sandbox, seed + i) for i, exercise in enumerate(asked)]
-    return marks + (grade_bugs(folder) if key is None else [])
+    return marks + (grade_bugs(folder, key) if key is None or bugs else [])
 
 
 def gradescope(marks: list[Mark], seconds: float, seed: int) -> str:
@@ -182,7 +193,7 @@ def main(args: Args) -> None:
     seed, start = secrets.randbits(32) if args.seed is None else args.seed, time.monotonic()
     try:
         with Sandbox(args.seconds, args.memory_mb) as sandbox:
-            marks = grade(args.submission, sandbox, seed, args.key)
+            marks = grade(args.submission, sandbox, seed, args.key, args.bugs)
     except RuntimeError as problem:
         no_sandbox(problem)
     seconds = time.monotonic() - start

@@ -74,7 +74,7 @@ def subfolders(folder: Path) -> list[Path]:
 
 def fingerprint(folder: Path, args: Args) -> str:
     """A digest of what decides a submission's marks."""
-    parts = [args.seed, args.seconds, args.memory_mb, args.key]
+    parts = [args.seed, args.seconds, args.memory_mb, args.key, args.bugs]
     for name in ASKED:
         try:
             parts.append(read(folder / name))
@@ -101,7 +101,7 @@ def grade_all(folders: list[Path], args: Args, finish: Callable[[Path, list[Mark
     def one(folder: Path) -> tuple[list[Mark], float]:
         sandbox, start = free.get(), time.monotonic()
         try:
-            return grade(folder, sandbox, args.seed, args.key), time.monotonic() - start
+            return grade(folder, sandbox, args.seed, args.key, args.bugs), time.monotonic() - start
         finally:
             free.put(sandbox)
 

@@ -1,24 +1,25 @@
 """Make the handout: a folder with the methods' functions to be written, and checks.
 
     python -m notebooks.exercises.make handout
-    python -m notebooks.exercises.make handout --key SECRET
+    python -m notebooks.exercises.make handout --key SECRET --bugs
 
 Students write the functions. `pytest handout` says what is wrong and why, `python handout/train.py grpo` trains with
 them, and `python handout/silent_bugs.py` plots runs with hidden bugs. The solutions are the scripts of this repository.
 Neither they nor the cases of `python -m notebooks.exercises.grade` are in the handout. With a key the handout also has
-variants.py, with functions that no script holds; the grader needs the same key.
+variants.py, with functions that no script holds, and with --bugs silent bugs of the class's own. The grader needs the
+same two options.
 """
 
 import ast
 import json
 import re
 import shutil
-import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from common.cli import fail
+from common.cli import fail, say
+from common.help import parse_args
 from notebooks.exercises.answers import HANDOUT_SEED, answers
 from notebooks.exercises.exercises import (
     CHANGES,
@@ -33,10 +34,13 @@ from notebooks.exercises.exercises import (
     needed,
     solution_path,
 )
-from notebooks.exercises.silent_bugs import blank_form
+from notebooks.exercises.key import class_logs
+from notebooks.exercises.silent_bugs import LOGS, blank_form
 from notebooks.exercises.train import PANELS
 from notebooks.exercises.variants import KINDS, blank_variants, variants
 from tools.scripts import ROOT
+
+import tyro
 
 NUMBERS = {"Count": "int", "CountOrZero": "int", "GroupSize": "int"}  # the scripts' number types without their ranges
 RUNS = ROOT / "reports" / "methods.json"  # three seeds of each method, for comparison with a student's run
@@ -52,8 +56,17 @@ COPIED = {
     "check.py": "test_exercises.py",
     "train.py": "train.py",
     "silent_bugs.py": "silent_bugs.py",
-    "bugs.json": "bugs.json",
 }
+
+
+@dataclass
+class Args:
+    folder: tyro.conf.Positional[Path]
+    """The folder to create."""
+    key: str | None = None
+    """A secret that draws functions for this class."""
+    bugs: bool = False
+    """Also give out the silent bugs of the key instead of the practice runs; first run make_bugs with the same key."""
 
 
 def without_ranges(text: str) -> str:
@@ -143,7 +156,8 @@ def known(exercise: Exercise) -> dict[str, Any]:
     return one | {name: rounded(one[name]) for name in ("right", "mistakes", "ignored")}
 
 
-def make(folder: Path, key: str | None = None) -> None:
+def make(folder: Path, key: str | None = None, logs: Path = LOGS) -> None:
+    """`logs` is the file with the silent bugs' runs."""
     (folder / "loops").mkdir(parents=True)
     for script in SCRIPTS:
         (folder / f"{script}.py").write_text(blank(script))
@@ -162,6 +176,7 @@ def make(folder: Path, key: str | None = None) -> None:
     for file, name in COPIED.items():
         text = (HERE / file).read_text()
         (folder / name).write_text(text.replace("from notebooks.exercises.", "from "))
+    shutil.copy(logs, folder / LOGS.name)
     text = (folder / "loops" / "loop.py").read_text()
     for old, new in (("import train ", "import changed "), (" train(", " changed("), ('"grpo"', "loop.CHANGE")):
         text = text.replace(old, new)
@@ -178,13 +193,20 @@ def make(folder: Path, key: str | None = None) -> None:
     shutil.copy(ROOT / "requirements.txt", folder)
 
 
+def main(args: Args) -> None:
+    if args.folder.exists():
+        fail(f"{args.folder} exists: name a new folder.")
+    logs = LOGS
+    if args.bugs:
+        if args.key is None:
+            fail("--bugs needs --key: without a key the handout has the practice runs.")
+        logs = class_logs(args.key)
+        if not logs.exists():
+            fail("the silent bugs of this key are not there: run python -m notebooks.exercises.make_bugs --key first.")
+    make(args.folder, args.key, logs)
+    count = len(EXERCISES) + (0 if args.key is None else len(KINDS))
+    say(f"{args.folder}: {count} functions to write; check them with: pytest {args.folder}")
+
+
 if __name__ == "__main__":
-    words = sys.argv[1:]
-    if len(words) not in (1, 3) or words[0].startswith("-") or words[1:2] not in ([], ["--key"]):
-        fail("name the folder to create: python -m notebooks.exercises.make handout, perhaps with --key SECRET")
-    folder, key = Path(words[0]), words[2] if words[1:] else None
-    if folder.exists():
-        fail(f"{folder} exists: name a new folder.")
-    make(folder, key)
-    count = len(EXERCISES) + (0 if key is None else len(KINDS))
-    print(f"{folder}: {count} functions to write; check them with: pytest {folder}")
+    main(parse_args(Args, __doc__))

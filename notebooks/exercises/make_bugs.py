@@ -1,26 +1,33 @@
-"""Run the silent bugs, the runs without a bug and their healthy twins, and write bugs.json.
+"""Run the silent bugs, the runs without a bug and their healthy twins.
 
-    python -m notebooks.exercises.make_bugs          # two at a time; resumable: finished runs are in runs/silent_bugs
+    python -m notebooks.exercises.make_bugs                  # the practice runs: bugs.json
+    python -m notebooks.exercises.make_bugs --key SECRET     # a class's own; for make, grade and grade_class with --bugs
 
-Each bug changes one line in a copy of the repository. key.py says which run has which bug. Neither file is in the handout.
+Two at a time; resumable: finished runs are in runs/silent_bugs. Each bug changes one line in a copy of the repository.
+key.py says which run has which bug: a key draws bugs, letters and seeds. Neither file is in the handout.
 """
 
 import json
 import multiprocessing
 import os
+import random
 import runpy
 import shutil
 import sys
 import tempfile
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
 import common.transformers_engine  # these two are loaded once, for all forked runs
 import common.verification.verifier  # noqa: F401
+from common.cli import say
 from common.folders import package_versions
+from common.help import parse_args
 from common.metrics import read_metrics
 from notebooks.exercises.exercises import SIGNAL_LINE
-from notebooks.exercises.mistakes import CONSTANT, GRPO_LOSS, INVERTED_LOSS, ROW_MEAN
+from notebooks.exercises.key import KEPT, class_logs, plan
+from notebooks.exercises.mistakes import CONSTANT, ROW_MEAN
 from notebooks.exercises.silent_bugs import LOGS, PANELS
 from tools.scripts import ROOT
 
@@ -39,44 +46,63 @@ FLAGS = (
     "transformers",
 )
 FLAGS += ("--eval-every", "0", "--eval-problems", "1", "--eval-samples", "1", "--save-every", "0")
-KEPT = ROOT / "runs" / "silent_bugs"
 AT_A_TIME = 2
 SEEDS = 3  # of each run and of its healthy twin
-# By letter, as in key.py: (script, flags beyond FLAGS for the run and its twin, (file, line, the line with the bug) or None)
-RUNS = {
-    "A": ("dapo", ("--overlong-cache", "80"),
-          ("dapo.py", SIGNAL_LINE,
-           "(kept if (2 * row - 1 + overlong_penalty(torch.tensor([len(t) for t in group.tokens]), args)).std() > 0 "
-           "else spare)")),
-    "B": ("grpo", (), None),
-    "C": ("grpo", ("--kl-beta", "0.5", "--num-minibatches", "1"),
-          ("grpo.py", "return torch.exp(ref_logp - logp) - (ref_logp - logp) - 1", "return logp - ref_logp")),
-    "D": ("grpo", ("--lr", "2e-5"),
-          ("common/models.py", "dtype=torch.float32", "dtype=torch.bfloat16")),
-    "E": ("dr_grpo", (), ("dr_grpo.py", "args.max_response_tokens)", "(10 * args.max_response_tokens))")),
-    "F": ("grpo", ("--kl-beta", "0.5"), ("grpo.py", "loss + args.kl_beta", "loss - args.kl_beta")),
-    "G": ("grpo", (),
-          ("common/transformers_engine.py",
-           "or --lr is too high.\", code=1)\n",
-           "or --lr is too high.\", code=1)\n"
-           "            p, order = logp.exp().sort(-1, descending=True)\n"
-           "            kept = torch.where(p.cumsum(-1) - p < 0.8, p, 0.0)\n"
-           "            logp = torch.zeros_like(logp).scatter(1, order, kept / kept.sum(-1, keepdim=True)).log()\n")),
-    "H": ("dr_grpo", (), None),
-    "I": ("grpo", ("--num-minibatches", "8", "--update-epochs", "4"), ("grpo.py", GRPO_LOSS, INVERTED_LOSS)),
-    "J": ("dr_grpo", (), ("dr_grpo.py", CONSTANT, ROW_MEAN)),
+# By bug: (script, flags beyond FLAGS for the run and its twin, (file, line, the line with the bug)).
+SETTINGS = {
+    "shaped-filter": (
+        "dapo", ("--overlong-cache", "80"),
+        ("dapo.py", SIGNAL_LINE,
+         "(kept if (2 * row - 1 + overlong_penalty(torch.tensor([len(t) for t in group.tokens]), args)).std() > 0 "
+         "else spare)")),
+    "k1-in-loss": (
+        "grpo", ("--kl-beta", "0.5", "--num-minibatches", "1"),
+        ("grpo.py", "return torch.exp(ref_logp - logp) - (ref_logp - logp) - 1", "return logp - ref_logp")),
+    "bf16-weights": ("grpo", ("--lr", "2e-5"), ("common/models.py", "dtype=torch.float32", "dtype=torch.bfloat16")),
+    "scaled-loss": (
+        "dr_grpo", (), ("dr_grpo.py", "args.max_response_tokens)", "(10 * args.max_response_tokens))")),
+    "kl-sign": ("grpo", ("--kl-beta", "0.5"), ("grpo.py", "loss + args.kl_beta", "loss - args.kl_beta")),
+    "top-p": (
+        "grpo", (),
+        ("common/transformers_engine.py",
+         "or --lr is too high.\", code=1)\n",
+         "or --lr is too high.\", code=1)\n"
+         "            p, order = logp.exp().sort(-1, descending=True)\n"
+         "            kept = torch.where(p.cumsum(-1) - p < 0.8, p, 0.0)\n"
+         "            logp = torch.zeros_like(logp).scatter(1, order, kept / kept.sum(-1, keepdim=True)).log()\n")),
+    "length-normalized": ("dr_grpo", (), ("dr_grpo.py", CONSTANT, ROW_MEAN)),
 }  # fmt: skip
 
 
-def seeds(letter: str) -> tuple[list[int], list[int]]:
-    """Seeds of a run and of its healthy twin. No two runs share one, so equal first steps reveal nothing."""
-    first = 1 + 2 * SEEDS * list(RUNS).index(letter)
-    drawn = list(range(first, first + 2 * SEEDS))
-    return drawn[:SEEDS], drawn[SEEDS:]
+@dataclass
+class Args:
+    key: str | None = None
+    """The key of a class; without it the practice runs are made."""
 
 
-def run(name: str, script: str, flags: tuple[str, ...], seeds: list[int], change: tuple | None) -> None:
-    """Save the logs of a script, one per seed, with one line changed if `change` is given. Needs its own process."""
+Block = tuple[str, str, tuple[str, ...], list[int], tuple[str, str, str] | None]
+
+
+def seeds(key: str | None, blocks: int) -> list[list[int]]:
+    """Seeds of each block of runs, drawn by the key. No two runs share one, so equal first steps reveal nothing."""
+    drawn = random.Random(f"{key}/seeds").sample(range(1 << 31), SEEDS * blocks)
+    return [drawn[i : i + SEEDS] for i in range(0, len(drawn), SEEDS)]
+
+
+def blocks(key: str | None) -> list[Block]:
+    """Name, script, flags, seeds and change of each run and of its healthy twin."""
+    letters = plan(key)
+    drawn = iter(seeds(key, 2 * len(letters)))
+    made: list[Block] = []
+    for letter, (bug, settings) in letters.items():
+        script, flags, change = SETTINGS[settings]
+        made.append((f"{letter}-shown", script, flags, next(drawn), None if bug == "healthy" else change))
+        made.append((f"{letter}-healthy", script, flags, next(drawn), None))
+    return made
+
+
+def run(path: Path, script: str, flags: tuple[str, ...], seeds: list[int], change: tuple[str, str, str] | None) -> None:
+    """Save to a file the logs of a script, one per seed, with one line changed if `change` is given. Needs its own process."""
     with tempfile.TemporaryDirectory() as work:
         for folder in ("common", "tools", "worlds"):
             shutil.copytree(ROOT / folder, Path(work) / folder)
@@ -98,29 +124,28 @@ def run(name: str, script: str, flags: tuple[str, ...], seeds: list[int], change
         logs = [read_metrics(Path(work) / f"run{seed}")[1:] for seed in seeds]
         os.chdir(ROOT)
     logs = [[{k: float(f"{row[k]:.4g}") for k in ("step", *PANELS) if k in row} for row in log] for log in logs]
-    (KEPT / f"{name}.json").write_text(json.dumps(logs))
-    print(f"{name}: accuracy {[log[-1]['accuracy'] for log in logs]}", flush=True)
+    path.write_text(json.dumps(logs))
+    print(f"{path.stem}: accuracy {[log[-1]['accuracy'] for log in logs]}", flush=True)
 
 
-def main() -> None:
-    KEPT.mkdir(parents=True, exist_ok=True)
-    blocks = []
-    for letter, (script, flags, change) in RUNS.items():
-        mine, healthy = seeds(letter)
-        blocks += [
-            (f"{letter}-shown", script, flags, mine, change),
-            (f"{letter}-healthy", script, flags, healthy, None),
-        ]
-    left = [block for block in blocks if not (KEPT / f"{block[0]}.json").exists()]
+def run_all(folder: Path, asked: list[Block]) -> dict[str, list[list[dict[str, float]]]]:
+    """By block: its logs, one per seed. Finished blocks are read from the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    left = [(folder / f"{name}.json", *more) for name, *more in asked if not (folder / f"{name}.json").exists()]
     with multiprocessing.get_context("fork").Pool(AT_A_TIME, maxtasksperchild=1) as processes:
         processes.starmap(run, left, chunksize=1)
-    runs = {
-        letter: {kind: json.loads((KEPT / f"{letter}-{kind}.json").read_text()) for kind in ("healthy", "shown")}
-        for letter in RUNS
-    }
-    record = {"date": str(date.today()), "versions": package_versions(), "runs": runs}
-    LOGS.write_text(json.dumps(record) + "\n")
+    return {name: json.loads((folder / f"{name}.json").read_text()) for name, *_ in asked}
+
+
+def main(args: Args) -> None:
+    path = LOGS if args.key is None else class_logs(args.key)
+    folder = KEPT / "practice" if args.key is None else path.parent
+    logs = run_all(folder, blocks(args.key))
+    runs = {letter: {kind: logs[f"{letter}-{kind}"] for kind in ("healthy", "shown")} for letter in plan(args.key)}
+    made = {"date": str(date.today()), "versions": package_versions(), "runs": runs}
+    path.write_text(json.dumps(made) + "\n")
+    say(f"{path}: {len(runs)} runs")
 
 
 if __name__ == "__main__":
-    main()
+    main(parse_args(Args, __doc__))

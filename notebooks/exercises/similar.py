@@ -1,6 +1,6 @@
 """List functions of a class that are worth looking at side by side.
 
-    python -m notebooks.exercises.similar SUBMISSIONS --out similar.md
+    python -m notebooks.exercises.similar SUBMISSIONS --out similar.md          # with --key: the functions of a key
 
 Each function that students wrote is compared with the others' and with this repository's script, as a set of
 expressions and statements. Names of local variables, comments, docstrings, annotations, the order of statements and of
@@ -29,6 +29,7 @@ from common.settings import Count, validated
 from notebooks.exercises.exercises import EXERCISES, Exercise, functions
 from notebooks.exercises.files import Unusable, read
 from notebooks.exercises.grade_class import subfolders
+from notebooks.exercises.variants import variants
 
 import tyro
 
@@ -42,6 +43,8 @@ class Args:
     """The folder with a subfolder for each student."""
     out: Path | None = None
     """A Markdown file for the list and the functions."""
+    key: str | None = None
+    """The key of the class: compare the functions that it draws."""
     top: Count = 20
     """Pairs to list, of submissions and with the scripts."""
     least: Count = 15
@@ -124,7 +127,8 @@ def similarity(one: Function, other: Function) -> float:
 
 def written(exercise: Exercise, folders: list[Path]) -> dict[str, Function]:
     """By student, and for the script: the function for an exercise."""
-    model = functions(exercise.script)
+    drawn = exercise.script == "variants"
+    model = {exercise.function: exercise.source} if drawn else functions(exercise.script)
     found = {SCRIPT: find_function("\n\n".join(model.values()), exercise.function, model)}
     for folder in folders:
         try:
@@ -168,7 +172,8 @@ def main(args: Args) -> None:
     folders = subfolders(args.submissions)
     if args.out and not args.out.absolute().parent.is_dir():
         fail(f"{args.out.parent} is not a folder: create it, or write {args.out.name} elsewhere.")
-    pairs = [pair for exercise in EXERCISES for pair in compare(exercise, written(exercise, folders), args.least)]
+    asked = EXERCISES if args.key is None else variants(args.key)
+    pairs = [pair for exercise in asked for pair in compare(exercise, written(exercise, folders), args.least)]
     parts = []
     for title, with_script in (("Submissions", False), ("Submissions and the scripts", True)):
         listed, rest = summary([pair for pair in pairs if (SCRIPT in pair.names) == with_script], args.top)

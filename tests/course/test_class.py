@@ -46,7 +46,7 @@ def graded(monkeypatch):
     """The folders that are graded, here without a sandbox: a point for a file without the word `raise`."""
     names = []
 
-    def count(folder, sandbox, seed, key):
+    def count(folder, sandbox, seed, *more):
         names.append(folder.name)
         if not (folder / "dr_grpo.py").exists():
             return [Mark("dr_grpo.py", "f", 0, 1, "the file is missing.")]

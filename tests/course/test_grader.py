@@ -19,53 +19,15 @@ from notebooks.exercises.sandbox import Sandbox
 from tools.scripts import ROOT
 
 import pytest
+from hand_written import HAND_WRITTEN
 from solutions import NAMES, answers, solve, written
 
-GSPO_TOKEN = """s = torch.exp(((logp - old_logp) * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)).detach()
-ratio = s * torch.exp(logp - logp.detach())
-return -torch.min(ratio * advantages, ratio.clamp(1 - args.clip_eps_low, 1 + args.clip_eps_high) * advantages), {}"""
-MASK_FORM = """r = torch.exp(logp - old_logp)
-gone = ((advantages > 0) & (r > 1 + args.clip_eps)) | ((advantages < 0) & (r < 1 - args.clip_eps))
-return -(r.detach() * advantages * logp) * ~gone, {}"""
-GAE_FORWARD_SUM = """B, T = values.shape
-keep = mask.to(values.dtype)
-after = torch.cat([values * keep, torch.zeros_like(values[:, :1])], dim=1)[:, 1:]
-delta = (rewards + args.gamma * after - values) * keep
-rows = [sum((args.gamma * args.gae_lambda) ** (k - t) * delta[:, k] for k in range(t, T)) for t in range(T)]
-advantages = torch.stack(rows, dim=1) * keep
-return advantages, advantages + values"""
 
-
-@pytest.mark.parametrize(
-    "name,body",
-    [
-        ("rloo.compute_advantages", "G = rewards.shape[1]\nreturn G / (G - 1) * (rewards - rewards.mean(1, keepdim=True))"),
-        *(
-            ("grpo.compute_advantages", f"z = rewards - rewards.mean(1, keepdim=True)\nreturn z / {std}")
-            for std in (
-                "(rewards.std(1, correction=args.ddof, keepdim=True) + 1e-8)",
-                "(rewards.std(1, correction=args.ddof, keepdim=True) + 1e-4)",
-                "(rewards.var(1, correction=args.ddof, keepdim=True) + 1e-5).sqrt()",
-                "rewards.std(1, correction=args.ddof, keepdim=True).clamp(min=1e-6)",
-            )
-        ),
-        ("maxrl.compute_advantages", "mean = rewards.mean(1, keepdim=True)\nreturn torch.nan_to_num((rewards - mean) / mean)"),
-        ("grpo.policy_loss", MASK_FORM),
-        ("gspo.policy_loss", GSPO_TOKEN),
-        ("cispo.policy_loss", "r = torch.exp(logp - old_logp).detach()\n"
-         "return -torch.where(r > args.ratio_cap, args.ratio_cap, r) * advantages * logp, {}"),
-        ("ppo.compute_advantages", GAE_FORWARD_SUM),
-        ("dr_grpo.token_weights", "return mask.double() / (mask.shape[0] * args.max_response_tokens)"),
-        ("grpo.kl_penalty", "x = ref_logp - logp\nreturn torch.expm1(x) - x"),
-        ("dapo.has_signal", "return (correct != correct[:, :1]).any(1)"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "body"), [(name, body) for name, bodies in HAND_WRITTEN.items() for body in bodies])
 def test_right_answers_in_other_forms_pass(name, body, sandbox, tmp_path):
-    text = written(name, body)
-    (tmp_path / f"{BY_NAME[name].script}.py").write_text(text)
-    for seed in (HANDOUT_SEED, 5):
-        mark = grade_function(BY_NAME[name], tmp_path, sandbox, seed)
-        assert (mark.points, mark.reason) == (BY_NAME[name].level, "")
+    solve(tmp_path, ["grpo"])  # for what loop.py imports
+    mark = graded(name, written(name, body), sandbox, tmp_path)
+    assert (mark.points, mark.reason) == (BY_NAME[name].level, "")
 
 
 @pytest.fixture(scope="module")
@@ -236,9 +198,9 @@ def test_memorized_results_pass_the_handout_and_get_nothing(sandbox, tmp_path, m
     assert known.points == 1, "it does not know the handout's cases"
     seeds, whole = [], grade.grade
 
-    def one_function(folder, sandbox, seed, key):
+    def one_function(folder, sandbox, seed, *more):
         seeds.append(seed)
-        return whole(folder, sandbox, seed, key, [BY_NAME[NAME]])[:1]
+        return whole(folder, sandbox, seed, exercises=[BY_NAME[NAME]])[:1]
 
     monkeypatch.setattr(grade, "grade", one_function)
     for _ in range(2):
@@ -305,8 +267,8 @@ def test_the_sandbox_allows_nothing_but_computing(sandbox, tmp_path):
 def test_points_for_a_silent_bug(wrong, points, words, tmp_path):
     """One each for name, mechanism and test; none without the name."""
     form = {}
-    for letter in silent_bugs.runs():
-        right = dict(zip(("bug", "mechanism", "test"), (key.SHOWN[letter], *key.KEY[key.SHOWN[letter]]), strict=True))
+    for letter, (bug, _) in key.PRACTICE.items():
+        right = dict(zip(("bug", "mechanism", "test"), (bug, *key.KEY[bug]), strict=True))
         choices = {"bug": silent_bugs.BUGS, "mechanism": silent_bugs.MECHANISMS, "test": silent_bugs.TESTS}
         form[letter] = right | {
             part: next(choice for choice in choices[part] if choice != right[part]) for part in wrong if part in choices
@@ -324,7 +286,7 @@ def test_a_form_of_silent_bugs_that_cannot_be_read(text, reason, tmp_path):
     if text is not None:
         (tmp_path / grade.FORM).write_text(text)
     marks = grade.grade_bugs(tmp_path)
-    assert [mark.name for mark in marks] == [f"run {letter}" for letter in silent_bugs.runs()]
+    assert [mark.name for mark in marks] == [f"run {letter}" for letter in key.PRACTICE]
     assert all((mark.points, mark.most) == (0, 3) and reason in mark.reason for mark in marks)
 
 
@@ -337,7 +299,7 @@ def test_the_command(tmp_path):
     (submission / "grpo.py").write_text(text.replace("-torch.min", "torch.min"))
     (submission / "reinforce.py").write_text("import os\nos._exit(0)\n")
     form = {letter: dict(zip(("bug", "mechanism", "test"), (bug, *key.KEY[bug]), strict=True))
-            for letter, bug in key.SHOWN.items() if letter in silent_bugs.runs()}  # fmt: skip
+            for letter, (bug, _) in key.PRACTICE.items()}  # fmt: skip
     form["C"]["bug"] = "healthy"
     (submission / grade.FORM).write_text(json.dumps(form))
     command = [sys.executable, "-m", "notebooks.exercises.grade", str(submission), "--seed", "3"]

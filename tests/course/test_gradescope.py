@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 from notebooks.exercises import gradescope
 from notebooks.exercises.exercises import EXERCISES
@@ -112,10 +113,22 @@ def test_the_scripts(tmp_path):
 
 def test_bad_names(tmp_path, capsys):
     for words, sentence in (
-        ([], "name the file"),
-        (["autograder"], "name the file"),
-        ([str(tmp_path / "none" / "a.zip")], "not a folder"),
+        ({"path": Path("autograder")}, "name the file"),
+        ({"path": tmp_path / "none" / "a.zip"}, "not a folder"),
+        ({"path": tmp_path / "a.zip", "bugs": True}, "--bugs needs --key"),
     ):
         with pytest.raises(SystemExit) as end:
-            gradescope.main(words)
+            gradescope.Args(**words)
         assert end.value.code == 2 and sentence in capsys.readouterr().err
+
+
+def test_the_key_of_a_class_is_in_its_file(tmp_path):
+    """The grader gets it as one word, whatever it holds."""
+    args = gradescope.Args(tmp_path / "a.zip", key="it's $HOME `x`", bugs=True)
+    gradescope.make(args)
+    with zipfile.ZipFile(args.path) as archive:
+        text = archive.read("run_autograder").decode()
+    shell = text.replace("exec ", "printf '%s\\n' ").replace("cd ", "true ")
+    words = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert words[-3:] == ["--key", "it's $HOME `x`", "--bugs"]
+    assert "--key" not in gradescope.run_autograder(gradescope.Args(tmp_path / "b.zip"))

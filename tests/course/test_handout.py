@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 
-from notebooks.exercises import make, silent_bugs, train
+from notebooks.exercises import key, make, silent_bugs, train
 from notebooks.exercises.answers import CASES
 from notebooks.exercises.cases import cases
 from notebooks.exercises.exercises import BY_NAME, EXERCISES, SCRIPTS, functions, needed
@@ -146,9 +146,29 @@ def test_the_reference_runs(handout):
             ]
 
 
-@pytest.mark.parametrize("module", ["notebooks.exercises.make", pytest.param("tools.smollm", marks=pytest.mark.slow)])
-def test_an_option_is_no_folder(module, tmp_path):
-    command = [sys.executable, "-m", module, "--help"]
+def test_the_silent_bugs_of_a_class(tmp_path, monkeypatch, capsys):
+    """With --bugs the handout has the runs that make_bugs made for the key; the command says if they are missing."""
+    monkeypatch.setattr(make, "answers", lambda *_: {"level": 1, "right": [], "mistakes": [], "ignored": []})
+    monkeypatch.setattr(key, "KEPT", tmp_path / "runs")
+    for more, sentence in (({"bugs": True}, "--bugs needs --key"),
+                           ({"bugs": True, "key": "k3y"}, "run python -m notebooks.exercises.make_bugs --key first"),
+                           ({"folder": tmp_path}, "exists: name a new folder")):  # fmt: skip
+        with pytest.raises(SystemExit) as end:
+            make.main(make.Args(**{"folder": tmp_path / "handout"} | more))
+        assert end.value.code == 2 and sentence in capsys.readouterr().err
+    logs = key.class_logs("k3y")
+    logs.parent.mkdir(parents=True)
+    logs.write_text("{}")
+    make.main(make.Args(tmp_path / "handout", "k3y", bugs=True))
+    assert (tmp_path / "handout" / "bugs.json").read_text() == "{}"
+    assert "37 functions to write" in capsys.readouterr().out
+    make.main(make.Args(tmp_path / "other", "k3y"))
+    assert (tmp_path / "other" / "bugs.json").read_bytes() == silent_bugs.LOGS.read_bytes()
+
+
+@pytest.mark.slow
+def test_an_option_is_no_folder(tmp_path):
+    command = [sys.executable, "-m", "tools.smollm", "--help"]
     ended = subprocess.run(
         command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
     )

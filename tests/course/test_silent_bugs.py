@@ -2,11 +2,13 @@
 
 import ast
 import json
+import math
 import multiprocessing
 import sys
 from pathlib import Path
+from statistics import NormalDist
 
-from notebooks.exercises import grade, key, make_bugs, silent_bugs
+from notebooks.exercises import bug_power, grade, key, make_bugs, silent_bugs
 from notebooks.exercises.grade import grade_bugs
 from tools.scripts import ROOT
 
@@ -16,31 +18,89 @@ import pytest
 def test_the_runs_hide_what_they_are():
     """The record holds three seeds of each run and of its healthy twin, without name, script or setting."""
     record = json.loads(silent_bugs.LOGS.read_text())
-    assert set(record) == {"date", "versions", "runs"} and set(record["runs"]) <= set(make_bugs.RUNS)
-    assert list(make_bugs.RUNS) == list(key.SHOWN)
+    assert set(record) == {"date", "versions", "runs"} and list(record["runs"]) == list(key.PRACTICE)
     for run_ in record["runs"].values():
         assert set(run_) == {"healthy", "shown"} and [len(logs) for logs in run_.values()] == [3, 3]
         logs = run_["healthy"] + run_["shown"]
         assert len({json.dumps(log) for log in logs}) == 6 and len({len(log) for log in logs}) == 1
         assert all(set(row) <= {"step", *silent_bugs.PANELS} for log in logs for row in log)
-    names = list(key.SHOWN.values())
-    assert names.count("healthy") == 2 and len(set(names)) == 9 and set(names) == set(key.KEY)
+    names = [bug for bug, _ in key.PRACTICE.values()]
+    assert names.count("healthy") == 2 and len(set(names)) == 8 and set(names) == set(key.KEY)
     assert len(silent_bugs.BUGS) == len(silent_bugs.MECHANISMS) == len(silent_bugs.TESTS) == 13
     for i, texts in enumerate((silent_bugs.MECHANISMS, silent_bugs.TESTS)):
-        assert len({pair[i] for pair in key.KEY.values()} & set(texts)) == 9
+        assert len({pair[i] for pair in key.KEY.values()} & set(texts)) == 8
 
 
 def test_no_two_runs_share_a_seed():
-    """Equal first steps would say which letters have the same script and settings."""
-    drawn = [seed for letter in make_bugs.RUNS for half in make_bugs.seeds(letter) for seed in half]
-    assert len(drawn) == len(set(drawn)) == 2 * make_bugs.SEEDS * len(make_bugs.RUNS)
+    """Equal first steps would say which letters have the same script and settings. A key draws its own seeds."""
+    made = [*make_bugs.blocks(None), *make_bugs.blocks("one"), *make_bugs.blocks("two"), *bug_power.own_blocks()]
+    drawn = [seed for *_, seeds, _ in made for seed in seeds]
+    assert len(drawn) == len(set(drawn)) == make_bugs.SEEDS * (3 * 18 + len(bug_power.own_blocks()))
+    assert make_bugs.blocks("one") == make_bugs.blocks("one")
 
 
-@pytest.mark.parametrize("letter", make_bugs.RUNS)
-def test_every_bug_can_be_made(letter):
+def test_what_a_key_draws():
+    """Five bugs, each once, and four healthy runs. Script and settings of any bug may belong to a healthy run."""
+    drawn = [key.plan(f"class {i}") for i in range(100)]
+    for letters in drawn:
+        assert list(letters) == list(key.PRACTICE)
+        bugs = [bug for bug, settings in letters.values() if bug == settings]
+        assert len(bugs) == len(set(bugs)) == 5 and [b for b, _ in letters.values()].count("healthy") == 4
+    for letter in key.PRACTICE:
+        assert {letters[letter] for letters in drawn} == {(a, b) for b in make_bugs.SETTINGS for a in (b, "healthy")}
+    assert key.plan("class 1") == drawn[1] and key.plan() == key.PRACTICE
+
+
+def test_a_run_of_a_key_has_the_bug_that_the_grader_asks_for(tmp_path):
+    letters = key.plan("secret")
+    made = {name: (script, flags, change) for name, script, flags, _, change in make_bugs.blocks("secret")}
+    for letter, (bug, settings) in letters.items():
+        script, flags, change = make_bugs.SETTINGS[settings]
+        assert made[f"{letter}-healthy"] == (script, flags, None)
+        assert made[f"{letter}-shown"] == (script, flags, None if bug == "healthy" else change)
+    form = {letter: dict(zip(("bug", "mechanism", "test"), (bug, *key.KEY[bug]), strict=True))
+            for letter, (bug, _) in letters.items()}  # fmt: skip
+    (tmp_path / grade.FORM).write_text(json.dumps(form))
+    for name, points in (("secret", 27), ("another", None), (None, None)):
+        found = sum(mark.points for mark in grade_bugs(tmp_path, name))
+        assert found == points if points else found < 20
+    for bugs, count in ((False, 0), (True, 9)):
+        marks = grade.grade(tmp_path, None, 1, "secret", bugs)
+        assert sum(mark.file == grade.FORM for mark in marks) == count
+
+
+def test_a_statistic_tells_every_bug_from_healthy_runs():
+    """Measured: power above 95 %, and false alarms below 5 %, at three seeds against three."""
+    record = json.loads(bug_power.REPORT.read_text())["bugs"]
+    assert set(record) == set(make_bugs.SETTINGS)
+    for bug, row in record.items():
+        assert min(len(row["with"]), len(row["without"])) >= make_bugs.SEEDS
+        again = bug_power.measure(bug, row["with"], row["without"])
+        assert again == row | {name: pytest.approx(row[name], abs=1e-3) for name in ("power", "false_alarms")}, bug
+        assert row["power"] > 0.95 and row["false_alarms"] < 0.05, bug
+    practice = silent_bugs.runs()
+    for letter, (bug, _) in key.PRACTICE.items():
+        if bug != "healthy":  # the record holds what the pictures show
+            values = [bug_power.statistic(log, record[bug]["panel"]) for log in practice[letter]["shown"]]
+            assert values == pytest.approx(record[bug]["with"][: make_bugs.SEEDS], abs=1e-3)
+
+
+def test_power():
+    """A gap as large as the factor is told in half of all cases; equal runs give false alarms on one side only."""
+    factor = math.log(key.STATISTICS["kl-sign"][1])
+    row = bug_power.measure("kl-sign", [factor + 0.1, factor - 0.1], [0.1, -0.1])
+    assert row["power"] == pytest.approx(0.5) and row["false_alarms"] < 1e-3
+    below = bug_power.measure("scaled-loss", [-5.0, -5.1], [0.0, 0.1])
+    assert below["power"] > 0.999 and bug_power.measure("scaled-loss", [5.0, 5.1], [0.0, 0.1])["power"] < 1e-3
+    wide = bug_power.measure("shaped-filter", [-0.3, -0.1], [0.2, -0.2])
+    assert wide["false_alarms"] == pytest.approx(1 - NormalDist(0, math.sqrt(2 * 0.08 / 3)).cdf(-math.log(0.86)))
+    assert bug_power.statistic([{"kl": 1.0}, {"kl": math.e}], "kl") == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("bug", make_bugs.SETTINGS)
+def test_every_bug_can_be_made(bug):
     """The line that a bug changes occurs once in its file, and the changed file is valid Python."""
-    script, _, change = make_bugs.RUNS[letter]
-    file, line, wrong_line = change or (f"{script}.py", "def main", "def main")
+    file, line, wrong_line = make_bugs.SETTINGS[bug][2]
     text = (ROOT / file).read_text()
     assert text.count(line) == 1, f"{file}: {line!r}"
     ast.parse(text.replace(line, wrong_line))
@@ -48,7 +108,7 @@ def test_every_bug_can_be_made(letter):
 
 def test_points_for_silent_bugs(tmp_path):
     """One point each for name, mechanism and test; the latter two only with the correct name; none for nonsense."""
-    bug, third = key.SHOWN["C"], list(silent_bugs.runs()).index("C")
+    bug, third = key.PRACTICE["C"][0], list(key.PRACTICE).index("C")
     mechanism, test = key.KEY[bug]
     for answer, points in (
         ({"bug": bug, "mechanism": mechanism, "test": test}, 3),
@@ -60,7 +120,7 @@ def test_points_for_silent_bugs(tmp_path):
     ):
         (tmp_path / grade.FORM).write_text(json.dumps({"C": answer}))
         marks = grade_bugs(tmp_path)
-        assert [mark.points for mark in marks] == [points if i == third else 0 for i in range(len(silent_bugs.runs()))]
+        assert [mark.points for mark in marks] == [points if i == third else 0 for i in range(len(key.PRACTICE))]
         assert bug not in marks[third].reason, "the reason must not say the answer"
     (tmp_path / grade.FORM).write_text(silent_bugs.blank_form())
     assert sum(mark.points for mark in grade_bugs(tmp_path)) == 0
@@ -91,8 +151,7 @@ def test_a_run_has_its_seeds_and_its_bug(change, tmp_path, monkeypatch):
         (Path(given["--run-dir"]) / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     monkeypatch.setattr(make_bugs.runpy, "run_path", run_path)
-    monkeypatch.setattr(make_bugs, "KEPT", tmp_path)
-    words = ("X-shown", "grpo", ("--lr", "2e-5"), [3, 8], change)
+    words = (tmp_path / "X-shown.json", "grpo", ("--lr", "2e-5"), [3, 8], change)
     process = multiprocessing.get_context("fork").Process(target=make_bugs.run, args=words)
     process.start()
     process.join()

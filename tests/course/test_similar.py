@@ -6,6 +6,7 @@ from itertools import combinations
 from notebooks.exercises import similar
 from notebooks.exercises.exercises import BY_NAME, functions
 from notebooks.exercises.similar import SCRIPT, Args, compare, find_function, similarity
+from notebooks.exercises.variants import variant, variants
 
 import pytest
 from hand_written import GAE_FORWARD_SUM, MASK_FORM
@@ -120,6 +121,19 @@ def test_equal_pairs_that_are_not_listed(tmp_path, capsys):
         "  1.00  ",
         "  7 more",
     ]
+
+
+def test_functions_of_a_key(tmp_path, capsys):
+    """They are compared under the key's names; without the key they are not."""
+    for name in ("ann", "bob"):
+        (tmp_path / "class" / name).mkdir(parents=True)
+        text = "\n\n".join(made.text for made in variants("secret"))
+        (tmp_path / "class" / name / "variants.py").write_text(text + "\nimport math\n" * (name == "bob"))
+    for key, function in ((None, None), ("secret", variant("secret", "returns").function)):
+        similar.main(Args(tmp_path / "class", key=key))
+        out = capsys.readouterr().out
+        assert (function is None) == ("variants." not in out)
+        assert function is None or f"1.00  variants.{function}  ann and {SCRIPT}" in out
 
 
 def test_size(tmp_path):
