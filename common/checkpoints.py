@@ -26,6 +26,7 @@ from torch import Tensor
 warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process needs none of it to write shards
 CHECKSUMS = "checksums.json"
 CARD = "README.md"
+MASTER = "master_weights"  # in the state, where the file of weights is in another precision
 ADAPTER = "adapter"  # folder of what --lora-rank trained; the weights outside it are merged
 PARTS = "parts"  # folder of a sharded checkpoint
 MODEL = "model."  # before the names of weights in it; moments have the parameter's number there
@@ -48,10 +49,12 @@ def save_checkpoint(
     objects: dict[str, Any],
     sharded: bool,
     card: str,
+    dtype: torch.dtype = torch.float32,
 ) -> None:
     """Write `folder` so that a kill at any moment leaves either all of it or nothing new.
 
     `objects` have a `state_dict`; the optimizer is one of them. Without `state` and objects only weights are saved.
+    Weights of another `dtype` than fp32 are for use elsewhere: the state then has those in fp32, to resume from.
     """
     partial = folder.with_name("checkpoint-partial")
     if rank() == 0:
@@ -67,6 +70,9 @@ def save_checkpoint(
         weights = whole_state(weights)
         states = {name: whole_state(thing.state_dict()) for name, thing in objects.items()}
         if rank() == 0:
+            if dtype != torch.float32:
+                states |= {MASTER: weights} if state is not None and "adapters" not in states else {}
+                weights = {name: weight.to(dtype) for name, weight in weights.items()}
             write(partial, model, tokenizer, weights, None if state is None else state | states, card)
             shutil.rmtree(folder, ignore_errors=True)
             partial.rename(folder)
@@ -83,6 +89,9 @@ def write(
     """Write everything to disk: model, tokenizer, state, checksums, and the card, which later evaluations change."""
     if weights:
         model.save_pretrained(partial, state_dict=weights, max_shard_size="1TB")  # one file
+        config = json.loads((partial / "config.json").read_text())  # transformers writes the learner's dtype
+        config["dtype"] = str(next(iter(weights.values())).dtype).removeprefix("torch.")
+        (partial / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     else:
         model.config.save_pretrained(partial)
         model.generation_config.save_pretrained(partial)
@@ -163,7 +172,7 @@ def load_newest(run_dir: Path, model: Any, objects: dict[str, Any]) -> dict[str,
             # Mapped from the disk: what is on a GPU, or larger than the memory, costs nothing until it is copied.
             state = torch.load(folder / "state.pt", map_location="cpu", mmap=True, weights_only=True)
             parts = folder / PARTS
-            weights = {} if parts.exists() else load_file(folder / "model.safetensors")
+            weights = {} if parts.exists() else state.pop(MASTER, None) or load_file(folder / "model.safetensors")
             problem = ""
         except Exception as error:
             if lacks_memory(error):

@@ -206,7 +206,8 @@ class Run:
         if rank() == 0 and not name:
             flush(self.dir / "metrics.jsonl")  # a checkpoint is never newer than the log
         try:
-            save_checkpoint(folder, self.model, self.tokenizer, state, objects, sharded, card)
+            dtype = torch.bfloat16 if self.args.save_dtype == "bf16" else torch.float32
+            save_checkpoint(folder, self.model, self.tokenizer, state, objects, sharded, card, dtype)
         except Exception as error:  # safetensors, tokenizers and torch each have their own
             # torch names neither the disk nor the file when the disk is full
             reason = "the disk is full" if "enforce fail" in str(error) else first_line(error)
@@ -281,8 +282,7 @@ class Run:
 
     def check_update(self, **values: Tensor | float) -> None:
         """Log the gradient norm and other values of an update, or end the run if they or the loss are not finite."""
-        if scale := getattr(self.model, "loss_scale", None):
-            values = scale.after_gradients(**values)
+        values = self.model.loss_scale.after_gradients(**values) if hasattr(self.model, "loss_scale") else values
         self.require_finite(loss=self.metrics.loss, **values)
         self.metrics.add_update(**values)
 

@@ -43,8 +43,7 @@ Rate = Annotated[float, Interval(gt=0, le=1)]
 Seed = Annotated[int, Interval(ge=0, lt=1 << 32)]
 Names = str | tuple[str, ...]
 OrNone = str | tuple[str | None, ...] | None
-# A function as file.py:name or package.module:name, or from Python itself.
-Reward = str | Annotated[Callable[..., Any], tyro.conf.Suppress]
+Reward = str | Annotated[Callable[..., Any], tyro.conf.Suppress]  # a name, or a function from Python itself
 Cap = Annotated[float, Interval(gt=0, le=math.inf), Field(allow_inf_nan=True)]
 
 
@@ -113,7 +112,7 @@ class SamplingSettings:
 
     GROUP = "Model and engine"
 
-    top_p: Annotated[float, Interval(gt=0, le=1)] = 1.0
+    top_p: Rate = 1.0
     """Sample from the likeliest tokens that together have at least this probability."""
     top_k: CountOrZero = 0
     """Sample from this many of the likeliest tokens; 0: from all."""
@@ -198,8 +197,7 @@ class LearnerSettings(DataSettings):
     staleness: CountOrZero
 
     learner_precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """Precision of the learner, with weights in fp32. auto: bf16 on a GPU with bf16 hardware, else fp32. fp16 has loss
-    scaling, and on both sides less mismatch than bf16 (2510.26788)."""
+    """Precision of the learner, with weights in fp32. auto: bf16 on GPUs made for it. fp16 scales the loss."""
     micro_batch_tokens: Count = 4096
     """Padded tokens per forward and backward pass. Changes memory use and speed, not the result. GPU: 8192."""
     gradient_checkpointing: bool = False
@@ -229,6 +227,8 @@ class Settings(LearnerSettings):
     """Steps between checkpoints; 0: only the last."""
     keep: Count = 2
     """Checkpoints that are kept: the newest, and others in case it is broken."""
+    save_dtype: Literal["fp32", "bf16"] = "fp32"
+    """Precision of the weights in checkpoints; with bf16, state.pt has them in fp32, to resume."""
     sharded_checkpoints: bool = False
     """Each process saves its own shard, for models that do not fit one process's memory (common/checkpoints.py)."""
     seed: Seed = 1
@@ -269,8 +269,8 @@ class Settings(LearnerSettings):
             fail(f"--eval-problems {args.eval_problems} leaves some of {tests} data sets without any: raise it.")
         if args.learner_precision == "fp16" and (world_size() > 1 or hasattr(args, "critic_lr")):
             fail("--learner-precision fp16 is for one process and methods without a critic: take bf16.")
-        if args.lora_rank and args.sharded_checkpoints:
-            fail("--sharded-checkpoints cannot be combined with --lora-rank.")
+        if args.sharded_checkpoints and (args.lora_rank or args.save_dtype == "bf16"):
+            fail("--sharded-checkpoints cannot be combined with --lora-rank or --save-dtype bf16.")
         return args
 
 

@@ -8,6 +8,7 @@ from tools import checkpoints
 
 import pytest
 import torch
+from conftest import SMALL
 from runs import assert_same_weights, ended, on_tiny, results, seal
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
@@ -72,3 +73,17 @@ def test_bad_input_gets_one_sentence(arguments, words, sharded, monkeypatch, tmp
         checkpoints.main(arguments)
     message = capsys.readouterr().err
     assert ended.value.code == 2 and words in message and message.count("\n") == 1, message
+
+
+def test_weights_in_bf16(tmp_path):
+    """Checkpoints and best/ are in bf16, as their config says, and a resumed run ends as the one in fp32 does."""
+    grpo.main(grpo.Args(run_dir=tmp_path / "whole", **SMALL))
+    grpo.main(grpo.Args(run_dir=tmp_path / "run", save_dtype="bf16", **SMALL | {"steps": 1}))
+    grpo.main(grpo.Args(resume=tmp_path / "run", steps=2))
+    exact = load_file(tmp_path / "whole/checkpoint-000002/model.safetensors")
+    folder = tmp_path / "run/checkpoint-000002"
+    rounded = load_file(folder / "model.safetensors")
+    assert all(torch.equal(rounded[name], exact[name].bfloat16()) for name in exact.keys() | rounded.keys())
+    assert AutoModelForCausalLM.from_pretrained(folder, dtype="auto").dtype == torch.bfloat16
+    master = torch.load(folder / "state.pt")["master_weights"]
+    assert all(torch.equal(master[name], exact[name]) for name in exact)
