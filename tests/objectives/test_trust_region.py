@@ -69,7 +69,9 @@ def test_a_softmax_policy_stays_in_the_region(seed, delta):
 def test_nothing_to_learn_is_no_step():
     F, g = definite(4, 0)
     look = lambda x: torch.stack([g @ x, x @ F @ x / 2])  # noqa: E731
-    for gradient, found in ((0 * g, look), (g, lambda x: look(x) + torch.tensor([0, 1.0]) * bool(x.any()))):
+    uphill = lambda x: look(x) * torch.tensor([-1, 1.0])  # noqa: E731 (the surrogate falls wherever the gradient leads)
+    outside = lambda x: look(x) + torch.tensor([0, 1.0]) * bool(x.any())  # noqa: E731
+    for gradient, found in ((0 * g, look), (g, uphill), (g, outside)):
         step, numbers = trpo.natural_step(gradient, F.matmul, found, 1.0, trpo.Args())
         assert not step.any() and numbers == {"step_kl": 0.0, "step_fraction": 0.0}
 
