@@ -27,7 +27,7 @@ SHARED = {
     "weight_decay": lambda v: 0 <= v <= 1,
     "gpu_memory_utilization": lambda v: 0 < v < 1,
     "tolerance": lambda v: 0 <= v < 1,
-    "seed": lambda v: 0 <= v < 2**32,
+    **dict.fromkeys(["seed", "eval_seed"], lambda v: 0 <= v < 2**32),
     **dict.fromkeys(["dataset_config", "eval_split", "eval_dataset"], lambda v: v is None),
 }
 
