@@ -74,7 +74,7 @@ def test_a_statistic_tells_every_bug_from_healthy_runs():
     record = json.loads(bug_power.REPORT.read_text())["bugs"]
     assert set(record) == set(make_bugs.SETTINGS)
     for bug, row in record.items():
-        assert min(len(row["with"]), len(row["without"])) >= make_bugs.SEEDS
+        assert min(len(row["with"]), len(row["without"])) >= 2 * make_bugs.SEEDS
         again = bug_power.measure(bug, row["with"], row["without"])
         assert again == row | {name: pytest.approx(row[name], abs=1e-3) for name in ("power", "false_alarms")}, bug
         assert row["power"] > 0.95 and row["false_alarms"] < 0.05, bug
