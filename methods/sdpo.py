@@ -32,9 +32,9 @@ from common.help import parse_args
 from common.logprobs import batch_logps, token_logps, vocabulary_logps
 from common.models import load_model
 from common.run import Run
-from common.self_teacher import SelfTeacher
 from common.settings import Count, CountOrZero, Fraction, GroupSize, Names, NonNegative, Positive, Rate, Settings
 from common.verification import Verifier
+from methods.self_teacher import SelfTeacher
 
 import torch
 from torch import Tensor

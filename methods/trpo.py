@@ -30,8 +30,8 @@ from common.logprobs import batch_logps, token_logps, vocabulary_logps
 from common.models import load_model
 from common.run import Run
 from common.settings import Count, CountOrZero, Fraction, NonNegative, Positive, Rate, Settings
-from common.vectors import WeightVector, conjugate_gradient, dot
 from common.verification import Verifier
+from methods.vectors import WeightVector, conjugate_gradient, dot
 
 import torch
 from annotated_types import Interval

@@ -2,8 +2,8 @@
 
 import math
 
-from common.vectors import conjugate_gradient
 from methods import trpo
+from methods.vectors import conjugate_gradient
 
 import pytest
 import torch
