@@ -14,7 +14,7 @@ from common.clock import clock
 from common.distributed import gather, local, shard, whole
 from common.lora import named_weights
 from common.records import Problem, Rollouts
-from common.settings import ModelSettings
+from common.settings import ModelSettings, SamplingSettings
 
 import numpy as np
 import torch
@@ -119,7 +119,8 @@ class Engine:
 
     def __init__(self, args: ModelSettings) -> None:
         self.args = args
-        self.top_p, self.top_k = getattr(args, "top_p", 1.0), getattr(args, "top_k", 0)  # of evaluation and chat
+        sampling = args if isinstance(args, SamplingSettings) else SamplingSettings()  # DPPO's --top-k is another
+        self.top_p, self.top_k = sampling.top_p, sampling.top_k
         self.history = WeightHistory(getattr(args, "staleness", 0))
 
     def load_weights(self, model: Any) -> None:

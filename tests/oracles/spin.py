@@ -10,6 +10,8 @@ def solution(prompt):
 
 
 class Oracle(dpo.Oracle):
+    DEFAULTS = dpo.Oracle.DEFAULTS | {"solution_column": "solution"}
+    ELSEWHERE = {"solution_column"}
     LEARNS_WITHOUT_REWARDS = LEARNS_WHEN_ALL_IS_CORRECT = True  # from the data set's solutions
     CASES = [
         {"kl_beta": 1.5},
