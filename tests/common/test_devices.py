@@ -42,7 +42,9 @@ def test_nothing_is_left_on_the_cpu(name, tiny_model, tmp_path, capsys):
     flags += ["--interrupt-from", "1"] if hasattr(Args, "interrupt_from") else []
     (tmp_path / "own.py").write_text("def even(problem, response, tokens, truncated): return len(response) % 2 == 0\n")
     reward = ["--reward", f"{tmp_path / 'own.py'}:even"]
-    flags += ["--answer-format", "last-number"] if name == "ttrl" else reward  # TTRL's reward is the majority answer
+    # The rewards of these two are the majority answer and a rubric.
+    own = {"ttrl": ["--answer-format", "last-number"], "rubrics": ["--persistent", "\n.*[0-4]", "[a-z]"]}
+    flags += own.get(name, reward)
     for setting, value in needed(load(name), tiny_model).items():
         flags += [f"--{setting}", str(value)]
     load(name).main(tyro.cli(Args, args=[*flags, "--run-dir", str(tmp_path / "cpu")]))

@@ -11,6 +11,7 @@ LISTS = {"persistent": ("\n.*[0-4]", "[a-z]"), "candidates": OTHERS}
 
 
 class Oracle(grpo.Oracle):
+    LEARNS_WHEN_ALL_IS_CORRECT = True  # from the rubric
     CASES = [
         LISTS | {"max_criteria": 2, "clip_eps": 0.05, "kl_beta": 0.3, "tis_cap": 1.1},
         LISTS | {"max_criteria": 1, "ddof": 0, "tis_cap": 0.0},

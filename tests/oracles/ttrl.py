@@ -16,6 +16,7 @@ def tokenizer():
 
 
 class Oracle(grpo.Oracle):
+    LEARNS_WHEN_ALL_IS_CORRECT = True  # correct or not, the answers of a group differ
     CASES = [NUMBERS | case for case in (*grpo.Oracle.CASES[:2], ENGINE_ANCHOR, ONE_UPDATE)]
 
     def __init__(self, args):
