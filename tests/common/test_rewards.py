@@ -341,6 +341,7 @@ def test_a_run_learns_from_reward_functions(tmp_path, monkeypatch):
     assert saved == ["correct=2", f"{tmp_path}/own.py:length=-1"]
 
 
+@pytest.mark.slow
 def test_filters_and_binary_methods(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text(

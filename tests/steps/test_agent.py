@@ -122,6 +122,7 @@ class TestGuessing:
         kept = tokenizer.decode(labels[0][labels[0] >= 0].tolist(), skip_special_tokens=True)
         assert kept == "17?23?"
 
+    @pytest.mark.slow
     def test_the_base_model_knows_the_game_and_plays_it_badly(self, tmp_path, capsys):
         """It seldom takes the middle: most of its first guesses are the lowest number, or any."""
         _, rows = run("agent", tmp_path / "run", steps=1, max_response_tokens=96, eval_problems=64, eval_samples=8)
