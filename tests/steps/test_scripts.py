@@ -32,8 +32,8 @@ def test_micro_batches_and_row_order_change_nothing(name, tmp_path, monkeypatch,
         same |= {"lr": 1.0, "cg_iterations": 2}
     if name == "scalerl":  # it ends responses before that
         same["max_response_tokens"] = 64
-    if load(name).Args.model == "search":
-        same |= {"max_response_tokens": 120, "dataset": "search"}
+    if (world := load(name).Args.model) in ("search", "products"):
+        same |= {"max_response_tokens": 120, "dataset": world}
     if name == "lcpo_max":  # only correct answers are paid: a reward that does not depend on reading the budget
         (tmp_path / "even.py").write_text(
             "def even(problem, text, tokens, truncated): return float(len(tokens) % 2 == 0)"
