@@ -63,7 +63,7 @@ def measured(run: Trial) -> dict[str, float]:
 
 def of_method(name: str) -> dict:
     """The sweep of a method, and what its runs at the best rate end with."""
-    swept = {rate: accuracy(trial(arm(name, rate), SWEEP_SEEDS[0])) for rate in RATES}
+    swept = {rate: accuracy(trial(f"{arm(name, rate)} --eval-samples 1", SWEEP_SEEDS[0])) for rate in RATES}
     best = max(RATES, key=swept.get)
     ends = [measured(trial(arm(name, best), seed)) for seed in SEEDS]
     print(f"{name}: {best} of {swept}; {written([end['eval/avg'] for end in ends])}", flush=True)
