@@ -33,11 +33,17 @@ def load_solutions(args: Any, short: bool = False) -> dict[str, str]:
     return found
 
 
-def load_demonstrations(train: list[Problem], model: Any, tokenizer: Any, args: Any) -> dict[str, list[int]]:
-    """The solutions as responses: token ids, EOS included, of the solution to every training question."""
-    texts = load_solutions(args)
+def solutions_to(train: list[Problem], args: Any, short: bool = False) -> dict[str, str]:
+    """`load_solutions`, where every training problem must have one."""
+    texts = load_solutions(args, short)
     if absent := [problem for problem in train if problem.question not in texts]:
         fail(f"{len(absent)} of {len(train)} training problems have no solution: {absent[0].question!r:.80}")
+    return texts
+
+
+def load_demonstrations(train: list[Problem], model: Any, tokenizer: Any, args: Any) -> dict[str, list[int]]:
+    """The solutions as responses: token ids, EOS included, of the solution to every training question."""
+    texts = solutions_to(train, args)
     ids = tokenizer([texts[problem.question] for problem in train], add_special_tokens=False)["input_ids"]
     for problem, tokens in zip(train, ids, strict=True):
         if len(problem.prompt_ids) + len(tokens) >= context_length(model):

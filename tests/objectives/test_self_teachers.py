@@ -1,10 +1,12 @@
 """Self-distillation: the teacher is the model itself, and only what it is told makes the difference."""
 
-from methods import sdpo
+import json
+
+from methods import opsd, sdpo
 
 import pytest
 import torch
-from runs import on_tiny, run
+from runs import on_tiny, refused, run
 
 
 @pytest.mark.parametrize("kl", ["full", "sampled"])
@@ -49,3 +51,33 @@ def test_grpo_takes_its_part():
 def test_a_response_is_shown_another_correct_one_of_its_group():
     correct = [True, False, True, False, False, False, False, True, False]
     assert sdpo.demonstrations(correct, 3) == [2, 0, 0, None, None, None, 7, None, 7]
+
+
+class TestOPSD:
+    """The same, told the data set's solution."""
+
+    def test_every_response_is_taught_without_rewards(self, tiny_model, tmp_path, capsys):
+        """With all responses incorrect; a teacher that is told nothing has no gradient here either."""
+        settings = on_tiny(tiny_model) | {"num_minibatches": 1, "steps": 1, "responses_per_prompt": 1}
+        norms = {}
+        for feedback in ("", " = {solution}"):
+            _, rows = run("opsd", tmp_path / f"told{feedback}", feedback=feedback, **settings)
+            assert rows[1]["accuracy"] == 0
+            norms[feedback] = rows[1]["grad_norm"]
+        assert norms[""] < 1e-5 < 1e-2 < norms[" = {solution}"]
+
+    def test_held_out_problems_come_without_solutions(self, tiny_model, tmp_path, capsys):
+        run("opsd", tmp_path / "run", feedback=" = {solution}", **on_tiny(tiny_model))
+        shown = "".join(path.read_text() for path in (tmp_path / "run/samples").iterdir())
+        assert "=?" in shown and "=? =" not in shown
+
+    def test_a_world_without_solutions_is_refused(self, capsys, tmp_path):
+        error = refused(capsys, tmp_path, opsd, model="products", dataset="products")
+        assert "comes without solutions" in error
+
+    def test_a_question_without_a_solution_is_named(self, tiny_model, tmp_path, capsys):
+        rows = [json.loads(line) for line in (tiny_model / "problems.jsonl").read_text().splitlines()]
+        rows[3]["solution"] = None
+        (tmp_path / "some.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        settings = on_tiny(tiny_model) | {"dataset": str(tmp_path / "some.jsonl"), "eval_problems": 1}
+        assert "1 of 39 training problems have no solution: '3+3=?'" in refused(capsys, tmp_path, opsd, **settings)
