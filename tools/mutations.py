@@ -16,6 +16,7 @@ CRITICS = "tests/objectives/test_critics.py"
 ENTROPY = "tests/objectives/test_entropy.py"
 ESTIMATORS = "tests/objectives/test_estimators.py"
 SOLUTIONS = "tests/objectives/test_solutions.py"
+REPLAY = "tests/objectives/test_replay.py"
 SELF_TEACHERS = "tests/objectives/test_self_teachers.py"
 TRUST_REGION = "tests/objectives/test_trust_region.py"
 PROMPTS = "tests/objectives/test_draws_of_prompts.py"
@@ -141,6 +142,17 @@ MUTATIONS = [
     Mutation("the teacher stays", "teacher.follow(model, args.teacher_rate)", "pass", "methods/opsd.py"),
     Mutation("students read the solution too", "batch = collate(problems, rollouts, model.device)", "batch = teacher.batch(problems, rollouts, [{\"solution\": solutions[p.question]} for p in problems for _ in range(G)])", "methods/opsd.py"),
     Mutation("questions without a solution stay", "if absent := [problem for problem in train if", "if absent := [problem for problem in train if not", "common/solutions.py", SOLUTIONS),
+    Mutation("kept responses join every group", "if p.prompt in buffer and not any(rollouts.correct[i * G : i * G + G])]", "if p.prompt in buffer]", "methods/replay.py"),
+    Mutation("a kept response has no reward", 'rewards[i, 0] = kept["reward"]', "pass", "methods/replay.py", REPLAY),
+    Mutation("easy prompts are kept", "if kept and sum(group.correct) <= args.hard * G:", "if kept:", "methods/replay.py", REPLAY),
+    Mutation("a response that failed is kept", "group.correct.index(True)", "group.correct.index(False)", "methods/replay.py", REPLAY),
+    Mutation("responses never grow old", '< args.max_age]', "< 1e9]", "methods/replay.py", REPLAY),
+    Mutation("one step too old", '< args.max_age]', "<= args.max_age]", "methods/replay.py", REPLAY),
+    Mutation("what was kept first stays", "young[max(0, len(young) - args.buffer) :]", "young[: args.buffer]", "methods/replay.py", REPLAY),
+    Mutation("prompts come back in the place where they were", "kept = buffer.pop(problem.prompt, None)", "kept = buffer.get(problem.prompt)", "methods/replay.py", REPLAY),
+    Mutation("what joined is taken for what was sampled", 'problems, fresh, verdicts, step, args)', 'problems, rollouts, rewards, step, args)', "methods/replay.py"),
+    Mutation("prompts come back beside the batch", "[*map(by_prompt.get, returning), *new][:P]", "[*new, *map(by_prompt.get, returning)][:P]", "methods/replay.py"),
+    Mutation("the buffer is not in the checkpoint", 'run.state["buffer"] = {}', 'run.state = type("Forgetful", (dict,), {"__ior__": lambda self, saved: self})(buffer={})', "methods/replay.py", REPLAY),
     Mutation("the step of gradient descent", "conjugate_gradient(product, -gradient, args.cg_iterations)", "-gradient", "methods/trpo.py", TRUST_REGION),
     Mutation("√δ instead of √2δ", "(2 * args.delta / dot", "(args.delta / dot", "methods/trpo.py", TRUST_REGION),
     Mutation("outside the trust region", "loss < before and kl <= args.delta", "loss < before", "methods/trpo.py", TRUST_REGION),
