@@ -19,6 +19,7 @@ from common.logprobs import batch_logps, top_logps
 from common.metrics import read_metrics
 from common.models import load_model
 from common.records import Problem, Rollouts
+from common.transformers_engine import nucleus
 from common.verification.rewards import Rewards
 from common.verification.workers import Pool
 from common.vllm_engine import VLLMEngine
@@ -143,6 +144,24 @@ def test_the_sampled_token_and_the_likeliest_have_their_own_places(engine_and_mo
     )
 
 
+def test_parts_of_the_distribution(engine_and_model, monkeypatch):
+    """With top-k and top-p, log-probs are those of the tokens that remain, as in the transformers engine."""
+    engine, model, tokenizer = engine_and_model
+    engine.update(model.named_parameters())
+    monkeypatch.setattr(engine, "top_k", 3)
+    monkeypatch.setattr(engine, "top_p", 0.8)
+    prompts, raised = [tokenizer(text)["input_ids"] for text in ("7+5=?\n", "12+30-4=?\n")], 0
+    rollouts = sample(engine, prompts, 32, 48, 1.0, [5, 6])
+    for i, (tokens, logps) in enumerate(zip(rollouts.tokens, rollouts.logps, strict=True)):
+        ids = torch.tensor([prompts[i // 32] + tokens])
+        with torch.no_grad():
+            logp = model(ids).logits[0, -len(tokens) - 1 : -1].log_softmax(-1)  # (T, V)
+        every, remaining = (x.gather(1, torch.tensor(tokens)[:, None])[:, 0] for x in (logp, nucleus(logp, 3, 0.8)))
+        assert logps == pytest.approx(remaining.tolist(), abs=1e-3)
+        raised += int((remaining > every + 0.05).sum())
+    assert raised > 100, "hardly anything was left out"
+
+
 def test_a_prompts_samples_are_its_own(engine_and_model):
     """The same samples alone, in another order, and in a batch with other limits."""
     engine, model, tokenizer = engine_and_model
@@ -211,8 +230,9 @@ def rows_of_a_run(script, folder, **settings):
 
 
 def test_mismatch_grows_as_precision_falls(tmp_path, capsys):
-    """Mean |Δp| to the fp32 learner: fp32 < bf16 with an fp32 head < bf16 < 8-bit weights < 4-bit weights."""
-    cases = [("fp32", False), ("bf16", True), ("bf16", False), ("fp8", False), ("int4", False)]
+    """Mean |Δp| to the fp32 learner: fp32 < fp16 < bf16 with an fp32 head < bf16 < int8 < fp8 < int4 weights."""
+    cases = [("fp32", False), ("fp16", False), ("bf16", True)]
+    cases += [(precision, False) for precision in ("bf16", "int8", "fp8", "int4")]
     means = []
     for precision, head in cases:
         settings = {"rollout_precision": precision, "fp32_lm_head": head, "steps": 1, "responses_per_prompt": 32}
