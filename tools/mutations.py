@@ -25,6 +25,8 @@ ENGINE = "tests/common/test_engine.py"
 LOG_PROBS = "tests/common/test_log_probs.py"
 PRECISION = "tests/common/test_precision.py"
 REWARDS = "tests/common/test_rewards.py"
+JUDGE = "tests/common/test_judge.py"
+RUBRICS = "tests/objectives/test_rubrics.py"
 SAVED = "tests/common/test_saved_rollouts.py"
 VERIFY = "tests/common/test_verify.py"
 DATA = "tests/common/test_data.py"
@@ -431,6 +433,20 @@ MUTATIONS = [
     Mutation("replies in another order", "return self.threads.map(lambda question: self.ask(*question), questions)", "return iter(list(self.threads.map(lambda question: self.ask(*question), questions))[::-1])", "common/verification/workers.py", VERIFY),
     Mutation("a worker that died stays", "            if not received:\n                self.end()", "            if not received:\n                pass", "common/verification/workers.py", f"{VERIFY}::test_worker_that_dies_is_replaced"),
     Mutation("processor time has no limit", "signal.setitimer(signal.ITIMER_PROF, processor_seconds)", "pass", "common/verification/worker.py", f"{VERIFY}::test_hostile_answers_end_and_are_counted"),
+    # Judges and rubrics
+    Mutation("truncated responses are sent to the judge", "    if truncated:\n        return 0.0\n", "", "docs/rewards/judge.py", JUDGE),
+    Mutation("the row's rubric is not shown", 'problem.row.get("rubric") or RUBRIC', "RUBRIC", "docs/rewards/judge.py", JUDGE),
+    Mutation("scores out of range are taken", "or not 0 <= value <= BEST", "", "docs/rewards/judge.py", JUDGE),
+    Mutation("the same request is sent twice", "if key not in asked:", "if True:", "docs/rewards/judge.py", JUDGE),
+    Mutation("the budget has no end", "if tokens_used > BUDGET:", "if False:", "docs/rewards/judge.py", JUDGE),
+    Mutation("scores are not kept", "    if CACHE:\n", "    if False:\n", "docs/rewards/judge.py", JUDGE),
+    Mutation("no waiting between tries", "await asyncio.sleep(FIRST_WAIT * 2**attempt * random.uniform(0.75, 1.25))", "await asyncio.sleep(0)", "docs/rewards/judge.py", JUDGE),
+    Mutation("criteria to avoid are rewarded", '-1.0 if criterion.startswith("!") else 1.0', "1.0", "recipes/rubrics.py", RUBRICS),
+    Mutation("criteria that separate nothing are added", "(scores != scores[:, :, :1])", "(scores != scores[:, :1, :1])", "recipes/rubrics.py", RUBRICS),
+    Mutation("criteria that no longer separate stay", "if k >= first and std[k] > 0", "if k >= first", "recipes/rubrics.py", RUBRICS),
+    Mutation("the criteria that vary least stay", "key=lambda k: -std[k]", "key=lambda k: std[k]", "recipes/rubrics.py", RUBRICS),
+    Mutation("criteria of the first step stay", 'run.state["criteria"] = drop_criteria(used, scores, args) if args.evolve else used', "drop_criteria(used, scores, args)", "recipes/rubrics.py", f"{STEPS}::test_every_update[rubrics"),
+    Mutation("an async call may take any time", "timeout=self.seconds, return_when", "timeout=None, return_when", "common/verification/worker.py", f"{REWARDS}::test_async_functions"),
     # Data
     Mutation("a prompt may show the answer", "if args.answer_column in columns:", "if False:", "common/rows.py", "tests/common/test_data.py::test_columns_that_a_prompt_may_not_name"),
     Mutation("too long held-out problems are not replaced", "for pair in pairs:\n        if len(problems) == count:", "for pair in pairs[:count]:\n        if False:", "common/data.py", "tests/common/test_data.py::test_prompts_that_are_too_long_are_left_out_and_counted"),
@@ -507,6 +523,15 @@ MUTATIONS = [
     # Limits, budgets, precisions, files
     Mutation("a response beyond its own limit", "(self.lengths[rows] < self.limits[rows])", "(self.lengths[rows] < self.limits.max())", "common/transformers_engine.py", ENGINE),
     Mutation("a row beyond the token budget", "(end + 1 - start) * longest > max_tokens", "(end - start) * longest > max_tokens", "common/batch.py", LOG_PROBS),
+    Mutation("gradients are not scaled", "gradient * self.value", "gradient", "common/loss_scale.py", PRECISION),
+    Mutation("scaled gradients reach the weights", "gradient / self.value", "gradient", "common/loss_scale.py", PRECISION),
+    Mutation("an overflow is not skipped", "parameter.grad = None", "pass", "common/loss_scale.py", PRECISION),
+    Mutation("the scale stays after an overflow", "self.value = max(1.0, self.value / 2)", "pass", "common/loss_scale.py", PRECISION),
+    Mutation("the scale never grows", "min(LARGEST, 2 * self.value)", "self.value", "common/loss_scale.py", PRECISION),
+    Mutation("a resumed run begins with the first scale", 'self.value, self.num_good = state["value"], state["num_good"]', "pass", "common/loss_scale.py", PRECISION),
+    Mutation("top-p before top-k", "if 0 < top_k < logp.shape[1]:", "if top_p == 1 and 0 < top_k < logp.shape[1]:", "common/transformers_engine.py", f"{ENGINE}::test_parts_of_the_distribution"),
+    Mutation("the token that crosses p is left out", "before >= top_p", "before + ordered.exp() >= top_p", "common/transformers_engine.py", f"{ENGINE}::test_parts_of_the_distribution"),
+    Mutation("a script's own top-k limits what is sampled", "args if isinstance(args, SamplingSettings) else SamplingSettings()", "args if hasattr(args, 'top_p') or not hasattr(args, 'top_k') else SamplingSettings(top_k=args.top_k)", "common/engines.py", f"{STEPS}::test_every_update[dppo"),
     Mutation("a rounded head", ' and "lm_head" not in name', "", "common/engines.py", PRECISION),
     Mutation("a GGUF model keeps its initial weights", "    model.load_state_dict(quantized.state_dict())\n", "", "tools/gguf.py", GGUF),
     Mutation("text is split as transformers does", "tokenizer.backend_tokenizer.pre_tokenizer = CUTS[cut]", "pass", "tools/gguf.py", GGUF),
@@ -520,7 +545,7 @@ MUTATIONS = [
     Mutation("pass@1 in place of pass@32", 't.last("eval/pass@32")', "t.last()", "claims/maxrl_keeps_pass_at_k_in_training.py", EVIDENCE),
     Mutation("runs of older code are kept", "[*words(arm, seed), code_hash(arm)]", "words(arm, seed)", "claims/runs.py", EVIDENCE),
     Mutation("runs take the processor's own instructions", "os.environ | ENVIRONMENT", "os.environ", "claims/runs.py", EVIDENCE),
-    Mutation("fewer seeds replace a verdict", 'before["result"]["seeds"] > seeds', "False", "claims/court.py", "tests/claims/test_claims.py::test_a_verdict_by_more_seeds_is_kept"),
+    Mutation("fewer seeds replace a verdict", 'before["result"].get("seeds", 0) > seeds', "False", "claims/court.py", "tests/claims/test_claims.py::test_a_verdict_by_more_seeds_is_kept"),
     Mutation("a small loss is called a loss", "if loss + half < smallest:", "if loss + half < 0:", "claims/court.py", "tests/claims/test_claims.py::test_verdicts_on_claims_that_nothing_is_lost"),
     Mutation("p-values are not adjusted", "p * (len(found) - rank)", "p", "claims/page.py", "tests/claims/test_claims.py::test_p_values_are_adjusted_as_holm_says"),
     Mutation("a repeated seed always agrees", "if was != now]", "if False]", "claims/runs.py", "tests/claims/test_claims_by_runs.py::test_a_repeated_seed_is_compared"),
