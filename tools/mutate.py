@@ -98,7 +98,10 @@ def changed(text: bytes, mutation: Mutation) -> bytes:
 
 def command(mutation: Mutation, file: str) -> list[str]:
     """What follows `pytest`, for the tests that should notice a mutation of the list."""
-    words = ["-m", "", mutation.tests]
+    tests, bracket, cases = mutation.tests.partition("[")  # FILE::test[a stands for all cases that begin with a
+    if bracket:
+        return ["-m", "", tests, "-k", f"[{cases}"]
+    words = ["-m", "", tests]
     if (name := Path(file).stem) in parents() and mutation.tests in (STEPS, OBJECTIVES):  # by script
         words += ["-k", f"[{name}-" if mutation.tests == STEPS else name]
     return words
