@@ -1,6 +1,7 @@
 """A run: its folder, log and checkpoints, seeds and learning rates, evaluations, and how it ends."""
 
 import json
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -208,9 +209,9 @@ class Run:
         try:
             dtype = torch.bfloat16 if self.args.save_dtype == "bf16" else torch.float32
             save_checkpoint(folder, self.model, self.tokenizer, state, objects, sharded, card, dtype)
-        except Exception as error:  # safetensors, tokenizers and torch each have their own
-            # torch names neither the disk nor the file when the disk is full
-            reason = "the disk is full" if "enforce fail" in str(error) else first_line(error)
+        except Exception as error:  # safetensors, tokenizers and torch each have their own, and words for a full disk
+            full = re.search("enforce fail|No space left", str(error))
+            reason = "the disk is full" if full else first_line(error)
             fail(f"the checkpoint of step {step} cannot be written: {reason}. {ending.resume_hint(self)}", code=1)
         drop_old(self.dir, step, self.args.keep)
         return folder

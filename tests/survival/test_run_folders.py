@@ -186,12 +186,19 @@ def test_run_folder_that_vanishes(how, tiny_model, tmp_path, monkeypatch, capsys
     assert "was moved, deleted or made read-only" in capsys.readouterr().err
 
 
-def test_a_full_disk_is_named_where_torch_does_not(tiny_model, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ("torch.save", "[enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0"),
+        ("transformers.modeling_utils.safe_save_file", "Error while serializing: I/O error: No space left on device (os error 28)"),
+    ],
+)
+def test_a_full_disk_is_named(function, words, tiny_model, tmp_path, monkeypatch, capsys):
     def full(*args, **kwargs):
-        raise RuntimeError("[enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0")
+        raise RuntimeError(words)
 
-    monkeypatch.setattr("torch.save", full)
+    monkeypatch.setattr(function, full)
     with pytest.raises(SystemExit):
         grpo.main(grpo.Args(**on_tiny(tiny_model) | {"run_dir": tmp_path / "run"}))
     error = capsys.readouterr().err
-    assert "cannot be written: the disk is full" in error and "enforce" not in error
+    assert "cannot be written: the disk is full" in error and words not in error
