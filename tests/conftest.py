@@ -14,6 +14,7 @@ import common  # noqa: F401  (sets what torch and transformers read when they lo
 
 import pytest
 import torch
+from judging import make_verifier
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     AutoModelForCausalLM,
@@ -26,7 +27,7 @@ from transformers import (
 )
 
 # vLLM comes with a second, larger installation.
-collect_ignore = [] if importlib.util.find_spec("vllm") else ["common/test_vllm.py"]
+collect_ignore = [] if importlib.util.find_spec("vllm") else ["common/test_vllm.py", "common/test_vllm_serve.py"]
 
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -177,3 +178,10 @@ def browser():
         browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="module")
+def verifier():
+    verifier = make_verifier()
+    yield verifier
+    verifier.close()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from contextlib import contextmanager
+from pathlib import Path
 
 import grpo
 from common.checkpoints import CHECKSUMS
@@ -151,3 +152,11 @@ def watched(folder):
         threading.Thread(target=server.serve_forever).start()
         yield server.server_port
         server.shutdown()
+
+
+def alive(pid):
+    """Whether a process still runs."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except OSError:
+        return False

@@ -29,7 +29,9 @@ JUDGE = "tests/common/test_judge.py"
 RUBRICS = "tests/objectives/test_rubrics.py"
 SAVED = "tests/common/test_saved_rollouts.py"
 VERIFY = "tests/common/test_verify.py"
+WORKERS = "tests/common/test_workers.py"
 DATA = "tests/common/test_data.py"
+WORLDS = "tests/common/test_worlds.py"
 TASKS = "tests/common/test_tasks.py"
 DISTRIBUTED = "tests/common/test_distributed.py"
 PARTS = "tests/common/test_parts.py"
@@ -419,8 +421,8 @@ MUTATIONS = [
     Mutation("the rarest answer wins", "max(votes, key=sum", "min(votes, key=sum", "common/verification/verifier.py", f"{VERIFY}::test_majority"),
     Mutation("truncated responses vote", "[None if cut else self.find_answer(text) for text, cut in pairs]", "[self.find_answer(text) for text, _ in pairs]", "common/verification/verifier.py", f"{VERIFY}::test_majority"),
     Mutation("reward functions never reach the loss", "return correct, rewards, of_each", "return correct, list(map(float, correct)), of_each", "common/verification/rewards.py", REWARDS),
-    Mutation("an answer that could not be judged is correct", "0.0 if reply.failed else reply.value[0]", "1.0 if reply.failed else reply.value[0]", "common/verification/verifier.py", f"{VERIFY}::test_hostile_answers_end_and_are_counted"),
-    Mutation("failures are not counted", "self.failures[failed[0]] += 1", "pass", "common/verification/verifier.py", f"{VERIFY}::test_hostile_answers_end_and_are_counted"),
+    Mutation("an answer that could not be judged is correct", "0.0 if reply.failed else reply.value[0]", "1.0 if reply.failed else reply.value[0]", "common/verification/verifier.py", f"{WORKERS}::test_hostile_answers_end_and_are_counted"),
+    Mutation("failures are not counted", "self.failures[failed[0]] += 1", "pass", "common/verification/verifier.py", f"{WORKERS}::test_hostile_answers_end_and_are_counted"),
     Mutation("reward functions without their weights", "sum(w * values[name][i]", "sum(values[name][i]", "common/verification/rewards.py", REWARDS),
     Mutation("a late reward is 1", "rewards = [None] * len(part) if", "rewards = [1.0] * len(part) if", "common/verification/rewards.py", f"{REWARDS}::test_what_hangs_is_killed_and_counted"),
     Mutation("late rewards are not counted", 'self.failures["late"] += late', "pass", "common/verification/rewards.py", f"{REWARDS}::test_what_hangs_is_killed_and_counted"),
@@ -429,10 +431,10 @@ MUTATIONS = [
     Mutation("children of a reward function live on", "os.killpg(self.process.pid, signal.SIGKILL)", "self.process.kill()", "common/verification/workers.py", REWARDS),
     Mutation("a late worker is not killed", '        self.end()\n        return Reply(failed=f"no answer', '        self.process = None\n        return Reply(failed=f"no answer', "common/verification/workers.py", f"{REWARDS}::test_what_hangs_is_killed_and_counted"),
     Mutation("a late reply is no late one", 'seconds", late=True)', 'seconds")', "common/verification/workers.py", f"{REWARDS}::test_what_hangs_is_killed_and_counted"),
-    Mutation("a closed worker starts", "            if self.closed:\n", "            if False:\n", "common/verification/workers.py", f"{REWARDS}::test_a_closed_worker_does_not_start"),
+    Mutation("a closed worker starts", "            if self.closed:\n", "            if False:\n", "common/verification/workers.py", f"{WORKERS}::test_a_closed_worker_does_not_start"),
     Mutation("replies in another order", "return self.threads.map(lambda question: self.ask(*question), questions)", "return iter(list(self.threads.map(lambda question: self.ask(*question), questions))[::-1])", "common/verification/workers.py", VERIFY),
-    Mutation("a worker that died stays", "            if not received:\n                self.end()", "            if not received:\n                pass", "common/verification/workers.py", f"{VERIFY}::test_worker_that_dies_is_replaced"),
-    Mutation("processor time has no limit", "signal.setitimer(signal.ITIMER_PROF, processor_seconds)", "pass", "common/verification/worker.py", f"{VERIFY}::test_hostile_answers_end_and_are_counted"),
+    Mutation("a worker that died stays", "            if not received:\n                self.end()", "            if not received:\n                pass", "common/verification/workers.py", f"{WORKERS}::test_worker_that_dies_is_replaced"),
+    Mutation("processor time has no limit", "signal.setitimer(signal.ITIMER_PROF, processor_seconds)", "pass", "common/verification/worker.py", f"{WORKERS}::test_hostile_answers_end_and_are_counted"),
     # Judges and rubrics
     Mutation("truncated responses are sent to the judge", "    if truncated:\n        return 0.0\n", "", "docs/rewards/judge.py", JUDGE),
     Mutation("the row's rubric is not shown", 'problem.row.get("rubric") or RUBRIC', "RUBRIC", "docs/rewards/judge.py", JUDGE),
@@ -448,15 +450,15 @@ MUTATIONS = [
     Mutation("criteria of the first step stay", 'run.state["criteria"] = drop_criteria(used, scores, args) if args.evolve else used', "drop_criteria(used, scores, args)", "recipes/rubrics.py", f"{STEPS}::test_every_update[rubrics"),
     Mutation("an async call may take any time", "timeout=self.seconds, return_when", "timeout=None, return_when", "common/verification/worker.py", f"{REWARDS}::test_async_functions"),
     # Data
-    Mutation("a prompt may show the answer", "if args.answer_column in columns:", "if False:", "common/rows.py", "tests/common/test_data.py::test_columns_that_a_prompt_may_not_name"),
-    Mutation("too long held-out problems are not replaced", "for pair in pairs:\n        if len(problems) == count:", "for pair in pairs[:count]:\n        if False:", "common/data.py", "tests/common/test_data.py::test_prompts_that_are_too_long_are_left_out_and_counted"),
+    Mutation("a prompt may show the answer", "if args.answer_column in columns:", "if False:", "common/rows.py", f"{DATA}::test_columns_that_a_prompt_may_not_name"),
+    Mutation("too long held-out problems are not replaced", "for pair in pairs:\n        if len(problems) == count:", "for pair in pairs[:count]:\n        if False:", "common/data.py", f"{DATA}::test_prompts_that_are_too_long_are_left_out_and_counted"),
     Mutation("mixing weights ignored", "p=weights)", "p=None)", "common/data.py", f"{TASKS}::test_a_mix_has_its_weights_and_can_start_anywhere"),
     Mutation("each data set begins anew in every step", "int((chosen[:start] == i).sum())", "0", "common/data.py", f"{TASKS}::test_a_mix_has_its_weights_and_can_start_anywhere"),
     Mutation("held out of one data set, trained on in another", "{problem.question for problem in held_out}", "{problem.question for problem in held_out[:1]}", "common/data.py", f"{TASKS}::test_two_data_sets_are_held_out_from_each_other"),
     Mutation("examples are problems too", "if str(p[0]) not in shown]", "]", "common/data.py", f"{TASKS}::test_an_example_is_neither_trained_on_nor_evaluated"),
     Mutation("the order of sets in a task", '{"PYTHONHASHSEED": "0"}', "{}", "worlds/reasoning_gym/problems.py", TASKS),
-    Mutation("numbers of a countdown may be left over", "sorted(numbers) == sorted(self.numbers)", "not set(numbers) - set(self.numbers)", "worlds/countdown/problems.py", DATA),
-    Mutation("countdown in binary fractions", "return Fraction(number)", "return float(number)", "worlds/countdown/problems.py", DATA),
+    Mutation("numbers of a countdown may be left over", "sorted(numbers) == sorted(self.numbers)", "not set(numbers) - set(self.numbers)", "worlds/countdown/problems.py", WORLDS),
+    Mutation("countdown in binary fractions", "return Fraction(number)", "return float(number)", "worlds/countdown/problems.py", WORLDS),
     # Tools
     Mutation("every chunk has the seeds of the first", "seeds[part])", "seeds[: len(problems)])", "tools/evaluate.py", EVALUATE),
     Mutation("half a chunk is kept", "lines = lines[: len(lines) // self.chunk * self.chunk]", "pass", "tools/evaluate.py", EVALUATE),

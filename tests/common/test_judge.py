@@ -1,6 +1,6 @@
 """docs/rewards/judge.py against a real HTTP server on this machine.
 
-The server is a stub that speaks the protocol of /v1/chat/completions; tests/common/test_vllm.py has a real one.
+The server is a stub that speaks the protocol of /v1/chat/completions; tests/common/test_vllm_serve.py has a real one.
 """
 
 import json

@@ -1,10 +1,8 @@
 """Reward functions: what they are given, what their values become, and what their mistakes lead to."""
 
 import json
-import os
 import time
 from collections import Counter
-from concurrent.futures import CancelledError
 from pathlib import Path
 
 import dapo
@@ -12,16 +10,16 @@ import grpo
 import maxrl
 from common.records import Problem, Rollouts
 from common.verification.rewards import Rewards, split_weight
-from common.verification.workers import Pool, Program, Worker
+from common.verification.workers import Pool
 from methods import dpo, lcpo_max, pass_at_k, reinforce_rej
 from recipes import scalerl
 from tools.plots import read_metrics
 
 import pytest
 from conftest import SMALL
+from runs import alive
 
 ROOT = Path(__file__).parent.parent.parent
-EXAMPLES = ROOT / "docs/rewards"
 PROBLEMS = [
     Problem("1+1=?", "2", "1+1=?\n", [], row={"level": 3, "info": {"source": "a"}}),
     Problem("2+2=?", ("4", "four"), "2+2=?\n", []),
@@ -139,13 +137,6 @@ def test_weights_are_read():
     assert split_weight("correct=3") == ("correct", 3.0)
 
 
-def alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
-    except OSError:
-        return False
-
-
 def test_what_hangs_is_killed_and_counted(rewards, capsys, tmp_path):
     """With all that it started; the other responses have their rewards, and the next batch too."""
     source = f"""
@@ -171,53 +162,6 @@ def f(problem, text, tokens, truncated):
         assert time.monotonic() < end, "what the function started has outlived it"
         time.sleep(0.1)
     assert own(PROBLEMS[1:], TEXTS[1:], Rollouts(TOKENS[1:], truncated=CUT[1:]), None)[:2] == ([True], [1.0])
-
-
-def test_a_pool_is_closed_while_its_workers_hang_or_start(tmp_path, capfd):
-    """Closing interrupts a call and the imports of a file, prints nothing, and leaves no process and no thread."""
-    for text in (
-        "import time\ndef f(problem, text, tokens, truncated): time.sleep(1000)",
-        "import time\ntime.sleep(1000)",
-    ):
-        (tmp_path / "own.py").write_text(text)
-        pool = Pool(2)
-        program = Program(f"{tmp_path / 'own.py'}:f", 100.0)
-        replies = pool.map([(program, [[{}, "", [], False]])] * 3)
-        while not all(worker.process for worker in pool.workers):
-            time.sleep(0.01)
-        time.sleep(0.5)
-        pids = [worker.process.pid for worker in pool.workers]
-        start = time.monotonic()
-        pool.close()
-        assert time.monotonic() - start < 10
-        assert not any(map(alive, pids)) and all(worker.process is None for worker in pool.workers)
-        with pytest.raises(CancelledError):
-            assert all(reply.failed and not reply.late for reply in replies)
-    assert capfd.readouterr().err == ""
-
-
-def test_a_worker_that_hangs_ends_with_the_run(tmp_path):
-    """A run that is killed cannot end its workers: they notice, and end with all that the function has started."""
-    (tmp_path / "own.py").write_text(f"""
-import subprocess, time
-def f(problem, text, tokens, truncated):
-    child = subprocess.Popen(["sleep", "1000"])
-    with open({str(tmp_path / "pid")!r}, "w") as file:
-        file.write(str(child.pid))
-    time.sleep(1000)
-""")
-    worker = Worker(Program(f"{tmp_path / 'own.py'}:f", 100.0))
-    assert not worker.start().failed
-    worker.process.stdin.write(json.dumps([[{}, "", [], False]]).encode() + b"\n")
-    worker.process.stdin.flush()
-    end = time.monotonic() + 20
-    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    worker.process.stdin.close()  # as the kernel does for a killed run
-    while alive(int((tmp_path / "pid").read_text())) or alive(worker.process.pid):
-        assert time.monotonic() < end, "a worker outlived its run"
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(
@@ -364,67 +308,3 @@ def test_filters_and_binary_methods(tmp_path, capsys, monkeypatch):
     maxrl.main(maxrl.Args(run_dir=tmp_path / "maxrl", **SMALL, reward=("own.py:even",)))
     rows = [row for row in read_metrics(tmp_path / "maxrl") if "accuracy" in row]
     assert all(row["reward"] == row["accuracy"] for row in rows) and any(0 < row["reward"] < 1 for row in rows)
-
-
-def example(name, *cases):
-    pool = Pool(2)
-    own = Rewards(grpo.Args(reward=(f"{EXAMPLES / name}",)), pool, Counter())
-    problems, texts, expected = zip(*cases, strict=True)
-    rollouts = Rollouts([list(range(len(text))) for text in texts], truncated=[False] * len(texts))
-    got = own(list(problems), list(texts), rollouts, None)[1]
-    pool.close()
-    assert got == list(expected), list(zip(texts, got, strict=True))
-
-
-def test_example_format():
-    problem = Problem("1+1=?", "2", "", [])
-    form = "<think>one and one</think>\n\\boxed{2}"
-    example(
-        "format.py:thinks_first",
-        (problem, form, 1.0),
-        (problem, form + " and more", 0.0),
-        (problem, "<think></think>\\boxed{2}", 0.0),
-        (problem, "\\boxed{2}", 0.0),
-    )
-    example("format.py:short", (problem, "12", 1.0), (problem, "123", 0.5), (problem, "1234", 0.0))
-
-
-def test_example_countdown(monkeypatch):
-    monkeypatch.chdir(ROOT)
-    question = "Using the numbers 3, 5, 7, write an expression that equals 26. You may use"
-    problem = Problem(question, "", "", [])
-    example(
-        "countdown.py:partial_credit",
-        (problem, r"so \boxed{3*7+5}", 1.0),
-        (problem, r"so \boxed{3+7+5}", 0.1),
-        (problem, r"so \boxed{21+5}", 0.0),
-        (problem, r"so \boxed{26}", 0.0),
-        (problem, "3*7+5", 0.0),
-    )
-
-
-def test_example_code(tmp_path):
-    """Correct code passes; incorrect, endless, greedy and dishonest code does not."""
-    problem = Problem("Double a number.", "assert double(3) == 6\nassert double(-1) == -2", "", [])
-
-    def block(code):
-        return f"Here it is:\n```python\n{code}\n```"
-
-    example(
-        "code_tests.py:passes_tests",
-        (problem, block("def double(x):\n    return 2 * x"), 1.0),
-        (problem, block("def double(x):\n    return x ** 2"), 0.0),
-        (problem, block("def double(x):\n    while True: pass"), 0.0),
-        (problem, block("double = lambda x: 2 * x\nkept = bytearray(4 << 30)"), 0.0),
-        (problem, block(f"open({str(tmp_path / 'big')!r}, 'wb').write(bytes(8 << 20))\ndouble = lambda x: 2 * x"), 0.0),
-        (problem, block("import os\nos._exit(0)"), 0.0),
-        (problem, block("raise SystemExit(0)"), 0.0),
-        (problem, "def double(x): return 2 * x", 0.0),
-    )
-    assert os.path.getsize(tmp_path / "big") <= 1 << 20
-
-
-def test_a_closed_worker_does_not_start():
-    worker = Worker(Program("math:sqrt", time_limit=5.0))
-    worker.close()
-    assert worker.ask(None).failed == "the run is ending" and worker.process is None
