@@ -6,6 +6,7 @@ The server is a stub that speaks the protocol of /v1/chat/completions; tests/com
 import json
 import re
 import threading
+import time
 from collections import Counter
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,6 +23,7 @@ import pytest
 from conftest import SMALL
 
 JUDGE = f"{ROOT}/docs/rewards/judge.py:judge"
+WAIT = 0.05  # seconds before the second try
 
 
 class Server(ThreadingHTTPServer):
@@ -31,7 +33,7 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.bodies, self.headers, self.replies = [], [], []
+        self.bodies, self.headers, self.times, self.replies = [], [], [], []
         self.lock, self.busy, self.most_busy = threading.Lock(), 0, 0
 
 
@@ -41,6 +43,7 @@ class Handler(BaseHTTPRequestHandler):
         with server.lock:
             server.bodies.append(body)
             server.headers.append(self.headers)
+            server.times.append(time.monotonic())
             server.busy += 1
             server.most_busy = max(server.most_busy, server.busy)
             status, text = server.replies.pop(0) if server.replies else (200, None)
@@ -69,7 +72,7 @@ def server(monkeypatch):
         monkeypatch.setenv("JUDGE_URL", f"http://127.0.0.1:{server.server_port}/v1")
         monkeypatch.setenv("JUDGE_MODEL", "judge-7b")
         monkeypatch.setenv("JUDGE_KEY", "secret")
-        monkeypatch.setenv("JUDGE_FIRST_WAIT", "0.01")
+        monkeypatch.setenv("JUDGE_FIRST_WAIT", str(WAIT))
         yield server
         server.shutdown()
 
@@ -118,6 +121,7 @@ def test_retries(server, capsys):
     server.replies = [(429, "{}"), (503, "{}"), (200, "ten"), (200, '{"score": 11}')]
     with judge() as scores:
         assert scores(["7777"]) == [0.4] and len(server.bodies) == 5
+        assert server.times[-1] - server.times[-2] >= 0.75 * 2**3 * WAIT, "it did not wait longer each time"
         server.replies = [(401, "no such key")]
         with pytest.raises(SystemExit):
             scores(["77"])
