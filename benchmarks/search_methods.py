@@ -2,22 +2,25 @@
 
     python -m benchmarks.search_methods              # all scripts; what reports/search_methods.json has is kept
     python -m benchmarks.search_methods grpo cispo   # some
-    python -m benchmarks.search_methods --redraw     # only the table and the picture
+    python -m benchmarks.search_methods --updates 16 # with 16 updates from each rollout batch in place of 4
+    python -m benchmarks.search_methods --redraw     # only the tables and the picture
 
-Runs have 40 steps of 8 prompts x 8 responses; they are made as those of the claims are and stay in runs/claims/. What
-cannot run on this world with these settings alone is left out.
+Runs have 40 steps of 8 prompts x 8 responses, or 25 with 16 updates; they are made as those of the claims are and stay
+in runs/claims/. What cannot run on this world with these settings alone is left out, and so are from 16 updates the
+scripts that make one.
 """
 
 import statistics
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Literal
 
-from claims.runs import JOBS, RATES, SEARCH, SWEEP_SEEDS, Trial, accuracy, trial
+from claims.runs import JOBS, RATES, REUSE, SEARCH, SWEEP_SEEDS, Trial, accuracy, trial
 from common.cli import fail
 from common.help import parse_args
 from tools.plots import BLUE, GREEN, ORANGE, draw_intervals, panel
 from tools.reports import REPORTS, read_report, replace_table, today, write_report
-from tools.scripts import FOLDERS, parents, script_path
+from tools.scripts import FOLDERS, load, parents, script_path
 from tools.stats import written
 
 import tyro
@@ -45,34 +48,45 @@ LEFT_OUT = {
 class Args:
     methods: tyro.conf.Positional[tuple[str, ...]] = ()
     """Names of scripts; by default all that run on this world."""
+    updates: Literal[4, 16] = 4
+    """From each rollout batch: the default of most scripts, or four passes of four."""
     redraw: bool = False
-    """Only draw the table and the picture again."""
+    """Only draw the tables and the picture again."""
 
 
-def names() -> list[str]:
-    return [name for name in parents() if name not in LEFT_OUT]
+def names(updates: int) -> list[str]:
+    every = [name for name in parents() if name not in LEFT_OUT]
+    return every if updates == 4 else [name for name in every if hasattr(load(name).Args, "update_epochs")]
 
 
-def arm(name: str, rate: str) -> str:
-    return f"{name} {SEARCH} --model search --lr {rate}"
+def arm(name: str, updates: int, rate: str) -> str:
+    return f"{name} {SEARCH} --model search {REUSE if updates == 16 else ''} --lr {rate}"
 
 
 def measured(run: Trial) -> dict[str, float]:
     return {key: run.last(key) for key in ("eval/avg", *(key for key, _ in COLUMNS.values()))}
 
 
-def of_method(name: str) -> dict:
+def of_method(name: str, updates: int) -> dict:
     """The sweep of a method, and what its runs at the best rate end with."""
-    swept = {rate: accuracy(trial(f"{arm(name, rate)} --eval-samples 1", SWEEP_SEEDS[0])) for rate in RATES}
+    swept = {rate: accuracy(trial(f"{arm(name, updates, rate)} --eval-samples 1", SWEEP_SEEDS[0])) for rate in RATES}
     best = max(RATES, key=swept.get)
-    ends = [measured(trial(arm(name, best), seed)) for seed in SEEDS]
+    ends = [measured(trial(arm(name, updates, best), seed)) for seed in SEEDS]
     print(f"{name}: {best} of {swept}; {written([end['eval/avg'] for end in ends])}", flush=True)
-    return {"method": name, "swept": swept, "rate": best, "ends": ends, "date": today()}
+    return {"method": name, "updates": updates, "swept": swept, "rate": best, "ends": ends, "date": today()}
 
 
-def table(found: list[dict]) -> str:
-    lines = [f"| on search | learning rate | avg@4 | {' | '.join(COLUMNS)} |", "|---" * (3 + len(COLUMNS)) + "|"]
-    for one in sorted(found, key=lambda one: -statistics.mean(end["eval/avg"] for end in one["ends"])):
+def sorted_by_mean(found: list[dict], updates: int) -> list[dict]:
+    of_updates = [one for one in found if one["updates"] == updates]
+    return sorted(of_updates, key=lambda one: -statistics.mean(end["eval/avg"] for end in one["ends"]))
+
+
+def table(found: list[dict], updates: int) -> str:
+    lines = [
+        f"| {updates} updates | learning rate | avg@4 | {' | '.join(COLUMNS)} |",
+        "|---" * (3 + len(COLUMNS)) + "|",
+    ]
+    for one in sorted_by_mean(found, updates):
         cells = [one["method"], one["rate"], written([end["eval/avg"] for end in one["ends"]])]
         cells += [f"{statistics.mean(end[key] for end in one['ends']):{form}}" for key, form in COLUMNS.values()]
         lines.append(f"| {' | '.join(cells)} |")
@@ -80,30 +94,31 @@ def table(found: list[dict]) -> str:
 
 
 def draw(found: list[dict]) -> Figure:
-    values = {one["method"]: [end["eval/avg"] for end in one["ends"]] for one in found}
-    values = dict(sorted(values.items(), key=lambda item: -statistics.mean(item[1])))
     colors = dict(zip(FOLDERS, (BLUE, ORANGE, GREEN), strict=True))
-    figure = Figure(figsize=(7, 0.8 + 0.24 * len(values)), layout="constrained")
-    axes = figure.subplots()
-    draw_intervals(axes, values, [colors[script_path(name).parent] for name in values])
-    title = f"World of search: held-out accuracy after 40 steps, {len(SEEDS)} seeds and the 95 % interval of their mean"
-    panel(axes, title, "avg@4 on 256 problems", "")
+    of_updates = {updates: sorted_by_mean(found, updates) for updates in (4, 16)}
+    figure = Figure(figsize=(9, 1 + 0.24 * max(map(len, of_updates.values()))), layout="constrained")
+    figure.suptitle(f"World of search: held-out accuracy of {len(SEEDS)} seeds, and the 95 % interval of their mean")
+    for axes, (updates, methods) in zip(figure.subplots(1, 2), of_updates.items(), strict=True):
+        values = {one["method"]: [end["eval/avg"] for end in one["ends"]] for one in methods}
+        draw_intervals(axes, values, [colors[script_path(name).parent] for name in values])
+        panel(axes, f"{updates} updates from each rollout batch", "avg@4 on 256 problems", "")
     return figure
 
 
 def main(args: Args) -> None:
-    found = read_report("search_methods", [])
-    if unknown := [name for name in args.methods if name not in names()]:
-        fail(f"{unknown[0]} {LEFT_OUT.get(unknown[0], 'is no script')}: name others of {', '.join(names())}.")
-    known = {one["method"] for one in found}
-    todo = [] if args.redraw else [name for name in args.methods or names() if name not in known]
+    found, known = read_report("search_methods", []), names(args.updates)
+    if unknown := [name for name in args.methods if name not in known]:
+        fail(f"{unknown[0]} {LEFT_OUT.get(unknown[0], 'does not run so')}: name others of {', '.join(known)}.")
+    done = {one["method"] for one in found if one["updates"] == args.updates}
+    todo = [] if args.redraw else [name for name in args.methods or known if name not in done]
     with ThreadPoolExecutor(JOBS) as pool:
-        for one in pool.map(of_method, todo):
+        for one in pool.map(lambda name: of_method(name, args.updates), todo):
             found.append(one)
             write_report("search_methods", found)
-    replace_table(PAGE, "| on search |", table(found))
+    for updates in (4, 16):
+        replace_table(PAGE, f"| {updates} updates |", table(found, updates))
     draw(found).savefig(REPORTS / "search_methods.png", dpi=90)
-    print(table(found))
+    print(table(found, args.updates))
 
 
 if __name__ == "__main__":

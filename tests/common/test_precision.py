@@ -6,7 +6,7 @@ import grpo
 from common.batch import collate
 from common.engines import rounded_to_fp8, rounded_to_int4, rounded_to_int8
 from common.logprobs import batch_logps, logp_and_entropy, token_logps
-from common.loss_scale import FIRST
+from common.loss_scale import FIRST, LARGEST, LossScale
 from common.metrics import mismatch_metrics, read_metrics
 from common.models import load_model
 from common.records import Problem
@@ -176,6 +176,17 @@ def test_an_overflow_skips_the_update_and_halves_the_scale(tmp_path, monkeypatch
         assert not state["optimizer"]["state"]
     assert scales == [2.0**39, 2.0**38]
     assert [row["skipped_updates"] for row in read_metrics(run) if "grad_norm" in row] == [1.0, 1.0]
+
+
+def test_the_scale_doubles_after_many_good_updates(monkeypatch):
+    """An overflow halves it and restarts the count; it never exceeds its bound."""
+    monkeypatch.setattr("common.loss_scale.GROWS_AFTER", 2)
+    scale = LossScale(torch.nn.Linear(1, 1))
+    scale.value, values = LARGEST / 8, []
+    for norm in (1.0, 1.0, 1.0, torch.inf, 1.0, 1.0, *[1.0] * 8):
+        scale.after_gradients(grad_norm=norm)
+        values.append(scale.value / LARGEST)
+    assert values == [1 / 8, 1 / 4, 1 / 4, 1 / 8, 1 / 8, 1 / 4, 1 / 4, 1 / 2, 1 / 2, *[1.0] * 5]
 
 
 def test_fp16_learns(tmp_path):
