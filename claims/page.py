@@ -58,7 +58,7 @@ QUESTIONS = (
     ),
     Question(
         "How exact must the engine's log-probs be?",
-        "Rounding changes the log-probs of rare tokens most, and in FP16 a seventh as much as in BF16. Truncated "
+        "Rounding changes the log-probs of rare tokens most, and FP16 leaves an eighth of BF16's mismatch. Truncated "
         "weights per token remove a sixth of the bias of one gradient, as they must leave out the tokens before; where "
         "the engine's weights are old and not only rounded, the same weights still gain 0.297 of accuracy.",
         (
@@ -163,7 +163,7 @@ def cells(name: str, p: dict[tuple[str, str], float]) -> dict[str, str]:
     if claim.KIND != "runs":
         return {"effect": stored["effect"], "p": "", "smallest": ""}
     metric, differences = stored["effect"].partition(":")[0], stored["result"]["differences"]
-    smallest = getattr(claim, "SMALLEST", "")
+    smallest = f"{claim.SMALLEST:.3g}" if hasattr(claim, "SMALLEST") else ""
     return {
         "effect": f"{metric}: " + "; ".join(f"{pair} {m:+.3g} ± {h:.2g}" for pair, (m, h, _) in differences.items()),
         "p": ", ".join("< 0.001" if p[name, pair] < 0.001 else f"{p[name, pair]:.2g}" for pair in differences),
