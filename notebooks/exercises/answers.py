@@ -55,17 +55,12 @@ def with_head_of(right: str, source: str) -> str:
 @cache
 def answers(exercise: Exercise, seed: int) -> dict[str, Any]:
     """The runner's `cases`, the `right` results, the `mistakes` with their results, what each case varies, and the
-    result if its setting is `ignored`."""
+    result if the first setting that it changes is `ignored`."""
     made = list(CASES.get(exercise.script, cases)(exercise, seed))
-    given = [{k: v for k, v in case.items() if k not in NOT_FOR_THE_RUNNER} for case in made]
-    solution = exercise.module()
-    right = run(solution, exercise.function, given)
+    given = [for_the_runner(case) for case in made]
+    right = run(exercise.module(), exercise.function, given)
     values = [x for result in right for output in result["outputs"] for x in output["values"]]
     assert all(map(math.isfinite, values)), f"{exercise.name}: the correct results are not finite"
-    ignored = []
-    for case, plain in zip(made, given, strict=True):
-        as_default = plain | {"args": exercise.settings}
-        ignored.append(run(solution, exercise.function, [as_default])[0] if case["setting"] else None)
     what = ["the value"] * len(right[0]["outputs"])
     if exercise.kind in GRADIENT:
         what[-1] = "the gradient of the loss"
@@ -79,10 +74,22 @@ def answers(exercise: Exercise, seed: int) -> dict[str, Any]:
         "cases": given,
         "right": right,
         "mistakes": mistakes(exercise, given, right),
-        "ignored": ignored,
+        "ignored": [ignored(exercise, case) for case in made],
         "settings": [case["setting"] for case in made],
         "varied": [case["varied"] for case in made],
     }
+
+
+def for_the_runner(case: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in case.items() if k not in NOT_FOR_THE_RUNNER}
+
+
+def ignored(exercise: Exercise, case: dict[str, Any]) -> dict[str, Any] | None:
+    """The result of a case in which the first setting that it changes has its default, or None if it changes none."""
+    for name in case["setting"]:
+        as_default = for_the_runner(case) | {"args": case["args"] | {name: exercise.settings[name]}}
+        return run(exercise.module(), exercise.function, [as_default])[0]
+    return None
 
 
 def mistakes(exercise: Exercise, given: list[dict[str, Any]], right: list[dict[str, Any]]) -> list[dict[str, Any]]:

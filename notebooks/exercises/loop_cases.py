@@ -12,8 +12,9 @@ from torch import Tensor
 
 SHAPES = ((6, 10), (6, 10), (4, 5), (8, 13))  # rows, and the most tokens of a response
 SIZES = ({}, {"prompts_per_step": 6, "responses_per_prompt": 3})
+UNCLIPPED: dict[str, Any] = {"max_grad_norm": 10.0}  # clipped gradients do not show a constant factor
 OF_THE_LOOP: list[dict[str, Any]] = [
-    {"num_minibatches": 4, "update_epochs": 1}, {"max_grad_norm": 10.0}, {"clip_eps": 0.02}, {"ddof": 0},
+    {"num_minibatches": 4, "update_epochs": 1}, UNCLIPPED, {"clip_eps": 0.02}, {"ddof": 0, **UNCLIPPED},
     {"tis_cap": 1.0}, {"steps": 4, "update_epochs": 1},
 ]  # fmt: skip
 # What tends to follow a token: the box, a digit, the end of the box, EOS. About every third response is correct.
@@ -26,7 +27,9 @@ def loop_cases(exercise: Exercise, seed: int) -> Iterator[dict[str, Any]]:
     """As `cases.cases`."""
     draw = Draw(seed)
     if exercise.function in ("train", "changed"):
-        own = SETTINGS.get(f"{exercise.method}.policy_loss", []) if exercise.method else OF_THE_LOOP
+        own = OF_THE_LOOP
+        if exercise.method:
+            own = [UNCLIPPED, *SETTINGS.get(f"{exercise.method}.policy_loss", [])]
         for setting in (*SIZES, *own):
             sizes = setting in SIZES
             args = exercise.settings | setting

@@ -170,15 +170,19 @@ HAND_WRITTEN = {
 }  # fmt: skip
 
 CLIP = "torch.nn.utils.clip_grad_norm_(policy.parameters(), args.max_grad_norm)"
+OWN_CLIP = (
+    CLIP,
+    "norm = torch.cat([p.grad.flatten() for p in policy.parameters()]).norm()\n"
+    "                for p in policy.parameters():\n"
+    "                    p.grad *= min(1.0, args.max_grad_norm / norm)",
+)
 PARTS = {
     "loop.train": (
         (".view(-1, 1).expand(mask.shape)", ".flatten()[:, None].repeat(1, mask.shape[1])"),
         (".view(-1, 1).expand(mask.shape)", ".reshape(-1)[:, None] * torch.ones(mask.shape)"),
         ("with torch.no_grad():\n            old_logp = response_logps(policy(tokens), tokens, prompt_lengths, mask)",
          "if True:\n            old_logp = response_logps(policy(tokens), tokens, prompt_lengths, mask).detach()"),
-        (CLIP, "norm = torch.cat([p.grad.flatten() for p in policy.parameters()]).norm()\n"
-         "                for p in policy.parameters():\n"
-         "                    p.grad *= min(1.0, args.max_grad_norm / norm)"),
+        OWN_CLIP,
         (CLIP, CLIP.replace("policy.parameters()", "[p for p in policy.parameters() if p.requires_grad]")),
         ("optimizer.zero_grad()", "for p in policy.parameters():\n                    p.grad = None"),
         ("optimizer.zero_grad()", "policy.zero_grad()"),
