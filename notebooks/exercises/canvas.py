@@ -56,14 +56,14 @@ def read_roster(path: Path | None, assignment: str) -> Roster:
     return Roster(header[:end], people, next(filter(numbered.fullmatch, header[end:]), assignment))
 
 
-def gradebook(points: dict[str, int], most: int, roster: Roster) -> str:
+def gradebook(percent: dict[str, float], most: int, roster: Roster) -> str:
     """The CSV file to import: a row for each student who handed in.
 
     A student who is not in the roster gets a row with the login only. Canvas then asks whom it belongs to.
     """
     rows: list[list[object]] = [[*roster.columns, roster.assignment]]
     rows.append(["    Points Possible", *[""] * (len(roster.columns) - 1), most])
-    for login, score in points.items():
+    for login, score in percent.items():
         alone = {"Student": cell(login), "ID": login if login.isdecimal() else "", "SIS Login ID": cell(login)}
         rows.append([*(roster.find(login) or [alone.get(name, "") for name in roster.columns]), score])
     return table(rows)

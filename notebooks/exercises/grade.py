@@ -27,7 +27,7 @@ from notebooks.exercises import silent_bugs
 from notebooks.exercises.answers import answers
 from notebooks.exercises.exercises import CHANGES, EXERCISES, FILES, Exercise
 from notebooks.exercises.files import Unusable, choice, read, sources
-from notebooks.exercises.key import KEY, plan
+from notebooks.exercises.key import KEY, check_key, plan
 from notebooks.exercises.sandbox import CONFINES, Sandbox
 from notebooks.exercises.variants import variants
 from notebooks.exercises.verdict import passed, verdict
@@ -35,6 +35,7 @@ from notebooks.exercises.verdict import passed, verdict
 import tyro
 
 FORM = "silent_bugs_answers.json"
+WEIGHTS = {"functions": 35, "silent bugs": 15}  # percent of the course's mark, as in the teacher's guide
 NOT_RIGHT = "incorrect: which curve would look different if it were true?"
 
 
@@ -54,8 +55,7 @@ class Limits:
     """Also grade the silent bugs that the key draws (make_bugs.py)."""
 
     def __post_init__(self) -> None:
-        if self.bugs and self.key is None:
-            fail("--bugs needs --key: without a key the practice runs are graded.")
+        check_key(self.key, self.bugs)
 
 
 @dataclass
@@ -135,6 +135,25 @@ def grade(
     return marks + (grade_bugs(folder, key) if key is None or bugs else [])
 
 
+def parts(marks: list[Mark]) -> dict[str, tuple[int, int]]:
+    """Points, and how many there are, of the functions and of the silent bugs, if they are graded."""
+    split = {"functions": [m for m in marks if m.file != FORM], "silent bugs": [m for m in marks if m.file == FORM]}
+    return {part: (sum(m.points for m in some), sum(m.most for m in some)) for part, some in split.items() if some}
+
+
+def weighted(marks: list[Mark]) -> tuple[float, int]:
+    """The mark in percent of the course's, and the highest one: points do not say how much a part counts."""
+    found = parts(marks)
+    score = sum(WEIGHTS[part] * points / most for part, (points, most) in found.items())
+    return round(score, 2), sum(WEIGHTS[part] for part in found)
+
+
+def summary(marks: list[Mark]) -> str:
+    score, most = weighted(marks)
+    points = (f"{part} {points} of {best} points" for part, (points, best) in parts(marks).items())
+    return f"{', '.join(points)}; {score} of {most} percent of the course"
+
+
 def gradescope(marks: list[Mark], seconds: float, seed: int) -> str:
     """Gradescope's results.json."""
     tests = [
@@ -144,12 +163,14 @@ def gradescope(marks: list[Mark], seconds: float, seed: int) -> str:
             "max_score": mark.most,
             "status": "passed" if mark.points == mark.most else "failed",
             "output": mark.reason,
-            "visibility": "visible",
+            "visibility": "after_published"
+            if mark.file == FORM
+            else "visible",  # a form could be guessed in a few tries
         }
         for mark in marks
     ]
-    score = sum(mark.points for mark in marks)
-    record = {"score": score, "execution_time": round(seconds), "output": f"Seed of the cases: {seed}", "tests": tests}
+    text = f"{summary(marks)}. Seed of the cases: {seed}"
+    record = {"score": weighted(marks)[0], "execution_time": round(seconds), "output": text, "tests": tests}
     return json.dumps(record, indent=1) + "\n"
 
 
@@ -199,7 +220,7 @@ def main(args: Args) -> None:
     seconds = time.monotonic() - start
     for mark in marks:
         say(f"{mark.points} of {mark.most}  {mark.file}: {mark.name}  {mark.reason}".rstrip())
-    say(f"{sum(mark.points for mark in marks)} of {sum(mark.most for mark in marks)} points; seed of the cases: {seed}")
+    say(f"{summary(marks)}; seed of the cases: {seed}")
     if args.json:
         args.json.write_text(gradescope(marks, seconds, seed))
     if args.junit:

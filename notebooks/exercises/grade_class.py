@@ -6,8 +6,8 @@ All students get the same cases. `marks.json` is written after each student. The
 grading: a student is graded again only if the files, the seed or the limits have changed. At the end it writes
 
     marks.json     every mark with its reason
-    marks.csv      points, a row for each student
-    canvas.csv     a gradebook for Canvas (Grades, Import)
+    marks.csv      percent of the course and points, a row for each student
+    canvas.csv     the percent of the course as a gradebook for Canvas (Grades, Import)
     marks.xml      JUnit, a suite for each student
     feedback/      a Markdown file for each student
 
@@ -36,7 +36,19 @@ from common.settings import Count, validated
 from notebooks.exercises import canvas
 from notebooks.exercises.exercises import FILES
 from notebooks.exercises.files import MISSING, Unusable, read
-from notebooks.exercises.grade import FORM, Limits, Mark, grade, need_a_sandbox, no_sandbox, suite, xml
+from notebooks.exercises.grade import (
+    FORM,
+    Limits,
+    Mark,
+    grade,
+    need_a_sandbox,
+    no_sandbox,
+    parts,
+    suite,
+    summary,
+    weighted,
+    xml,
+)
 from notebooks.exercises.sandbox import Sandbox
 
 import tyro
@@ -114,9 +126,13 @@ def grade_all(folders: list[Path], args: Args, finish: Callable[[Path, list[Mark
             finish(waiting[done], *done.result())
 
 
+def marks_of(student: dict[str, Any]) -> list[Mark]:
+    return [Mark(**mark) for mark in student["marks"]]
+
+
 def feedback(name: str, student: dict[str, Any], seed: int) -> str:
     """A student's marks as Markdown. Reasons may hold the student's own text, so they are indented as code."""
-    lines = [f"# {printable(name)}", f"{student['points']} of {student['most']} points"]
+    lines = [f"# {printable(name)}", summary(marks_of(student))]
     for mark in student["marks"]:
         lines.append(f"## {mark['file']}: {mark['name']}, {mark['points']} of {mark['most']}")
         if mark["reason"]:
@@ -126,21 +142,28 @@ def feedback(name: str, student: dict[str, Any], seed: int) -> str:
 
 def write_results(students: dict[str, dict[str, Any]], roster: canvas.Roster, args: Args) -> None:
     """Everything but the record."""
-    one = next(iter(students.values()))
-    header = ["student", "points", "most", *(f"{mark['file']}: {mark['name']}" for mark in one["marks"])]
+    marks = {name: marks_of(student) for name, student in students.items()}
+    one = next(iter(marks.values()))
+    header = ["student", "percent", *(f"{part}, of {most}" for part, (_, most) in parts(one).items())]
     rows = [
-        [canvas.cell(name), student["points"], student["most"], *(mark["points"] for mark in student["marks"])]
-        for name, student in students.items()
+        [
+            canvas.cell(name),
+            weighted(some)[0],
+            *(points for points, _ in parts(some).values()),
+            *(m.points for m in some),
+        ]
+        for name, some in marks.items()
     ]
-    write_whole(args.out / "marks.csv", canvas.table([header, *rows]))
-    points = {name: student["points"] for name, student in students.items()}
-    write_whole(args.out / "canvas.csv", canvas.gradebook(points, one["most"], roster))
+    write_whole(
+        args.out / "marks.csv", canvas.table([[*header, *(f"{mark.file}: {mark.name}" for mark in one)], *rows])
+    )
+    percent = {name: weighted(some)[0] for name, some in marks.items()}
+    write_whole(args.out / "canvas.csv", canvas.gradebook(percent, weighted(one)[1], roster))
     suites = ElementTree.Element("testsuites")
     folder = args.out / "feedback"
     folder.mkdir(exist_ok=True)
     for name, student in students.items():
-        marks = [Mark(**mark) for mark in student["marks"]]
-        suites.append(suite(printable(name), marks, student["seconds"]))
+        suites.append(suite(printable(name), marks[name], student["seconds"]))
         file = printable(name.replace("\\", "\\\\"))  # different names stay different
         write_whole(folder / f"{file}.md", feedback(name, student, args.seed))
     write_whole(args.out / "marks.xml", xml(suites))
@@ -178,12 +201,11 @@ def main(args: Args) -> None:
         say(f"{len(done)} of {len(folders)} are graded already.")
 
     def finish(folder: Path, marks: list[Mark], seconds: float) -> None:
-        points, most = sum(mark.points for mark in marks), sum(mark.most for mark in marks)
-        done[folder.name] = {"fingerprint": prints[folder], "seconds": seconds, "points": points, "most": most}
+        done[folder.name] = {"fingerprint": prints[folder], "seconds": seconds, "percent": weighted(marks)[0]}
         done[folder.name]["marks"] = [asdict(mark) for mark in marks]
         write_whole(args.out / RECORD, json.dumps({"seed": args.seed, "students": done}, indent=1) + "\n")
         empty = all(mark.reason == MISSING for mark in marks)
-        say(f"{len(done)} of {len(folders)}: {points} of {most} points  {folder.name}{NO_FILES * empty}")
+        say(f"{len(done)} of {len(folders)}: {summary(marks)}  {folder.name}{NO_FILES * empty}")
 
     try:
         grade_all([folder for folder in folders if folder.name not in done], args, finish)

@@ -21,6 +21,7 @@ from pathlib import Path
 from common.cli import fail, say
 from common.help import parse_args
 from notebooks.exercises.exercises import SCRIPTS
+from notebooks.exercises.key import check_key
 from tools.scripts import ROOT
 
 import tyro
@@ -73,8 +74,7 @@ class Args:
             fail("name the file to create: python -m notebooks.exercises.gradescope autograder.zip")
         if not self.path.absolute().parent.is_dir():
             fail(f"{self.path.parent} is not a folder: create it, or write {self.path.name} elsewhere.")
-        if self.bugs and self.key is None:
-            fail("--bugs needs --key: without a key the practice runs are graded.")
+        check_key(self.key, self.bugs)
 
 
 def run_autograder(args: Args) -> str:

@@ -5,6 +5,7 @@ import random
 import string
 from pathlib import Path
 
+from common.cli import fail
 from tools.scripts import ROOT
 
 # By letter: the bug of a practice run, and the bug whose script and settings (in make_bugs.py) the run has.
@@ -42,6 +43,14 @@ STATISTICS = {
 }
 KEPT = ROOT / "runs" / "silent_bugs"
 HEALTHY = 4  # of the runs that a key draws
+
+
+def check_key(key: str | None, bugs: bool = False) -> None:
+    """End the program if a command lacks the key that it needs. An unset shell variable gives an empty one."""
+    if key is not None and not key.strip():
+        fail("--key is empty: pass the secret of your class.")
+    if bugs and key is None:
+        fail("--bugs needs --key: without a key there are only the practice runs.")
 
 
 def class_logs(key: str) -> Path:

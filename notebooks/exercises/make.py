@@ -34,7 +34,7 @@ from notebooks.exercises.exercises import (
     needed,
     solution_path,
 )
-from notebooks.exercises.key import class_logs
+from notebooks.exercises.key import check_key, class_logs
 from notebooks.exercises.silent_bugs import LOGS, blank_form
 from notebooks.exercises.train import PANELS
 from notebooks.exercises.variants import KINDS, blank_variants, variants
@@ -196,13 +196,12 @@ def make(folder: Path, key: str | None = None, logs: Path = LOGS) -> None:
 def main(args: Args) -> None:
     if args.folder.exists():
         fail(f"{args.folder} exists: name a new folder.")
-    logs = LOGS
-    if args.bugs:
-        if args.key is None:
-            fail("--bugs needs --key: without a key the handout has the practice runs.")
-        logs = class_logs(args.key)
-        if not logs.exists():
-            fail("the silent bugs of this key are not there: run python -m notebooks.exercises.make_bugs --key first.")
+    check_key(args.key, args.bugs)
+    logs = class_logs(args.key) if args.bugs else LOGS
+    if not logs.exists():
+        fail(
+            "the silent bugs of this key are not there: run python -m notebooks.exercises.make_bugs --key SECRET first."
+        )
     make(args.folder, args.key, logs)
     count = len(EXERCISES) + (0 if args.key is None else len(KINDS))
     say(f"{args.folder}: {count} functions to write; check them with: pytest {args.folder}")

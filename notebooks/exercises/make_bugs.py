@@ -26,7 +26,7 @@ from common.folders import package_versions
 from common.help import parse_args
 from common.metrics import read_metrics
 from notebooks.exercises.exercises import SIGNAL_LINE
-from notebooks.exercises.key import KEPT, class_logs, plan
+from notebooks.exercises.key import KEPT, check_key, class_logs, plan
 from notebooks.exercises.mistakes import CONSTANT, ROW_MEAN
 from notebooks.exercises.silent_bugs import LOGS, PANELS
 from tools.scripts import ROOT
@@ -83,16 +83,16 @@ class Args:
 Block = tuple[str, str, tuple[str, ...], list[int], tuple[str, str, str] | None]
 
 
-def seeds(key: str | None, blocks: int) -> list[list[int]]:
-    """Seeds of each block of runs, drawn by the key. No two runs share one, so equal first steps reveal nothing."""
-    drawn = random.Random(f"{key}/seeds").sample(range(1 << 31), SEEDS * blocks)
+def seeds(name: str, blocks: int) -> list[list[int]]:
+    """Seeds of each block of runs, drawn by a name. No two runs share one, so equal first steps reveal nothing."""
+    drawn = random.Random(f"{name}/seeds").sample(range(1 << 31), SEEDS * blocks)
     return [drawn[i : i + SEEDS] for i in range(0, len(drawn), SEEDS)]
 
 
 def blocks(key: str | None) -> list[Block]:
     """Name, script, flags, seeds and change of each run and of its healthy twin."""
     letters = plan(key)
-    drawn = iter(seeds(key, 2 * len(letters)))
+    drawn = iter(seeds("None" if key is None else f"class {key}", 2 * len(letters)))  # a key may be "None"
     made: list[Block] = []
     for letter, (bug, settings) in letters.items():
         script, flags, change = SETTINGS[settings]
@@ -138,6 +138,7 @@ def run_all(folder: Path, asked: list[Block]) -> dict[str, list[list[dict[str, f
 
 
 def main(args: Args) -> None:
+    check_key(args.key)
     path = LOGS if args.key is None else class_logs(args.key)
     folder = KEPT / "practice" if args.key is None else path.parent
     logs = run_all(folder, blocks(args.key))

@@ -29,6 +29,7 @@ from common.settings import Count, validated
 from notebooks.exercises.exercises import EXERCISES, Exercise, functions
 from notebooks.exercises.files import Unusable, read
 from notebooks.exercises.grade_class import subfolders
+from notebooks.exercises.key import check_key
 from notebooks.exercises.variants import variants
 
 import tyro
@@ -169,6 +170,7 @@ def side_by_side(pair: Pair) -> str:
 
 def main(args: Args) -> None:
     args = validated(Args, vars(args))
+    check_key(args.key)
     folders = subfolders(args.submissions)
     if args.out and not args.out.absolute().parent.is_dir():
         fail(f"{args.out.parent} is not a folder: create it, or write {args.out.name} elsewhere.")

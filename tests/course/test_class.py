@@ -25,7 +25,6 @@ from solutions import solve, written
 ESCAPES = "\x1b[2Jeve\x9b,=1+1"  # a folder's name
 NAME = "dr_grpo.compute_advantages"
 FEW = partial(grade.grade, exercises=[BY_NAME[NAME], BY_NAME["dr_grpo.token_weights"]])
-BUGS = 27  # points for silent bugs
 
 
 @pytest.fixture
@@ -57,6 +56,9 @@ def graded(monkeypatch):
     return names
 
 
+BOB = "functions 1 of 2 points, silent bugs 0 of 27 points; 17.5 of 50 percent of the course"
+
+
 def record(out):
     return json.loads((out / "marks.json").read_text())
 
@@ -73,28 +75,28 @@ def test_a_class_of_three(submissions, tmp_path, monkeypatch, capsys):
     assert {name: student["marks"] for name, student in students.items()} == {
         name: [asdict(mark) for mark in marks] for name, marks in expected.items()
     }
-    assert {name: student["points"] for name, student in students.items()} == {"ann": 2, "bob": 1, ESCAPES: 0}
-    assert {student["most"] for student in students.values()} == {2 + BUGS}
+    assert {name: student["percent"] for name, student in students.items()} == {"ann": 35, "bob": 17.5, ESCAPES: 0}
 
     shown = r"\x1b[2Jeve\x9b,=1+1"
     rows = {row["student"]: row for row in csv.DictReader((out / "marks.csv").open())}
-    assert {name: row["points"] for name, row in rows.items()} == {"ann": "2", "bob": "1", shown: "0"}
+    assert {name: row["functions, of 2"] for name, row in rows.items()} == {"ann": "2", "bob": "1", shown: "0"}
+    assert rows["bob"]["percent"] == "17.5" and rows["bob"]["silent bugs, of 27"] == "0"
     assert rows["bob"]["dr_grpo.py: compute_advantages"] == "0" and rows["bob"]["dr_grpo.py: token_weights"] == "1"
     header, possible, *people = csv.reader((out / "canvas.csv").open())
     assert header == ["Student", "ID", "SIS Login ID", "Section", "Exercises"]
-    assert possible == ["    Points Possible", "", "", "", str(2 + BUGS)]
-    assert people == [[name, "", name, "", points] for name, points in ((shown, "0"), ("ann", "2"), ("bob", "1"))]
+    assert possible == ["    Points Possible", "", "", "", "50"]
+    assert people == [[name, "", name, "", mark] for name, mark in ((shown, "0.0"), ("ann", "35.0"), ("bob", "17.5"))]
     suites = ElementTree.parse(out / "marks.xml").getroot()
     assert {suite.get("name"): len(suite.findall("testcase/failure")) for suite in suites} == {
         "ann": 9, "bob": 10, shown: 11  # nine silent bugs, whose file is missing
     }  # fmt: skip
     feedback = {path.name: path.read_text() for path in (out / "feedback").iterdir()}
     assert set(feedback) == {"ann.md", "bob.md", f"{shown}.md"}
-    assert feedback["bob.md"].startswith("# bob\n\n1 of 29 points\n\n## dr_grpo.py: compute_advantages, 0 of 1\n\n    ")
+    assert feedback["bob.md"].startswith(f"# bob\n\n{BOB}\n\n## dr_grpo.py: compute_advantages, 0 of 1\n\n    ")
     assert "Seed of the cases: 5" in feedback["ann.md"]
     written_files = [path.read_text() for path in out.rglob("*") if path.is_file()]
     assert all(c.isprintable() or c == "\n" for text in (screen, *written_files) for c in text)
-    assert "1 of 29 points  bob\n" in screen and "66 of 66" not in screen  # reasons are not on the screen
+    assert f"{BOB}  bob\n" in screen and "66 of 66" not in screen  # reasons are not on the screen
 
 
 def test_only_what_has_changed_is_graded_again(submissions, graded, tmp_path, capsys):
@@ -109,7 +111,7 @@ def test_only_what_has_changed_is_graded_again(submissions, graded, tmp_path, ca
     (submissions / "bob" / "dr_grpo.py").write_text("raise")
     (submissions / "ann" / "notes.txt").write_text("not a file that is graded")
     grade_class.main(Args(**args))
-    assert graded == ["bob"] and record(tmp_path / "marks")["students"]["bob"]["points"] == 0
+    assert graded == ["bob"] and record(tmp_path / "marks")["students"]["bob"]["percent"] == 0
     graded.clear()
     (submissions / "ann" / "grpo.py").write_text("x = 1\n")
     grade_class.main(Args(**args))
@@ -232,7 +234,7 @@ def test_files_one_folder_deeper(submissions, graded, tmp_path, capsys):
     (submissions / "bob" / "dr_grpo.py").rename(submissions / "bob" / "handout" / "dr_grpo.py")
     grade_class.main(Args(submissions, out=tmp_path / "marks"))
     (line,) = (line for line in capsys.readouterr().out.splitlines() if "folder deeper?" in line)
-    assert line.endswith("0 of 1 points  bob  has none of the files: are they one folder deeper?")
+    assert line.endswith("percent of the course  bob  has none of the files: are they one folder deeper?")
 
 
 def test_canvas(tmp_path, capsys):
@@ -271,5 +273,5 @@ def test_spreadsheets():
 def test_feedback():
     """A reason is shown as code, even if it contains Markdown."""
     mark = asdict(Mark("a.py", "f", 0, 2, "![x](http://y) " * 20))
-    text = grade_class.feedback("ann", {"points": 0, "most": 2, "marks": [mark]}, 1)
+    text = grade_class.feedback("ann", {"marks": [mark]}, 1)
     assert all(line.startswith("    ![x]") for line in text.splitlines() if "http" in line) and text.count("http") == 20

@@ -281,6 +281,23 @@ def test_points_for_a_silent_bug(wrong, points, words, tmp_path):
     assert all(words in mark.reason for mark in marks) and all(bool(mark.reason) == bool(words) for mark in marks)
 
 
+def test_a_part_counts_as_the_guide_says():
+    """Whatever the points are: 13 for the functions of a key and 27 for its silent bugs."""
+    guide = (ROOT / "notebooks/teachers-guide.md").read_text()
+    for part, row in (
+        ("functions", "| functions (of a key) | 35 % |"),
+        ("silent bugs", "| silent bugs (of a key) | 15 % |"),
+    ):
+        assert row in guide and f"{grade.WEIGHTS[part]} %" in row
+    functions = [grade.Mark("variants.py", "f", points, 13) for points in (13, 0)]
+    bugs = [grade.Mark(grade.FORM, "run A", points, 27) for points in (27, 0)]
+    assert [grade.weighted([functions[i], bugs[j]]) for i, j in ((0, 0), (0, 1), (1, 0), (1, 1))] == [
+        (50, 50), (35, 50), (15, 50), (0, 50)
+    ]  # fmt: skip
+    assert grade.weighted(functions[:1]) == (35, 35), "without --bugs"
+    assert grade.weighted([grade.Mark("variants.py", "f", 1, 3)]) == (11.67, 35)
+
+
 @pytest.mark.parametrize(("text", "reason"), [("[]", "not an object"), ("{", "not JSON"), (None, "missing")])
 def test_a_form_of_silent_bugs_that_cannot_be_read(text, reason, tmp_path):
     if text is not None:
@@ -315,7 +332,10 @@ def test_the_command(tmp_path):
     )
     assert tests["reinforce.py: policy_loss"]["output"] == "its process ended without a result."
     assert tests["ppo.py: value_loss"]["output"] == "the file is missing."
-    assert results["score"] == sum(test["score"] for test in tests.values()) == 1 + 1 + 2 + 2 + 3 * (len(form) - 1)
+    assert sum(test["score"] for test in tests.values()) == 1 + 1 + 2 + 2 + 3 * (len(form) - 1)
+    assert results["score"] == round(35 * (1 + 1 + 2 + 2) / sum(e.level for e in EXERCISES) + 15 * 8 / 9, 2)
+    hidden = {name for name, test in tests.items() if test["visibility"] == "after_published"}
+    assert hidden == {f"{grade.FORM}: run {letter}" for letter in form}, "a form could be guessed"
     suite = ElementTree.parse(tmp_path / "results.xml").getroot()
     assert suite.get("tests") == str(len(tests)) and len(suite.findall("testcase/failure")) == int(
         suite.get("failures")

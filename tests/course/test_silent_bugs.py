@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from statistics import NormalDist
 
-from notebooks.exercises import bug_power, grade, key, make_bugs, silent_bugs
+from notebooks.exercises import bug_power, grade, gradescope, key, make, make_bugs, silent_bugs, similar
 from notebooks.exercises.grade import grade_bugs
 from tools.scripts import ROOT
 
@@ -33,10 +33,26 @@ def test_the_runs_hide_what_they_are():
 
 def test_no_two_runs_share_a_seed():
     """Equal first steps would say which letters have the same script and settings. A key draws its own seeds."""
-    made = [*make_bugs.blocks(None), *make_bugs.blocks("one"), *make_bugs.blocks("two"), *bug_power.own_blocks()]
+    keys = (None, "None", "one", "two")
+    made = [*(block for key in keys for block in make_bugs.blocks(key)), *bug_power.own_blocks()]
     drawn = [seed for *_, seeds, _ in made for seed in seeds]
-    assert len(drawn) == len(set(drawn)) == make_bugs.SEEDS * (3 * 18 + len(bug_power.own_blocks()))
+    assert len(drawn) == len(set(drawn)) == make_bugs.SEEDS * (len(keys) * 18 + len(bug_power.own_blocks()))
     assert make_bugs.blocks("one") == make_bugs.blocks("one")
+
+
+@pytest.mark.parametrize("key_", ["", " "])
+def test_an_empty_key_is_refused(key_, tmp_path, capsys):
+    """An unset shell variable would otherwise draw what everybody can draw."""
+    for command in (
+        lambda: make_bugs.main(make_bugs.Args(key_)),
+        lambda: make.main(make.Args(tmp_path / "handout", key_)),
+        lambda: grade.Args(tmp_path, key=key_),
+        lambda: gradescope.Args(tmp_path / "a.zip", key_),
+        lambda: similar.main(similar.Args(tmp_path, key=key_)),
+    ):
+        with pytest.raises(SystemExit):
+            command()
+        assert "--key is empty" in capsys.readouterr().err
 
 
 def test_what_a_key_draws():
