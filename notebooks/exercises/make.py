@@ -169,6 +169,8 @@ def make(folder: Path, key: str | None = None, logs: Path = LOGS) -> None:
             answer[exercise.name] = {"level": exercise.level, "methods": methods}
         else:
             answer[exercise.name] = known(exercise)
+    page = (HERE / "handout.md").read_text().splitlines(keepends=True)
+    (folder / "README.md").write_text("".join(x for x in page if key is not None or "variants" not in x))
     if key is not None:
         (folder / "variants.py").write_text(blank_variants(key))
         answer |= {variant.name: known(variant) for variant in variants(key)}

@@ -10,6 +10,7 @@ INVERTED_LOSS = (
     "loss = -torch.where(advantages > 0, torch.min(ratio * advantages, clipped_ratio * advantages), "
     "torch.max(ratio * advantages, clipped_ratio * advantages))"
 )
+GROUP_MEAN, GROUP_STD = "rewards.mean(1, keepdim=True)", "rewards.std(1, correction=args.ddof, keepdim=True)"
 ROW_MEAN = "return mask / (len(mask) * mask.sum(1, keepdim=True))"
 CONSTANT = "return mask / (len(mask) * args.max_response_tokens)"
 ALL_TOKENS = "return mask / mask.sum().clamp(min=1)"
@@ -59,6 +60,7 @@ ARITHMETIC = (
     "the mean of the ratios is arithmetic, as in GRPO. GMPO's mean is geometric: the exp of the mean log ratio."
 )
 WHOLE_BATCH = "the mean is over the whole batch: take it over the G responses to the same prompt."
+ACROSS = "the mean is over the prompts, dimension 0: take it over the G responses to the same prompt, dimension 1."
 SIGN_A = "the sign is wrong: a response better than its baseline has a positive advantage."
 
 
@@ -96,23 +98,40 @@ MISTAKES = [
     ("reinforce.compute_advantages", "rewards.mean()", "rewards.mean(1, keepdim=True)",
      "the baseline is the group's mean: use the mean of the whole batch."),
     ("reinforce.compute_advantages", "return rewards - baseline", "return baseline - rewards", SIGN_A),
+    ("reinforce.compute_advantages", '"ema": ema}', '"ema": args.ema_decay * ema + (1 - args.ema_decay) * rewards.mean()}',
+     "`ema` is the moving average already: the loop updates it."),
     ("reinforce.token_weights", "return mask / len(mask)", "return mask * 1.0", BATCH_SUM),
+    ("reinforce.token_weights", "return mask / len(mask)", "return mask / mask.sum(1, keepdim=True)",
+     "it is the mean over a response's tokens and the sum over responses: take the sum over tokens and the mean over responses."),
+    ("reinforce.token_weights", "return mask / len(mask)", "return torch.ones(mask.shape) / len(mask)",
+     "padding has a weight: it must be 0 where the mask is."),
     ("reinforce.token_weights", "return mask / len(mask)", "return mask / mask.shape[1]",
      "it divides by the width T of the mask: divide by the number of rows B."),
     ("reinforce.policy_loss", "loss = -advantages * logp", "loss = advantages * logp", MINUS),
     ("reinforce.policy_loss", "loss = -advantages * logp", "loss = -advantages * logp.exp()",
      "it uses the probability: the policy gradient is that of log π, without exp."),
+    ("reinforce.policy_loss", "loss = -advantages * logp", "loss = -advantages * logp.sum(1, keepdim=True)",
+     "the log-probs are summed over the response: return the loss of each token. The loop sums them with token_weights."),
+    ("reinforce.policy_loss", "loss = -advantages * logp", "loss = -advantages * torch.exp(logp - old_logp)",
+     "it uses a ratio: the policy gradient is that of log π, and REINFORCE makes one update per batch."),
     # RLOO
     ("rloo.compute_advantages", "(rewards.shape[1] - 1)", "rewards.shape[1]",
      "the mean of the others divides by G: there are G - 1 others."),
     ("rloo.compute_advantages", "return rewards - others", "return rewards - rewards.mean(1, keepdim=True)",
      "the baseline contains the response itself: RLOO leaves it out, which makes the gradient exactly unbiased."),
+    ("rloo.compute_advantages", "(rewards.sum(1, keepdim=True) - rewards)", "rewards.sum(1, keepdim=True)",
+     "the sum contains the response itself: subtract it, then divide by G - 1."),
     ("rloo.compute_advantages", "return rewards - others", "return others - rewards", SIGN_A),
     # GRPO
     ("grpo.compute_advantages", "(rewards - mean)", "(mean - rewards)", SIGN_A),
-    ("grpo.compute_advantages", "rewards.mean(1, keepdim=True)", "rewards.mean()", WHOLE_BATCH),
-    ("grpo.compute_advantages", "rewards.std(1, correction=args.ddof, keepdim=True)", "rewards.std(correction=args.ddof)",
+    ("grpo.compute_advantages", GROUP_MEAN, "rewards.mean()", WHOLE_BATCH),
+    ("grpo.compute_advantages", GROUP_STD, "rewards.std(correction=args.ddof)",
      "the standard deviation is over the whole batch: take it over the G responses to the same prompt."),
+    ("grpo.compute_advantages", f"{GROUP_MEAN}  # (P, 1)\n    std = {GROUP_STD}",
+     "rewards.mean()\n    std = rewards.std(correction=args.ddof)",
+     "mean and standard deviation are over the whole batch: take them over the G responses to the same prompt."),
+    ("grpo.compute_advantages", f"{GROUP_MEAN}  # (P, 1)\n    std = {GROUP_STD}",
+     "rewards.mean(0)\n    std = rewards.std(0, correction=args.ddof)", ACROSS),
     ("grpo.compute_advantages", "(std + 1e-6)", "(std**2 + 1e-6)", "it divides by the variance: the root is missing."),
     ("grpo.compute_advantages", "(std + 1e-6)", "std", "a group without signal gives 0 / 0: add an ε to the std."),
     ("grpo.compute_advantages", "(std + 1e-6)", "(std + 0.1)", "the ε added to the std is too large: it changes the advantages."),
@@ -137,7 +156,11 @@ MISTAKES = [
      "the sign is wrong: k3 is never negative, and yours rewards moving away from the reference."),
     # Dr. GRPO
     ("dr_grpo.compute_advantages", "rewards - rewards.mean(1, keepdim=True)", "rewards.mean(1, keepdim=True) - rewards", SIGN_A),
-    ("dr_grpo.compute_advantages", "rewards.mean(1, keepdim=True)", "rewards.mean()", WHOLE_BATCH),
+    ("dr_grpo.compute_advantages", GROUP_MEAN, "rewards.mean()", WHOLE_BATCH),
+    ("dr_grpo.compute_advantages", GROUP_MEAN, "rewards.mean(0)", ACROSS),
+    ("dr_grpo.compute_advantages", f"rewards - {GROUP_MEAN}",
+     f"(rewards - {GROUP_MEAN}) / (rewards.std(1, keepdim=True) + 1e-6)",
+     "this is GRPO's: Dr. GRPO does not divide by the standard deviation."),
     ("dr_grpo.token_weights", CONSTANT, ROW_MEAN,
      "your loss still depends on response length: this is GRPO's, not Dr. GRPO's."),
     ("dr_grpo.token_weights", CONSTANT, "return mask / (len(mask) * mask.shape[1])", PADDED),
@@ -253,6 +276,8 @@ MISTAKES = [
     ("maxrl.compute_advantages", "/ mean.clamp(min=1 / rewards.shape[1])", "/ mean",
      "a group without a correct response gives 0 / 0."),
     ("maxrl.compute_advantages", "(rewards - mean)", "(mean - rewards)", SIGN_A),
+    ("maxrl.compute_advantages", "mean.clamp(min=1 / rewards.shape[1])", "(rewards.std(1, keepdim=True) + 1e-6)",
+     "this is GRPO's: MaxRL divides by the group's mean, not by the standard deviation."),
     ("maxrl.compute_advantages", "(rewards - mean) / mean.clamp(min=1 / rewards.shape[1])",
      "rewards / mean.clamp(min=1 / rewards.shape[1])", "the mean is not subtracted: an all-correct group also gets advantages."),
     # The loop

@@ -3,11 +3,12 @@
 import ast
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 
-from notebooks.exercises import key, make, silent_bugs, train
+from notebooks.exercises import grade_class, key, make, silent_bugs, train
 from notebooks.exercises.answers import CASES
 from notebooks.exercises.cases import cases
 from notebooks.exercises.exercises import BY_NAME, EXERCISES, SCRIPTS, functions, needed
@@ -46,6 +47,19 @@ def test_the_handout_holds_no_solution(handout):
     assert set(form) == set(silent_bugs.runs()) and not any(any(one.values()) for one in form.values())
     everything = "".join(path.read_text(errors="replace") for path in handout.rglob("*") if path.is_file())
     assert "make_bugs" not in everything and "KEY" not in texts[handout / "silent_bugs.py"]
+
+
+def test_the_handout_says_what_to_write_and_to_hand_in(handout, tmp_path):
+    """Its page names every file that the grader reads, each file is there, and so are the commands' files."""
+    page = (handout / "README.md").read_text()
+    asked = {*grade_class.ASKED} - {"variants.py"}
+    assert {name for name in re.findall(r"`([\w.]+)`", page) if name in grade_class.ASKED} == asked
+    assert {path.name for path in handout.iterdir()} >= asked | {*re.findall(r"python (\w+\.py)", page)}
+    assert "variants" not in page
+    make.make(tmp_path / "handout", "secret")
+    page = (tmp_path / "handout" / "README.md").read_text()
+    assert "`variants.py`" in page and (tmp_path / "handout" / "variants.py").exists()
+    assert "secret" not in page
 
 
 @pytest.mark.slow
