@@ -25,7 +25,7 @@ def read(path: Path) -> str:
     except FileNotFoundError:
         raise Unusable(MISSING) from None
     except UnicodeDecodeError:
-        raise Unusable("the file is not text in UTF-8.") from None
+        raise Unusable("the file is not text in UTF-8: save it in that encoding.") from None
     except OSError as error:
         raise Unusable(f"the file cannot be read: {error.strerror}.") from None
 

@@ -5,9 +5,9 @@
 The grader recomputes everything in a sandbox and compares only numbers. It reads only the files that the handout asks
 for. Each function runs in its own process that can only compute (sandbox.py), on cases made anew for each grading, and
 the numbers it returns are compared here with those of this repository's scripts. A function that is missing, crashes,
-hangs or is wrong gets 0 points and a reason. A function is worth its level in points; a silent bug is worth one point
-each for name, mechanism and test. With the `--key` of a handout only what the key drew is graded: the functions in
-variants.py, and with `--bugs` the silent bugs.
+hangs or is wrong gets 0 points and a reason. A function is worth its level in points, a silent bug one point each
+for name, mechanism and test, and a run without a bug one point. With the `--key` of a handout only what the key drew
+is graded: the functions in variants.py, and with `--bugs` the silent bugs.
 
 `--json` writes Gradescope's results.json, `--junit` JUnit's XML. Needs Linux.
 """
@@ -97,27 +97,38 @@ def grade_function(exercise: Exercise, folder: Path, sandbox: Sandbox, seed: int
     return Mark(file, exercise.function, 0, exercise.level, verdict(results, hidden) or "it is not correct.")
 
 
+def right_answers(bug: str) -> dict[str, str]:
+    """What a form has to say about a run; about one without a bug only that it has none."""
+    return {"bug": bug} | ({} if bug == "healthy" else dict(zip(("mechanism", "test"), KEY[bug], strict=True)))
+
+
 def grade_bugs(folder: Path, key: str | None = None) -> list[Mark]:
-    """Up to three points for each run; mechanism and test count only if the name is correct."""
+    """Up to three points for each run; mechanism and test count only if the name is correct.
+
+    A run without a bug is worth one, for its name: with three, calling every run healthy would earn 12 of 27 points.
+    """
     try:
         form = json.loads(read(folder / FORM))
         if not isinstance(form, dict):
             raise Unusable("the file is not an object with a key for each run.")
     except (Unusable, ValueError, RecursionError) as problem:
         reason = str(problem) if isinstance(problem, Unusable) else "the file is not JSON."
-        return [Mark(FORM, f"run {letter}", 0, 3, reason) for letter in plan(key)]
+        return [
+            Mark(FORM, f"run {letter}", 0, len(right_answers(bug)), reason) for letter, (bug, _) in plan(key).items()
+        ]
     marks = []
     for letter, (bug, _) in plan(key).items():
         given = form.get(letter) if isinstance(form.get(letter), dict) else {}
         lists = {"bug": silent_bugs.BUGS, "mechanism": silent_bugs.MECHANISMS, "test": silent_bugs.TESTS}
-        right = dict(zip(lists, (bug, *KEY[bug]), strict=True))
-        wrong = {part: given.get(part) for part in lists if given.get(part) != right[part]}
+        right = right_answers(bug)
+        wrong = {part: given.get(part) for part in right if given.get(part) != right[part]}
         reasons = [
             f"{part}: {NOT_RIGHT if value in lists[part] else 'none of the choices.'}"
             for part, value in ((part, str(value)) for part, value in wrong.items())
         ]
-        points = 0 if "bug" in wrong else 3 - len(wrong)
-        marks.append(Mark(FORM, f"run {letter}", points, 3, reasons[0] if "bug" in wrong else " ".join(reasons)))
+        points = 0 if "bug" in wrong else len(right) - len(wrong)
+        reason = reasons[0] if "bug" in wrong else " ".join(reasons)
+        marks.append(Mark(FORM, f"run {letter}", points, len(right), reason))
     return marks
 
 
@@ -169,7 +180,8 @@ def gradescope(marks: list[Mark], seconds: float, seed: int) -> str:
         }
         for mark in marks
     ]
-    text = f"{summary(marks)}. Seed of the cases: {seed}"
+    shown = [mark for mark in marks if mark.file != FORM]
+    text = f"{summary(shown)}. Seed of the cases: {seed}"
     record = {"score": weighted(marks)[0], "execution_time": round(seconds), "output": text, "tests": tests}
     return json.dumps(record, indent=1) + "\n"
 

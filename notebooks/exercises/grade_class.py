@@ -35,7 +35,7 @@ from common.help import parse_args
 from common.settings import Count, validated
 from notebooks.exercises import canvas
 from notebooks.exercises.exercises import FILES
-from notebooks.exercises.files import MISSING, Unusable, read
+from notebooks.exercises.files import Unusable, read
 from notebooks.exercises.grade import (
     FORM,
     Limits,
@@ -55,7 +55,6 @@ import tyro
 
 ASKED = (*(f"{script}.py" for script in FILES), "variants.py", FORM)  # the files that the grader reads
 RECORD = "marks.json"
-NO_FILES = "  has none of the files: are they one folder deeper?"
 
 
 @dataclass
@@ -93,6 +92,14 @@ def fingerprint(folder: Path, args: Args) -> str:
         except Unusable as problem:
             parts.append([str(problem)])
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def misplaced(folder: Path) -> str:
+    """A remark if the files that the grader reads are not there, or are one folder deeper."""
+    missing = [name for name in ASKED if not (folder / name).exists()]
+    if deeper := [name for name in missing if any(folder.glob(f"*/{name}"))]:
+        return f"  not graded, because one folder deeper: {', '.join(deeper)}"
+    return "  has none of the files" * (len(missing) == len(ASKED))
 
 
 def read_record(path: Path) -> tuple[int | None, dict[str, Any]]:
@@ -204,8 +211,7 @@ def main(args: Args) -> None:
         done[folder.name] = {"fingerprint": prints[folder], "seconds": seconds, "percent": weighted(marks)[0]}
         done[folder.name]["marks"] = [asdict(mark) for mark in marks]
         write_whole(args.out / RECORD, json.dumps({"seed": args.seed, "students": done}, indent=1) + "\n")
-        empty = all(mark.reason == MISSING for mark in marks)
-        say(f"{len(done)} of {len(folders)}: {summary(marks)}  {folder.name}{NO_FILES * empty}")
+        say(f"{len(done)} of {len(folders)}: {summary(marks)}  {folder.name}{misplaced(folder)}")
 
     try:
         grade_all([folder for folder in folders if folder.name not in done], args, finish)

@@ -34,7 +34,7 @@ from notebooks.exercises.variants import variants
 
 import tyro
 
-SCRIPT = "this repository/script"  # no folder has such a name
+SCRIPT = "this repository/solution"  # no folder has such a name
 COMMUTATIVE = (ast.Add, ast.Mult)
 
 
@@ -177,7 +177,7 @@ def main(args: Args) -> None:
     asked = EXERCISES if args.key is None else variants(args.key)
     pairs = [pair for exercise in asked for pair in compare(exercise, written(exercise, folders), args.least)]
     parts = []
-    for title, with_script in (("Submissions", False), ("Submissions and the scripts", True)):
+    for title, with_script in (("Submissions", False), ("Submissions and the model solutions", True)):
         listed, rest = summary([pair for pair in pairs if (SCRIPT in pair.names) == with_script], args.top)
         lines = [*map(str, listed), *filter(None, [rest])] or ["none"]
         say("\n  ".join([f"{title}: look at these side by side", *lines]), keep="\n")

@@ -56,7 +56,7 @@ def graded(monkeypatch):
     return names
 
 
-BOB = "functions 1 of 2 points, silent bugs 0 of 27 points; 17.5 of 50 percent of the course"
+BOB = "functions 1 of 2 points, silent bugs 0 of 23 points; 17.5 of 50 percent of the course"
 
 
 def record(out):
@@ -80,7 +80,7 @@ def test_a_class_of_three(submissions, tmp_path, monkeypatch, capsys):
     shown = r"\x1b[2Jeve\x9b,=1+1"
     rows = {row["student"]: row for row in csv.DictReader((out / "marks.csv").open())}
     assert {name: row["functions, of 2"] for name, row in rows.items()} == {"ann": "2", "bob": "1", shown: "0"}
-    assert rows["bob"]["percent"] == "17.5" and rows["bob"]["silent bugs, of 27"] == "0"
+    assert rows["bob"]["percent"] == "17.5" and rows["bob"]["silent bugs, of 23"] == "0"
     assert rows["bob"]["dr_grpo.py: compute_advantages"] == "0" and rows["bob"]["dr_grpo.py: token_weights"] == "1"
     header, possible, *people = csv.reader((out / "canvas.csv").open())
     assert header == ["Student", "ID", "SIS Login ID", "Section", "Exercises"]
@@ -233,8 +233,11 @@ def test_files_one_folder_deeper(submissions, graded, tmp_path, capsys):
     (submissions / "bob" / "handout").mkdir()
     (submissions / "bob" / "dr_grpo.py").rename(submissions / "bob" / "handout" / "dr_grpo.py")
     grade_class.main(Args(submissions, out=tmp_path / "marks"))
-    (line,) = (line for line in capsys.readouterr().out.splitlines() if "folder deeper?" in line)
-    assert line.endswith("percent of the course  bob  has none of the files: are they one folder deeper?")
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "folder deeper" in line)
+    assert line.endswith("percent of the course  bob  not graded, because one folder deeper: dr_grpo.py")
+    (submissions / "eve").mkdir()
+    grade_class.main(Args(submissions, out=tmp_path / "marks"))
+    assert "percent of the course  eve  has none of the files\n" in capsys.readouterr().out
 
 
 def test_canvas(tmp_path, capsys):

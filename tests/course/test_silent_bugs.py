@@ -77,9 +77,9 @@ def test_a_run_of_a_key_has_the_bug_that_the_grader_asks_for(tmp_path):
     form = {letter: dict(zip(("bug", "mechanism", "test"), (bug, *key.KEY[bug]), strict=True))
             for letter, (bug, _) in letters.items()}  # fmt: skip
     (tmp_path / grade.FORM).write_text(json.dumps(form))
-    for name, points in (("secret", 27), ("another", None), (None, None)):
+    for name, points in (("secret", 19), ("another", None), (None, None)):
         found = sum(mark.points for mark in grade_bugs(tmp_path, name))
-        assert found == points if points else found < 20
+        assert found == points if points else found < 13
     for bugs, count in ((False, 0), (True, 9)):
         marks = grade.grade(tmp_path, None, 1, "secret", bugs)
         assert sum(mark.file == grade.FORM for mark in marks) == count
@@ -138,6 +138,11 @@ def test_points_for_silent_bugs(tmp_path):
         marks = grade_bugs(tmp_path)
         assert [mark.points for mark in marks] == [points if i == third else 0 for i in range(len(key.PRACTICE))]
         assert bug not in marks[third].reason, "the reason must not say the answer"
+    form = {letter: {"bug": "healthy", "mechanism": "M8", "test": "T5"} for letter in key.PRACTICE}
+    (tmp_path / grade.FORM).write_text(json.dumps(form))
+    assert (
+        sum(mark.points for mark in grade_bugs(tmp_path)) == 2 and sum(m.points for m in grade_bugs(tmp_path, "a")) == 4
+    )
     (tmp_path / grade.FORM).write_text(silent_bugs.blank_form())
     assert sum(mark.points for mark in grade_bugs(tmp_path)) == 0
     for text in ("[]", "[" * 100_000, "no JSON"):

@@ -99,7 +99,7 @@ def test_the_list(tmp_path, capsys):
     (folder / "\x1b[2J" / "ppo.py").write_text(written(PPO, GAE_FORWARD_SUM + "  # \x1b[2J"))
     similar.main(Args(folder, out=tmp_path / "similar.md", top=4))
     screen, page = capsys.readouterr().out, (tmp_path / "similar.md").read_text()
-    pairs, with_script = screen.split("Submissions and the scripts")
+    pairs, with_script = screen.split("Submissions and the model solutions")
     first = [line.split("  ")[1:] for line in pairs.splitlines()[1:]]
     assert [line[0] for line in first] == ["1.00"] * 3
     assert {line[2] for line in first} == {"ann and bob", r"\x1b[2J and ann", r"\x1b[2J and bob"}
@@ -115,7 +115,7 @@ def test_equal_pairs_that_are_not_listed(tmp_path, capsys):
     folder = classroom(tmp_path / "class", ann=None, bob=None, cyd=None)
     similar.main(Args(folder, top=2))
     out = capsys.readouterr().out.splitlines()
-    (found,) = (i for i, line in enumerate(out) if line.startswith("Submissions and the scripts"))
+    (found,) = (i for i, line in enumerate(out) if line.startswith("Submissions and the model solutions"))
     assert out[1:found] == ["  none"] and [line[:8] for line in out[found + 1 :]] == [
         "  1.00  ",
         "  1.00  ",
