@@ -60,15 +60,16 @@ class Predictions:
 
 
 def main(paths: list[Path]) -> None:
-    from common.cli import say  # a lesson cannot import it before it has found this repository
+    from common.cli import say  # a lesson cannot import these before it has found this repository
+    from notebooks.exercises.files import Unusable, read
 
     for path in paths:
         try:
-            rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+            rows = [json.loads(line) for line in read(path).splitlines()]
             made = [((row["lesson"], row["prediction"]), row["before"]) for row in rows if "text" in row]
             in_time = {which for which, before in made if before}
             late = {which for which, _ in made} - in_time
-        except (OSError, ValueError, KeyError, TypeError):
+        except (Unusable, ValueError, KeyError, TypeError, RecursionError):
             say(f"{path}: not a file of predictions")
             continue
         say(f"{path}: {len(in_time)} predictions before their answers, {len(late)} only afterwards")

@@ -36,6 +36,7 @@ import tyro
 
 FORM = "silent_bugs_answers.json"
 WEIGHTS = {"functions": 35, "silent bugs": 15}  # percent of the course's mark, as in the teacher's guide
+LONGEST = 500  # characters of a reason
 NOT_RIGHT = "incorrect: which curve would look different if it were true?"
 
 
@@ -79,7 +80,7 @@ class Mark:
     reason: str = ""
 
     def __post_init__(self) -> None:
-        self.reason = printable(self.reason)  # it may hold text of the student's
+        self.reason = printable(self.reason[:LONGEST])  # it may hold text of the student's
 
 
 def grade_function(exercise: Exercise, folder: Path, sandbox: Sandbox, seed: int) -> Mark:

@@ -78,6 +78,8 @@ def subfolders(folder: Path) -> list[Path]:
     if any((folder / name).exists() for name in ASKED):
         fail(f"{folder} is one submission: pass the folder above it, or use python -m notebooks.exercises.grade.")
     found = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith((".", "__MACOSX")))
+    if links := [path.name for path in found if path.is_symlink()]:
+        fail(f"{links[0]} is a link, which could lead to another student's files: put the files themselves there.")
     if not found:
         fail(f"{folder} has no subfolders: put each student's files into a folder named by the student's login.")
     return found
@@ -147,6 +149,13 @@ def feedback(name: str, student: dict[str, Any], seed: int) -> str:
     return "\n\n".join([*lines, f"Seed of the cases: {seed}"]) + "\n"
 
 
+def file_name(name: str) -> str:
+    """A printable name of a file for a student, at most 200 bytes long; different names stay different."""
+    made = printable(name.replace("\\", "\\\\"))
+    data = made.encode()
+    return made if len(data) <= 200 else f"{data[:160].decode(errors='ignore')}-{hashlib.sha256(data).hexdigest()[:16]}"
+
+
 def write_results(students: dict[str, dict[str, Any]], roster: canvas.Roster, args: Args) -> None:
     """Everything but the record."""
     marks = {name: marks_of(student) for name, student in students.items()}
@@ -171,8 +180,7 @@ def write_results(students: dict[str, dict[str, Any]], roster: canvas.Roster, ar
     folder.mkdir(exist_ok=True)
     for name, student in students.items():
         suites.append(suite(printable(name), marks[name], student["seconds"]))
-        file = printable(name.replace("\\", "\\\\"))  # different names stay different
-        write_whole(folder / f"{file}.md", feedback(name, student, args.seed))
+        write_whole(folder / f"{file_name(name)}.md", feedback(name, student, args.seed))
     write_whole(args.out / "marks.xml", xml(suites))
 
 

@@ -36,6 +36,7 @@ import tyro
 
 SCRIPT = "this repository/solution"  # no folder has such a name
 COMMUTATIVE = (ast.Add, ast.Mult)
+LONGEST = 1 << 16  # bytes of a file that is compared; a longer one takes minutes, and is named
 
 
 @dataclass
@@ -133,9 +134,11 @@ def written(exercise: Exercise, folders: list[Path]) -> dict[str, Function]:
     found = {SCRIPT: find_function("\n\n".join(model.values()), exercise.function, model)}
     for folder in folders:
         try:
-            found[folder.name] = find_function(read(folder / f"{exercise.script}.py"), exercise.function, model)
+            text = read(folder / f"{exercise.script}.py")
         except Unusable:
             continue
+        if len(text.encode()) <= LONGEST:
+            found[folder.name] = find_function(text, exercise.function, model)
     return {name: function for name, function in found.items() if function}
 
 
@@ -175,6 +178,10 @@ def main(args: Args) -> None:
     if args.out and not args.out.absolute().parent.is_dir():
         fail(f"{args.out.parent} is not a folder: create it, or write {args.out.name} elsewhere.")
     asked = EXERCISES if args.key is None else variants(args.key)
+    for script in dict.fromkeys(exercise.script for exercise in asked):
+        for folder in folders:
+            if (path := folder / f"{script}.py").is_file() and path.stat().st_size > LONGEST:
+                say(f"{folder.name}: {path.name} is not compared, because it is longer than {LONGEST >> 10} KiB.")
     pairs = [pair for exercise in asked for pair in compare(exercise, written(exercise, folders), args.least)]
     parts = []
     for title, with_script in (("Submissions", False), ("Submissions and the model solutions", True)):

@@ -12,6 +12,7 @@ from notebooks.exercises.exercises import BY_NAME, functions, solution_path
 from notebooks.exercises.runner import run
 from notebooks.exercises.verdict import verdict
 
+HEAD = "import torch\nfrom torch import Tensor\n"  # of a student's file
 NAMES = [name for name in BY_NAME if name != "loop.changed"]  # whose answers depend on the method
 
 

@@ -1,20 +1,19 @@
-"""Only numbers earn points: anything else that a submission prints or writes is worth 0. Honest files pass."""
+"""Only numbers earn points: anything else that a submission prints or writes is worth 0."""
 
 import json
 import math
+import platform
 
-from notebooks.exercises.exercises import BY_NAME, EXERCISES, FILES, SCRIPTS, functions, solution_path
-from notebooks.exercises.files import Unusable, read, sources
+from notebooks.exercises.exercises import BY_NAME, EXERCISES, FILES, functions, solution_path
 from notebooks.exercises.grade import grade_function
-from notebooks.exercises.runner import IMPORTABLE, run_files
-from notebooks.exercises.sandbox import Sandbox, readable
+from notebooks.exercises.sandbox import ALLOWED, Sandbox, readable
 from notebooks.exercises.verdict import passed, verdict
+from tools.scripts import ROOT
 
 import pytest
-from solutions import answers, solve, solved_loop
+from solutions import HEAD, answers, solve, solved_loop
 
 NAME = "dr_grpo.compute_advantages"
-HEAD = "import torch\nfrom torch import Tensor\n"
 ANY = "def cheat(*a, **k):\n    {}\nglobals().update(dict.fromkeys({names!r}, cheat))\n"
 NAMES = sorted({exercise.function for exercise in EXERCISES})
 COUNT = len(answers(NAME)["cases"])
@@ -129,6 +128,92 @@ CHEATS |= {
     "a word": "return 'correct'",
     "numbers as text": PATCH.format("plain = lambda x: {'dtype': 'float64', 'shape': [1], 'values': ['nan']}"),
 }  # fmt: skip
+
+
+# Further ones: faked results of torch, forged and huge outputs, code that breaks the compiler, waiting.
+NUMBERS = "[" + ", ".join(["1e999"] * 60) + "]"
+CHEATS |= {
+    "tolist patched": "import torch\n    torch.Tensor.tolist = lambda s: [0.0] * s.numel()\n    return a[0] * 0",
+    "torch.tensor patched": "import torch, sys\n"
+    "    sys.modules['runner'].tensor = lambda v: torch.zeros(6, 10, dtype=torch.double)\n    return a[0] * 0, {}",
+    "double patched": "import torch\n    torch.Tensor.double = lambda s: torch.ones_like(s)\n    return a[0]",
+    "the sandbox patched": "import sys\n    m = sys.modules['__main__']\n"
+    "    m.run_request = m.collect = m.answer = lambda *x: '[]'\n    return a[0]",
+    "an earlier reply": "import sys\n    f = sys._getframe()\n    while f:\n"
+    "        if 'reply' in f.f_locals: return 1\n        f = f.f_back\n    return a[0]",
+    "infinite numbers": raw('[' + ', '.join([f'{{"outputs": [{{"values": {NUMBERS}, "shape": [6, 10], '
+                                             '"dtype": "float64"}]}'] * COUNT) + ']'),
+    "half a result": raw('[{"outputs": ['),
+    "a result before the result": "import os\n    for fd in range(3, 64):\n        try: os.write(fd, b'[]')\n"
+    "        except OSError: pass\n    return a[0]",
+    "vmap": "import torch\n    return torch.vmap(lambda x: x)(a[0])",
+    "a float that equals everything": "import torch\n    X = type('X', (float,), {'__eq__': lambda *x: True})\n"
+    "    return torch.full_like(a[0] * 1.0, X(0))",
+    "an instance of everything": "M = type('M', (type,), {'__instancecheck__': lambda *x: True})\n"
+    "    return M('D', (dict,), {})()",
+    "isinstance patched": "import builtins\n    builtins.isinstance = lambda *x: True\n"
+    "    return type('O', (), {'dtype': 'float64', 'shape': (6, 10)})()",
+    "gradients off": "import torch\n    torch.set_grad_enabled(False)\n"
+    "    torch.Tensor.requires_grad = property(lambda s: True)\n    return a[0]",
+    "a raw thread": "import _thread\n    _thread.start_new_thread(int, ())\n    return a[0]",
+    "asleep": "import time\n    time.sleep(1e9)",
+    "limits raised": "import resource\n    resource.setrlimit(resource.RLIMIT_CPU, (10**6, 10**6))\n    return a[0]",
+    "a surrogate": "raise ValueError('\\ud800' * 9 + chr(0x202e) + 'correct')",
+    "megabytes of praise": raw(json.dumps([{"problem": "correct " * 4000}])),
+    "a type of megabytes": PATCH.format(
+        "plain = lambda x: {'dtype': 'f' * 300000, 'shape': [6, 10], 'values': [0.0] * 60}"
+    ),
+}  # fmt: skip
+# Whole files.
+FILES_OF_CHEATS = {
+    "the repository": f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom notebooks.exercises import exercises\n",
+    "a module in memory": "import sys, types\nsys.modules['dr_grpo'] = types.ModuleType('dr_grpo')\n",
+    "every name": "def __getattr__(name):\n    return lambda *a, **k: a[0]\n",
+    "deep code": f"x = {'-' * 100_000}1\n",
+    "a long sum": f"x = {'+'.join('1' * 100_000)}\n",
+}
+
+
+@pytest.mark.parametrize("cheat", FILES_OF_CHEATS)
+def test_files_of_cheats_get_nothing(cheat, sandbox, tmp_path):
+    (tmp_path / "dr_grpo.py").write_text(FILES_OF_CHEATS[cheat])
+    mark = grade_function(BY_NAME[NAME], tmp_path, sandbox, 3)
+    assert mark.points == 0 and mark.reason
+
+
+def test_a_reason_is_short_and_printable(sandbox, tmp_path):
+    """Whatever a process writes in its place: it stands in every file that the grader writes."""
+    for cheat in ("megabytes of praise", "a type of megabytes", "a surrogate"):
+        (tmp_path / "dr_grpo.py").write_text(ANY.format(CHEATS[cheat], names=NAMES))
+        reason = grade_function(BY_NAME[NAME], tmp_path, sandbox, 3).reason
+        assert reason.isprintable() and len(reason.encode()) < 4000
+
+
+SEARCH = """
+import ctypes
+libc = ctypes.CDLL(None)
+libc.sbrk.restype = ctypes.c_void_p
+def compute_advantages(rewards):
+    page, old, seen, found = libc.sbrk(0) & ~4095, ctypes.create_string_buffer(8), 0, 0
+    while True:  # down the heap, until the kernel cannot read a signal mask there
+        page -= 4096
+        if libc.syscall({call}, 0, ctypes.c_void_p(page), old, 8):
+            raise ValueError(f"{{seen > 1 << 20}} {{found}}")
+        libc.syscall({call}, 2, old, None, 8)
+        seen, found = seen + 4096, found + (b"written by " + b"ann" in ctypes.string_at(page, 4096))
+"""
+
+
+def test_no_memory_of_another_student(tmp_path):
+    """The sandbox ran ann's file before, and one who searches all memory that is inherited does not find it."""
+    text = HEAD + "# a long comment\n" * 5000 + "# written by ann\n" + functions("dr_grpo")["compute_advantages"]
+    call = ALLOWED[platform.machine()][1]["rt_sigprocmask"]
+    with Sandbox() as fresh:
+        cases = answers(NAME)["cases"]
+        for _ in range(3):
+            assert passed(fresh.run({"dr_grpo": text}, "dr_grpo", "compute_advantages", cases), answers(NAME))
+        (result,) = fresh.run({"dr_grpo": SEARCH.format(call=call)}, "dr_grpo", "compute_advantages", cases[:1])
+    assert result["problem"] == "it ends with ValueError: True 0"
 
 
 @pytest.mark.parametrize("cheat", CHEATS)
@@ -248,73 +333,3 @@ def test_what_the_process_writes_is_parsed_or_refused():
     for text in ("", "null", "[]", "[1]", '{"a": 1}', '[{"outputs": [1]}]', "[" * 99_999, '[{"outputs": 1e999}]'):
         assert readable(text, 1) == [{"problem": "its process wrote something that is not a result."}]
     assert "not a result" in readable(json.dumps([result]), 2)[0]["problem"], "a case without a result"
-
-
-HONEST = {
-    "another file's function": "from grpo import compute_advantages as z\n",
-    "another file as a module": "import grpo\nz = grpo.compute_advantages\n",
-    "a byte-order mark": "\ufeffz = None\n",
-    "statistics": "import statistics\nz = statistics.fmean\n",
-    "the standard library": "".join(f"import {name}\n" for name in IMPORTABLE) + "z = None\n",
-    "NumPy": "import numpy as np\nz = np.mean\n",
-    "torch's parts": "from torch.nn import functional\nfrom torch.func import grad, vmap\nz = functional.softmax\n",
-    "a dataclass and printing": "import dataclasses\n@dataclasses.dataclass\nclass A:\n    x: int = 1\n"
-    "print(A(), flush=True)\nz = None\n",
-    "a warning": "import warnings\nwarnings.warn('careful')\nz = None\n",
-    "Windows line ends": "z = None\r\n",
-}
-RIGHT = "def compute_advantages(rewards: Tensor) -> Tensor:\n    return rewards - rewards.mean(1, keepdim=True)\n"
-
-
-@pytest.mark.parametrize("form", HONEST)
-def test_honest_files_pass(form, sandbox, tmp_path):
-    text = HONEST[form]
-    text = "\ufeff" + HEAD + text[1:] if text.startswith("\ufeff") else HEAD + text
-    (tmp_path / "dr_grpo.py").write_bytes((text + RIGHT).encode())
-    solve(tmp_path, ["grpo"])
-    mark = grade_function(BY_NAME[NAME], tmp_path, sandbox, 3)
-    assert (mark.points, mark.reason) == (1, "")
-
-
-def test_a_file_may_use_another_files_function(sandbox, tmp_path):
-    """What another file holds is used as it is, and without that file the import is explained."""
-    solve(tmp_path, ["grpo", "dr_grpo"])
-    (tmp_path / "maxrl.py").write_text("from dr_grpo import compute_advantages\n")
-    assert "this is Dr. GRPO's" in grade_function(BY_NAME["maxrl.compute_advantages"], tmp_path, sandbox, 3).reason
-    (tmp_path / "dapo.py").write_text(HEAD + "import grpo\n" + functions("dapo")["token_weights"])
-    assert grade_function(BY_NAME["dapo.token_weights"], tmp_path, sandbox, 3).points == 1
-    (tmp_path / "grpo.py").unlink()
-    mark = grade_function(BY_NAME["dapo.token_weights"], tmp_path, sandbox, 3)
-    assert mark.points == 0 and mark.reason.startswith(
-        "the file imports grpo: only your own files and abc, collections,"
-    )
-
-
-@pytest.mark.parametrize("name", ["scipy", "common.batch", "notebooks.exercises.answers", "transformers"])
-def test_what_cannot_be_imported_is_named(name, sandbox):
-    (result,) = sandbox.run({"rloo": f"import {name}\n"}, "rloo", "compute_advantages", [])
-    assert result["problem"].startswith(f"the file imports {name.split('.')[0]}: only your own files and")
-
-
-def test_files_from_memory_leave_nothing_behind():
-    """Without confinement, as on other systems: the same results, and the next submission starts anew."""
-    files = {
-        "one": "from two import x\ndef compute_advantages(rewards):\n    return rewards * x\n",
-    }
-    case = {"inputs": [{"float64": [[1.0]]}]}
-    for x in (2.0, 3.0):
-        (result,) = run_files(files | {"two": f"x = {x}\n"}, "one", "compute_advantages", [case])
-        assert result["outputs"][0]["values"] == [x]
-    (result,) = run_files(files, "one", "compute_advantages", [case])
-    assert "imports two" in result["problem"]
-
-
-def test_only_readable_files_are_sent(tmp_path):
-    (tmp_path / "grpo.py").write_text("\ufeffx = 1\n", encoding="utf-8")
-    (tmp_path / "ppo.py").write_bytes(b"\xff")
-    (tmp_path / "utils.py").write_text("x = 2\n")
-    assert sources(tmp_path, SCRIPTS, "grpo") == {"grpo": "x = 1\n"}
-    with pytest.raises(Unusable, match="UTF-8"):
-        sources(tmp_path, SCRIPTS, "ppo")
-    with pytest.raises(Unusable, match="missing"):
-        read(tmp_path / "rloo.py")

@@ -170,8 +170,9 @@ def test_ctrl_c(submissions, tmp_path):
     run = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert "ann" in run.stdout.readline() + run.stdout.readline()
     (server,) = children(run.pid)
-    within(60, lambda: children(server))
-    processes = [server, *children(server)]
+    within(60, lambda: any(map(children, children(server))))  # of the process that reads the request
+    (reader,) = children(server)
+    processes = [server, reader, *children(reader)]
     run.send_signal(signal.SIGINT)
     assert run.wait(30) == 130
     assert run.stderr.read() == "error: interrupted: 2 of 3 are graded; the same command continues.\n"
@@ -278,3 +279,33 @@ def test_feedback():
     mark = asdict(Mark("a.py", "f", 0, 2, "![x](http://y) " * 20))
     text = grade_class.feedback("ann", {"marks": [mark]}, 1)
     assert all(line.startswith("    ![x]") for line in text.splitlines() if "http" in line) and text.count("http") == 20
+
+
+def test_a_part_counts_as_the_guide_says():
+    """Whatever the points are: 13 for the functions of a key and 19 for its silent bugs."""
+    guide = (ROOT / "notebooks/teachers-guide.md").read_text()
+    for part, row in (
+        ("functions", "| functions (of a key) | 35 % |"),
+        ("silent bugs", "| silent bugs (of a key) | 15 % |"),
+    ):
+        assert row in guide and f"{grade.WEIGHTS[part]} %" in row
+    functions = [grade.Mark("variants.py", "f", points, 13) for points in (13, 0)]
+    bugs = [grade.Mark(grade.FORM, "run A", points, 19) for points in (19, 0)]
+    assert [grade.weighted([functions[i], bugs[j]]) for i, j in ((0, 0), (0, 1), (1, 0), (1, 1))] == [
+        (50, 50), (35, 50), (15, 50), (0, 50)
+    ]  # fmt: skip
+    assert grade.weighted(functions[:1]) == (35, 35), "without --bugs"
+    assert grade.weighted([grade.Mark("variants.py", "f", 1, 3)]) == (11.67, 35)
+
+
+def test_a_link_to_another_students_folder_is_refused(submissions, tmp_path, capsys):
+    (submissions / "eve").symlink_to(submissions / "ann")
+    assert "eve is a link" in refused(capsys, submissions, out=tmp_path / "marks")
+
+
+def test_long_names_of_folders(submissions, graded, tmp_path):
+    """A folder's name may have 255 bytes, and so may that of its feedback, which has escapes and an ending."""
+    for name in ("x" * 255, "x" * 254 + "y", "\x1b" * 200, "ä" * 127):
+        (submissions / name).mkdir()
+    grade_class.main(Args(submissions, out=tmp_path / "marks"))
+    assert len(list((tmp_path / "marks" / "feedback").iterdir())) == 7

@@ -286,23 +286,6 @@ def test_points_for_a_silent_bug(wrong, points, words, tmp_path):
     assert {(mark.points, mark.most) for mark in marks if mark not in of_bugs} == {(int(points > 0), 1)}
 
 
-def test_a_part_counts_as_the_guide_says():
-    """Whatever the points are: 13 for the functions of a key and 19 for its silent bugs."""
-    guide = (ROOT / "notebooks/teachers-guide.md").read_text()
-    for part, row in (
-        ("functions", "| functions (of a key) | 35 % |"),
-        ("silent bugs", "| silent bugs (of a key) | 15 % |"),
-    ):
-        assert row in guide and f"{grade.WEIGHTS[part]} %" in row
-    functions = [grade.Mark("variants.py", "f", points, 13) for points in (13, 0)]
-    bugs = [grade.Mark(grade.FORM, "run A", points, 19) for points in (19, 0)]
-    assert [grade.weighted([functions[i], bugs[j]]) for i, j in ((0, 0), (0, 1), (1, 0), (1, 1))] == [
-        (50, 50), (35, 50), (15, 50), (0, 50)
-    ]  # fmt: skip
-    assert grade.weighted(functions[:1]) == (35, 35), "without --bugs"
-    assert grade.weighted([grade.Mark("variants.py", "f", 1, 3)]) == (11.67, 35)
-
-
 @pytest.mark.parametrize(("text", "reason"), [("[]", "not an object"), ("{", "not JSON"), (None, "missing")])
 def test_a_form_of_silent_bugs_that_cannot_be_read(text, reason, tmp_path):
     if text is not None:

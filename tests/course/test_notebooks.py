@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 import random
 import re
 from datetime import UTC, datetime
@@ -126,6 +127,9 @@ def test_what_gives_an_answer_away_is_folded():
     assert blank.folded("## Next\n") == "## Next\n"
 
 
+BAD = ("bad.jsonl", "none.jsonl", "deep.jsonl", "pipe.jsonl")
+
+
 def test_a_prediction_comes_before_its_answer(tmp_path, monkeypatch, capsys):
     """The file says when each was written, and which came too late; other lessons and numbers do not count."""
     monkeypatch.chdir(tmp_path)
@@ -152,11 +156,13 @@ def test_a_prediction_comes_before_its_answer(tmp_path, monkeypatch, capsys):
     other.write(2, answer="shown")
     other.predict(2, "too late")
     (tmp_path / "bad.jsonl").write_text("1\n")
+    (tmp_path / "deep.jsonl").write_text("[" * 100_000)
+    os.mkfifo(tmp_path / "pipe.jsonl")  # reading it would wait
     capsys.readouterr()
-    predictions.main([tmp_path / name for name in ("predictions.jsonl", "bad.jsonl", "none.jsonl")])
+    predictions.main([tmp_path / name for name in ("predictions.jsonl", *BAD)])
     count, *bad = capsys.readouterr().out.splitlines()
     assert count.endswith(": 3 predictions before their answers, 1 only afterwards")
-    assert len(bad) == 2 and all(line.endswith(".jsonl: not a file of predictions") for line in bad)
+    assert len(bad) == len(BAD) and all(line.endswith(".jsonl: not a file of predictions") for line in bad)
 
 
 @pytest.mark.slow

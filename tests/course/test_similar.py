@@ -166,3 +166,16 @@ def test_nothing_is_run(tmp_path):
     (folder / "bob" / "ppo.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     similar.main(Args(folder))
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_long_file_is_named(tmp_path, capsys):
+    """Comparing it could take minutes, and leaving it out silently would help who copies."""
+    for name, padding in (("ann", 0), ("bob", 1 << 16)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "gmpo.py").write_text(functions("gmpo")["policy_loss"] + "\n#" + "x" * padding)
+    similar.main(similar.Args(tmp_path))
+    out = capsys.readouterr().out
+    assert (
+        "bob: gmpo.py is not compared, because it is longer than 64 KiB.\n" in out and "ann" in out.split("64 KiB")[1]
+    )
+    assert out.count("bob") == 1
