@@ -21,7 +21,7 @@ ARMS = {p: f"grpo {SHORT} --learner-precision {p} --rollout-precision {p}" for p
 
 
 def mismatch(t):
-    return log10(t.mean("mismatch_mean"))
+    return log10(max(t.mean("mismatch_mean"), 1e-9))  # less is the rounding of fp32
 
 
 def compute(seeds):

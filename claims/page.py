@@ -163,11 +163,11 @@ def cells(name: str, p: dict[tuple[str, str], float]) -> dict[str, str]:
     if claim.KIND != "runs":
         return {"effect": stored["effect"], "p": "", "smallest": ""}
     metric, differences = stored["effect"].partition(":")[0], stored["result"]["differences"]
-    smallest = f"{claim.SMALLEST:.3g}" if hasattr(claim, "SMALLEST") else ""
+    smallest = getattr(claim, "SMALLEST", "")
     return {
         "effect": f"{metric}: " + "; ".join(f"{pair} {m:+.3g} ± {h:.2g}" for pair, (m, h, _) in differences.items()),
         "p": ", ".join("< 0.001" if p[name, pair] < 0.001 else f"{p[name, pair]:.2g}" for pair in differences),
-        "smallest": smallest if isinstance(smallest, str) else f"{smallest:g}",
+        "smallest": smallest if isinstance(smallest, str) else f"{smallest:.3g}",
     }
 
 
