@@ -148,6 +148,14 @@ class Reference:
         """Whether the policy is updated in a step."""
         return True
 
+    def renews_reference(self, step: int) -> bool:
+        """Whether the policy becomes the reference before a step."""
+        return False
+
+    def restarts_optimizer(self, step: int) -> bool:
+        """Whether Adam's moments begin anew before a step."""
+        return False
+
     def prepare_update(self, rows: list[Row], responses: list[Response]) -> None:
         """The rows of a minibatch at the weights before its update; may change advantages."""
 

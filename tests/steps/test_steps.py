@@ -59,6 +59,10 @@ class Replay:
 
     def compare_step(self, step, of_policy, of_critic):
         args, reference = self.args, self.reference
+        if reference.renews_reference(step):
+            self.frozen.set(self.current)
+        if reference.restarts_optimizer(step):
+            self.adams.clear()
         rounds = self.recorder.groups(step)
         groups = reference.batch(rounds)
         responses = [response for group in groups for response in group]

@@ -1,0 +1,62 @@
+"""ProRL is DAPO with a KL to a reference that the policy becomes, again and again."""
+
+from recipes import prorl
+from tools.scripts import components
+
+import pytest
+import torch
+from runs import assert_same_rows, assert_same_weights, differing, on_tiny, results, run, settings_of
+from safetensors.torch import load_file
+
+STEPS = {"steps": 4, "lr": 3e-2, "warmup_steps": 0, "overlong_cache": 4}
+
+
+def test_without_its_components_it_is_dapo(tiny_model, tmp_path, half_correct, capsys):
+    """To the bit; without any one of them it ends elsewhere."""
+    plain = settings_of(prorl, components("prorl").values())
+    assert plain == {"kl_beta": 0.0, "renew_every": 0, "reset_optimizer": False, "clip_eps_high": 0.28}
+    settings = on_tiny(tiny_model) | STEPS
+    (theirs, of_dapo), (ours, own) = (
+        run(name, tmp_path / name, **settings | more) for name, more in (("dapo", {}), ("prorl", plain))
+    )
+    assert_same_weights(ours, theirs)
+    assert_same_rows(own, of_dapo)
+    often = {"renew_every": 2, "kl_beta": 0.3}
+    whole, _ = run("prorl", tmp_path / "whole", **settings | often)
+    for name, value in plain.items():
+        assert differing(run("prorl", tmp_path / f"no {name}", **settings | often | {name: value})[0], whole), name
+
+
+def test_the_policy_becomes_the_reference(tiny_model, tmp_path, half_correct, capsys):
+    """The KL is 0 until the first update after that, and the checkpoint has the reference of its step."""
+    once = {"num_minibatches": 1, "renew_every": 2, "save_every": 1, "keep": 9, "kl_beta": 0.1}
+    _, rows = run("prorl", tmp_path / "run", **on_tiny(tiny_model) | STEPS | once)
+    kl = {row["step"]: row["kl"] for row in rows if "kl" in row}
+    assert max(kl[1], kl[3]) < 1e-6 < min(kl[2], kl[4])
+    saved = {
+        step: torch.load(tmp_path / f"run/checkpoint-00000{step}/state.pt", weights_only=True)["reference"]
+        for step in (2, 3, 4)
+    }
+    then = load_file(tmp_path / "run/checkpoint-000002/model.safetensors")
+    assert not differing({name: saved[3][name] for name in then}, then) and not differing(saved[4], saved[3])
+    assert differing(saved[3], saved[2])
+
+
+def test_it_resumes_with_its_reference(tiny_model, tmp_path, half_correct, capsys):
+    settings = on_tiny(tiny_model) | STEPS | {"renew_every": 2, "kl_beta": 0.3, "steps": 5, "save_every": 3}
+    weights, rows = run("prorl", tmp_path / "run", **settings)
+    for path in (tmp_path / "run/checkpoint-000005").iterdir():
+        path.unlink()
+    prorl.main(prorl.Args(resume=tmp_path / "run"))
+    again, logged = results(tmp_path / "run")
+    assert_same_weights(again, weights)
+    assert_same_rows(logged, rows)
+
+
+@pytest.mark.parametrize("reset", [True, False])
+def test_a_new_reference_brings_a_new_optimizer(reset, tiny_model, tmp_path, half_correct, capsys):
+    """Its moments count the updates since then."""
+    settings = on_tiny(tiny_model) | STEPS | {"renew_every": 3, "reset_optimizer": reset, "num_minibatches": 2}
+    run("prorl", tmp_path / "run", **settings)
+    state = torch.load(tmp_path / "run/checkpoint-000004/state.pt", weights_only=True)["optimizer"]["state"]
+    assert {int(moments["step"]) for moments in state.values()} == {2 if reset else 8}
