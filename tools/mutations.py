@@ -414,7 +414,7 @@ MUTATIONS = [
     Mutation("an unreadable answer is a string", "any(not isinstance(value, str) for value in gold)", "bool(gold)", "common/verification/equality.py", VERIFY),
     Mutation("only the first unreadable answer is named", "unread[:MAX_NAMED]", "unread[:1]", "common/verification/verifier.py", VERIFY),
     Mutation("what is printed steers the terminal", "print(printable(text, keep)", "print(text", "common/cli.py", "tests/survival/test_terminals.py"),
-    Mutation("a student steers the teacher's terminal", "self.reason = printable(self.reason)", "pass", "notebooks/exercises/grade.py", "tests/course/test_grader.py"),
+    Mutation("a student steers the teacher's terminal", "self.reason = printable(self.reason[:LONGEST])", "pass", "notebooks/exercises/grade.py", "tests/course/test_grader.py"),
     Mutation("the login comes after the first evaluation", "self.package.login()", "pass", "common/trackers.py", "tests/survival/test_errors.py"),
     Mutation("a resumed run is another run at Weights & Biases", "id=file.read_text()", "id=secrets.token_hex(4)", "common/trackers.py", "tests/common/test_trackers.py"),
     Mutation("saved responses have the first prompt", "self.problems[i // G].prompt", "self.problems[0].prompt", "common/saved_rollouts.py", SAVED),

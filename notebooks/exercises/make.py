@@ -201,9 +201,7 @@ def main(args: Args) -> None:
     check_key(args.key, args.bugs)
     logs = class_logs(args.key) if args.bugs else LOGS
     if not logs.exists():
-        fail(
-            "the silent bugs of this key are not there: run python -m notebooks.exercises.make_bugs --key SECRET first."
-        )
+        fail("the silent bugs of this key are not there: run python -m notebooks.exercises.make_bugs --key first.")
     make(args.folder, args.key, logs)
     count = len(EXERCISES) + (0 if args.key is None else len(KINDS))
     say(f"{args.folder}: {count} functions to write; check them with: pytest {args.folder}")
