@@ -1,10 +1,11 @@
 """What all scripts share. To read it, follow the `main` of grpo.py:
 
 - settings.py, help.py: its flags; run.py: the run as a context, and `run.steps` around each step of the loop;
-- models.py, lora.py: the model; data.py, rows.py: prompts and answers; records.py: problems and rollouts;
+- models.py, lora.py, loss_scale.py: the model;
+- data.py, rows.py: prompts and answers; records.py: problems and rollouts;
 - engines.py, transformers_engine.py, vllm_engine.py, environments.py: responses; verification/: verdicts and rewards;
 - batch.py: rollouts as tensors, minibatches, micro-batches; logprobs.py: their log-probs; distributed.py: several GPUs;
-- of some methods only: solutions.py (solutions of training questions).
+- cli.py: messages, and failures in one sentence; of some methods only: solutions.py (of training questions).
 
 `Run` uses the others: schedule.py (seeds, learning rate), evaluation.py, metrics.py, clock.py, terminal.py, notes.py,
 trackers.py, saved_rollouts.py (what is logged), folders.py, checkpoints.py, card.py (what is saved), ending.py.

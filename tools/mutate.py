@@ -256,6 +256,8 @@ def main() -> None:
         jobs = [job for job in jobs if not args.only or Path(job[1]).name in args.only]
     else:
         jobs = [(mutation, file) for mutation in MUTATIONS for file in places(mutation, args.only, args.quick)]
+    if not jobs:
+        fail("--only names no file that a mutation changes: give file names, such as grpo.py.")
     end = time.monotonic() + 60 * args.minutes
 
     def run(job: Job) -> None:

@@ -38,6 +38,6 @@ def test_criteria_come_and_go():
     assert used == [0, 1, 3]
     assert rubrics.rubric_rewards(scores, used, args).tolist() == [[1, 0, 1, 1], [1, 0, 1, 0]]
     assert rubrics.drop_criteria(used, scores, args) == [0, 1, 3]
+    assert rubrics.drop_criteria([0, 2, 3], scores, args) == [0, 3]
     args.max_criteria = 1
     assert rubrics.drop_criteria(used, scores, args) == [0, 3]
-    assert rubrics.drop_criteria([0, 2, 3], scores, args) == [0, 3]
