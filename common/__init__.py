@@ -3,7 +3,8 @@
 - settings.py, help.py: its flags; run.py: the run as a context, and `run.steps` around each step of the loop;
 - models.py, lora.py, loss_scale.py: the model;
 - data.py, rows.py: prompts and answers; records.py: problems and rollouts;
-- engines.py, transformers_engine.py, vllm_engine.py, environments.py: responses; verification/: verdicts and rewards;
+- engines.py, transformers_engine.py (stream.py, cache.py), vllm_engine.py, environments.py: responses;
+- verification/: verdicts and rewards;
 - batch.py: rollouts as tensors, minibatches, micro-batches; logprobs.py: their log-probs; distributed.py: several GPUs;
 - cli.py: messages, and failures in one sentence; of some methods only: solutions.py (of training questions).
 

@@ -25,20 +25,6 @@ MAX_ROWS = 1024  # rows that the transformers engine samples at once; bounds the
 Weights = Iterable[tuple[str, Tensor]]  # as from named_weights(model)
 
 
-@dataclass
-class InFlight:
-    """Weights that change while an engine generates: version i is loaded before token i · `every` of the responses."""
-
-    every: int  # tokens
-    versions: Sequence[Weights]  # the first is loaded before the first token; the last stays to the end
-    keep: bool  # keep the keys and values that older weights computed; otherwise the new weights recompute them
-
-    def due(self, token: int) -> Weights | None:
-        """The weights to load before this token, if any."""
-        version, rest = divmod(token, self.every)
-        return self.versions[version] if rest == 0 and version < len(self.versions) else None
-
-
 @dataclass(frozen=True)
 class Request:
     """`n` responses to each of P prompts. Temperature 0 is greedy."""
@@ -49,7 +35,6 @@ class Request:
     temperature: float
     seeds: list[int]  # for each prompt
     top_k: int = 0
-    in_flight: InFlight | None = None
     problems: Sequence[Problem] = ()  # of the prompts, for an engine that asks their environment
     stop: tuple[str, ...] = ()  # strings that end a response, besides those of `args.stop`
 
@@ -71,7 +56,7 @@ def check_memory(args: ModelSettings, model: Any, total: int) -> None:
         reference
         + (getattr(args, "teacher", None) is not None)
         + hasattr(args, "teacher_rate")
-        + getattr(args, "staleness", 0)
+        + (0 if hasattr(args, "in_flight_prompts") else getattr(args, "staleness", 0))  # others keep no old weights
     )
     held = (weights + moments) * (1 + hasattr(args, "critic_lr")) + weights * frozen
     left = (1 - args.gpu_memory_utilization) * total
@@ -95,11 +80,6 @@ class WeightHistory:
         """Weights that are k rollout batches old, or the first ones."""
         weights = self.snapshots[0].items() if self.snapshots else named_weights(model)
         return ((name, whole(weight)) for name, weight in weights)
-
-    def versions(self, model: Any) -> list[Weights]:
-        """All weights from the oldest to the learner's own: k + 1 versions, fewer in the first steps."""
-        every = [*self.snapshots, dict(named_weights(model))]
-        return [[(name, whole(weight)) for name, weight in weights.items()] for weights in every]
 
     def record(self, model: Any) -> None:
         """Keep the weights before a rollout batch; called once in each step, before its first update."""
@@ -129,19 +109,16 @@ class Engine:
             self.update(self.history.oldest(model))
             self.history.record(model)
 
-    def generate(
-        self, problems: list[Problem], G: int, *key: int, top_k: int = 0, in_flight: InFlight | None = None
-    ) -> Rollouts:
+    def generate(self, problems: list[Problem], G: int, *key: int, top_k: int = 0) -> Rollouts:
         """G responses to each of P problems. What is sampled depends on args.seed and `key`, such as the step.
 
         With `top_k`, the K likeliest tokens at each position are reported too; all tokens are sampled from.
-        With `in_flight`, the weights change on the way; a log-prob is that of the weights that sampled the token.
         """
         args, prompts = self.args, [problem.prompt_ids for problem in problems]
         seeds = prompt_seeds(len(problems), args.seed, *key)
         limits = [args.max_response_tokens] * len(problems)
         with clock("generate"):
-            return self.sample_shards(Request(prompts, G, limits, args.temperature, seeds, top_k, in_flight, problems))
+            return self.sample_shards(Request(prompts, G, limits, args.temperature, seeds, top_k, problems))
 
     def continue_responses(self, problems: list[Problem], begun: Rollouts, *key: int) -> Rollouts:
         """Responses that continue the tokens in `begun`, one per problem, up to the length limit in all."""
@@ -162,13 +139,7 @@ class Engine:
         """One continuation of each response in `begun`. The given tokens keep their log-probs and `sampled` flags."""
         prompts = [prompt + tokens for prompt, tokens in zip(prompt_ids, begun.tokens, strict=True)]
         limits = [limit - len(tokens) for tokens in begun.tokens]
-        rest = self.sample_shards(Request(prompts, 1, limits, temperature, seeds, stop=stop))
-        return Rollouts(
-            [a + b for a, b in zip(begun.tokens, rest.tokens, strict=True)],
-            [a + b for a, b in zip(begun.logps, rest.logps, strict=True)],
-            rest.truncated,
-            [a + b for a, b in zip(begun.sampled, rest.sampled, strict=True)],
-        )
+        return begun.extended(self.sample_shards(Request(prompts, 1, limits, temperature, seeds, stop=stop)))
 
     def sample_shards(self, request: Request) -> Rollouts:
         """`sample`, with the prompts divided among the processes and the responses gathered from all of them."""

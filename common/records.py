@@ -90,6 +90,15 @@ class Rollouts:
             spliced.truncated.append(True)
         return spliced
 
+    def extended(self, rest: "Rollouts") -> "Rollouts":
+        """The responses, which `rest` continues."""
+        return Rollouts(
+            [a + b for a, b in zip(self.tokens, rest.tokens, strict=True)],
+            [a + b for a, b in zip(self.logps, rest.logps, strict=True)],
+            rest.truncated,
+            [a + b for a, b in zip(self.sampled, rest.sampled, strict=True)],
+        )
+
     def replace(self, rows: Iterable[int], others: "Rollouts") -> "Rollouts":
         """The responses, with others in the place of some rows."""
         source = {row: len(self.tokens) + number for number, row in enumerate(rows)}

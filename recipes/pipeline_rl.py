@@ -2,25 +2,26 @@
 
     J(θ) = E_x E_{o_1..o_G ~ μ(·|x)} 1/G Σ_i 1/|o_i| Σ_t
                w_it min(r_it A_i, clip(r_it, 1 - ε, 1 + ε) A_i) - β KL_k3(π_θ ‖ π_ref)
-    μ(o_it | x, o_i<t): the policy of max(k - ⌊t/n⌋, 0) rollout batches ago
+    μ(o_it | x, o_i<t): the policy that sampled the token, at most η rollout batches old where o_i began
     ρ_it = π_old(o_it | x, o_i<t) / μ(o_it | x, o_i<t)        ρ_i = Π_t ρ_it        1[...] is 1 where it holds, else 0
     w_it:  token-tis       min(ρ_it, C)        icepop         1[α ≤ ρ_it ≤ C] ρ_it
            sequence-tis    min(ρ_i, C)         sequence-mask  1[ρ_i ≤ C] ρ_i
            geometric-mask  1[low ≤ ρ_i^(1/|o_i|) ≤ high]
 
-Generation never waits: it has older weights than the learner, and gets new ones in the middle of a response. Here that
-follows a deterministic schedule, so a run can be repeated and resumed to the bit.
+Generation never waits: prompts begin as others end, finished groups form a queue, and new weights are taken between any
+two tokens. Admission bounds the staleness; groups that are older are dropped. `recipes/asynchronous.py` has the rules
+and their sources. In one process the time that training takes is drawn from the seed, in tokens: a run can be repeated
+and resumed to the bit. With --overlap another process generates, and no run is like another.
 
 | component | from | without it |
 |---|---|---|
-| a generator behind the learner | 2410.18252, AReaL (2505.24298) | --staleness 0 --in-flight-every 0 |
-| new weights within a response | PipelineRL, AReaL | --in-flight-every 0 |
+| a generator behind the learner | AReaL (2505.24298), 2410.18252 | --staleness 0 |
+| new weights within a response | PipelineRL, AReaL | --no-in-flight-updates |
 | keys and values of the old weights are kept | PipelineRL | --kv recompute |
 | a correction for off-policy tokens | PipelineRL, Eq. 5 | --correction none |
 
-Differs from its parent grpo.py (without the four components it is grpo.py --tis-cap 0, to the bit):
-- a response begins with the weights of k rollout batches ago and gets newer ones every n tokens, up to the learner's,
-  like a generator that never stops, where training on a rollout batch takes as long as n tokens;
+Differs from its parent grpo.py (with --staleness 0 --correction none it is grpo.py --tis-cap 0, to the bit):
+- a rollout batch is the oldest P groups of the queue, whichever prompts they belong to;
 - each log-prob is that of the weights that sampled its token, so ρ is right for any mixture of weights;
 - corrections to choose from: token-tis is PipelineRL's, and with --tis-cap 1e6 AReaL's decoupled PPO (Eq. 5), which has
   no cap; icepop is Ring-1T's (2510.18855, Eq. 2); the others are those of "When Speed Kills Stability" (2025).
@@ -29,23 +30,20 @@ PipelineRL makes one update per batch (--num-minibatches 1, and r is 1) and has 
     python recipes/pipeline_rl.py
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from common.batch import collate, micro_batches, minibatches
-from common.cli import fail
-from common.data import load_problems, sample_problems
-from common.engines import Engine, InFlight, Weights, make_engine
+from common.data import load_problems
+from common.engines import make_engine
 from common.help import parse_args
 from common.logprobs import batch_logps, token_logps
 from common.metrics import effective_sample_size
 from common.models import load_model
-from common.records import Problem, Rollouts
 from common.run import Run
 from common.settings import Count, CountOrZero, Fraction, GroupSize, NonNegative, Positive, Rate, Settings
 from common.verification import Verifier
-from recipes.overlap import Generator
+from recipes.asynchronous import Generator
 
 import torch
 from annotated_types import Interval
@@ -56,13 +54,17 @@ from torch import Tensor
 class Args(Settings):
     # PipelineRL
     staleness: CountOrZero = 2
-    """k: responses begin with the weights of k rollout batches ago. 2 are 8 updates, as in ScaleRL's PipelineRL-8."""
-    in_flight_every: CountOrZero = 16
-    """n: tokens after which a response gets the weights of one rollout batch later; 0: it keeps its first ones."""
+    """η: rollout batches by which a group may be old; older groups are dropped. AReaL 4 and 8, ScaleRL 8."""
+    in_flight_prompts: Count = 32
+    """Prompts whose responses are sampled at the same time; others wait until there is room."""
+    in_flight_updates: bool = True
+    """Take new weights at any token; otherwise once the responses under way have ended, and none begins until then."""
     kv: Literal["keep", "recompute"] = "keep"
-    """With new weights, keep the keys and values of the old ones, or read prompt and response again."""
+    """With new weights, keep the keys and values of the old ones, or read prompts and responses again."""
+    training_tokens: CountOrZero = 16
+    """Tokens of each response that are sampled while the learner trains on a batch: drawn from 0 to twice this."""
     overlap: bool = False
-    """Generate in a separate process while the learner trains, on a second GPU or on half of the CPU's cores."""
+    """Sample in another process instead, on a second GPU or on half of the CPU's cores; it cannot be reproduced."""
     correction: Literal["none", "token-tis", "sequence-tis", "icepop", "sequence-mask", "geometric-mask"] = "token-tis"
     """Weights or masks for tokens and responses whose probability under π_old differs from the rollout policy's."""
     icepop_low: Fraction = 0.5
@@ -162,37 +164,21 @@ def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
     return torch.exp(ref_logp - logp) - (ref_logp - logp) - 1
 
 
-def sample(
-    engine: Engine, train: list[Problem], versions: Sequence[Weights], step: int, args: Args
-) -> tuple[list[Problem], Rollouts]:
-    """The schedule: G responses to each of the P problems of a step, with `versions` of k batches ago to the newest."""
-    problems = sample_problems(train, args.prompts_per_step, step, args)
-    in_flight = InFlight(args.in_flight_every, versions, args.kv == "keep") if args.in_flight_every else None
-    engine.update(versions[0])
-    return problems, engine.generate(problems, args.responses_per_prompt, step, in_flight=in_flight)
-
-
 def main(args: Args) -> None:
-    if args.staleness == 0 and (args.in_flight_every or args.overlap):
-        fail("--staleness 0 has no older weights: set --in-flight-every 0, and leave out --overlap.")
-    if args.overlap:
-        Generator.check()
     with Run(args, __file__) as run:  # the run's folder, log and checkpoints; Ctrl-C and --resume
         args, P, G = run.args, run.args.prompts_per_step, run.args.responses_per_prompt
         model, tokenizer = load_model(args)
         train, held_out = load_problems(args, model, tokenizer)
         verifier = run.closing(Verifier(args, tokenizer, train + held_out))
         engine = run.closing(make_engine(args, model, tokenizer, train + held_out))
-        generator = run.closing(Generator(run, sample, model, train)) if args.overlap else None  # PipelineRL
+        generator = run.closing(Generator(run, engine, model, tokenizer, train))  # PipelineRL
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
 
         # Before each step: seed and learning rate. After it: log, checkpoint, evaluation.
-        for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
-            # Sample G responses to each of P prompts, and verify their answers.
-            versions = engine.history.versions(model)  # PipelineRL: weights of k batches ago to the newest
-            problems, rollouts = (generator.batch if generator else sample)(engine, train, versions, step, args)
-            engine.history.record(model)  # PipelineRL
+        for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out, generator=generator):
+            # PipelineRL: G responses to each of P prompts, from the queue. Verify their answers.
+            problems, rollouts = generator.batch(step)
             rewards = verifier(problems, rollouts)  # (P, G)
             engine.sleep()  # frees its memory for the learner
 

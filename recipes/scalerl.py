@@ -21,9 +21,9 @@ Differs from its parent cispo.py:
 - a response that is still thinking after a random number of tokens is told to answer; that text has no loss;
 - groups without signal are left out of loss, mean and std, and nothing replaces them (DAPO samples new ones);
 - a prompt that almost all responses solved is never sampled again.
-The paper has rewards of ±1: divided by their std they equal 0 and 1. Its generators get new weights within a response;
-here a whole batch is sampled k steps behind. On the embedded default two components change nothing: in fp32 the head
-is in fp32 anyway, and none of its 20,000 sums comes again before step 626.
+The paper has rewards of ±1: divided by their std they equal 0 and 1. Its PipelineRL-8 is that of `pipeline_rl.py`, with
+an η of 8. On the embedded default two components change nothing: in fp32 the head is in fp32 anyway, and none of its
+20,000 sums comes again before step 600.
 `python -m recipes.scaling_fit` fits the paper's curve to the runs.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
@@ -36,15 +36,16 @@ from typing import Any, Literal
 
 from common.batch import collate, micro_batches, minibatches
 from common.cli import fail
-from common.data import load_problems, problem_stream
-from common.engines import Engine, make_engine
+from common.data import load_problems
+from common.engines import make_engine
 from common.help import parse_args
 from common.logprobs import batch_logps, token_logps
 from common.models import load_model
-from common.records import Problem, Rollouts
+from common.records import Rollouts
 from common.run import Run
 from common.settings import Cap, Count, CountOrZero, Fraction, GroupSize, NonNegative, Positive, Rate, Settings
 from common.verification import Verifier
+from recipes.asynchronous import Cuts, Generator
 
 import torch
 from torch import Tensor
@@ -56,7 +57,17 @@ class Args(Settings):
     ratio_cap: Cap = 5.0
     """C: the cap of the ratio itself (not 1 + C). The paper found 4, 5 and 8 equally good."""
     staleness: CountOrZero = 8
-    """k: the engine samples with the weights of k rollout batches ago, as in asynchronous training. Paper 8."""
+    """η: rollout batches by which a group may be old; older groups are dropped. AReaL 4 and 8, ScaleRL 8."""
+    in_flight_prompts: Count = 32
+    """Prompts whose responses are sampled at the same time; others wait until there is room."""
+    in_flight_updates: bool = True
+    """Take new weights at any token; otherwise once the responses under way have ended, and none begins until then."""
+    kv: Literal["keep", "recompute"] = "keep"
+    """With new weights, keep the keys and values of the old ones, or read prompts and responses again."""
+    training_tokens: CountOrZero = 16
+    """Tokens of each response that are sampled while the learner trains on a batch: drawn from 0 to twice this."""
+    overlap: bool = False
+    """Sample in another process instead, on a second GPU or on half of the CPU's cores; it cannot be reproduced."""
     interrupt_from: Fraction = 0.5
     """No response is told to answer before this fraction of the length limit; 1: never. Paper 0.70 (10,000 tokens)."""
     interrupt_to: Fraction = 0.65
@@ -111,17 +122,6 @@ class Args(Settings):
     """Gradients are scaled down to this norm."""
 
 
-def draw_problems(problems: list[Problem], solved: set[str], start: int, args: Args) -> tuple[list[Problem], int]:
-    """P problems whose prompts are not in `solved`, from number `start` of the stream on, and where it goes on."""
-    if all(problem.prompt in solved for problem in problems):
-        fail(f"all {len(problems)} problems have reached --no-resampling-pass-rate: none is left to train on.", code=1)
-    drawn = []
-    while missing := args.prompts_per_step - len(drawn):
-        drawn += [p for p in problem_stream(problems, args.seed, start, missing) if p.prompt not in solved]
-        start += missing
-    return drawn, start
-
-
 def tokens_to_insert(tokenizer: Any, args: Args) -> list[int]:
     """The tokens of --interrupt-text; ends the program if they leave no room for an answer."""
     inserted = tokenizer(args.interrupt_text, add_special_tokens=False)["input_ids"]
@@ -134,26 +134,18 @@ def tokens_to_insert(tokenizer: Any, args: Args) -> list[int]:
     return inserted
 
 
-def interrupt(
-    problems: list[Problem],
-    rollouts: Rollouts,
-    inserted: list[int],
-    engine: Engine,
-    tokenizer: Any,
-    step: int,
-    args: Args,
-) -> Rollouts:
-    """B responses to P problems in; out, those that think too long continue from where they were told to answer."""
+def cut_long_thinking(rollouts: Rollouts, seed: int, tokenizer: Any, args: Args) -> Cuts:
+    """Where responses of a group that think too long are told to answer, and the tokens that tell them."""
+    if args.interrupt_from == 1:
+        return {}
     first, last = (int(fraction * args.max_response_tokens) for fraction in (args.interrupt_from, args.interrupt_to))
-    budgets = [random.randint(first, last) for _ in rollouts.tokens]
-    cuts = {
+    rng, inserted = random.Random(seed), tokens_to_insert(tokenizer, args)
+    budgets = [rng.randint(first, last) for _ in rollouts.tokens]
+    return {
         row: (budget, inserted)
         for row, (tokens, budget) in enumerate(zip(rollouts.tokens, budgets, strict=True))
         if len(tokens) > budget and args.thinking_end not in tokenizer.decode(tokens[:budget])
     }
-    begun = rollouts.splice(cuts, args.max_response_tokens)
-    problems = [problems[row // args.responses_per_prompt] for row in cuts]
-    return rollouts.replace(cuts, engine.continue_responses(problems, begun, step, 1))
 
 
 def compute_advantages(rewards: Tensor, args: Args) -> Tensor:
@@ -218,19 +210,18 @@ def main(args: Args) -> None:
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
 
-        inserted = tokens_to_insert(tokenizer, args)  # ScaleRL
-        # ScaleRL: solved prompts, which are not sampled again, and the position in the stream of problems.
-        run.state |= {"solved": [], "drawn": 0}
+        # ScaleRL: the generator interrupts long thinking; solved prompts are not submitted again.
+        tokens_to_insert(tokenizer, args)  # ends the program if they do not fit
+        generator = run.closing(Generator(run, engine, model, tokenizer, train, cut_long_thinking))
+        run.state["solved"] = []
 
         # Before each step: seed and learning rate. After it: log, checkpoint, evaluation.
-        for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
-            # Sample G responses to each of P prompts, and verify their answers.
-            engine.load_weights(model)
-            solved = set(run.state["solved"])  # ScaleRL
-            problems, run.state["drawn"] = draw_problems(train, solved, run.state["drawn"], args)  # ScaleRL
-            rollouts = engine.generate(problems, G, step)
-            if args.interrupt_from < 1:  # ScaleRL
-                rollouts = interrupt(problems, rollouts, inserted, engine, tokenizer, step, args)
+        for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out, generator=generator):
+            # ScaleRL: G responses to each of P prompts, from the queue. Verify their answers.
+            solved = set(run.state["solved"])
+            if all(problem.prompt in solved for problem in train):
+                fail(f"all {len(train)} problems have reached --no-resampling-pass-rate: none is left.", code=1)
+            problems, rollouts = generator.batch(step, excluded=solved)
             rewards = verifier(problems, rollouts)  # (P, G)
             engine.sleep()  # frees its memory for the learner
 

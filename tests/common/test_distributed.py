@@ -128,8 +128,8 @@ def test_search_in_several_processes(tmp_path):
 
 @pytest.mark.slow
 def test_in_flight_weights_of_several_processes(tmp_path):
-    """Each has all versions before it generates, and finishes its shard of the responses in its own time."""
-    flags = SMALL + " --staleness 1 --in-flight-every 8"
+    """Each samples its shard of the prompts, and all agree after each token which groups have ended."""
+    flags = SMALL + " --staleness 1 --training-tokens 8 --in-flight-prompts 4"
     for processes in (1, 2):
         run(processes, "pipeline_rl", tmp_path / str(processes), flags)
     assert_same(tmp_path / "1", tmp_path / "2", 1e-5)

@@ -5,17 +5,18 @@ import copy
 import grpo
 import ppo
 from common.batch import collate
-from common.engines import InFlight, Request, WeightHistory, check_memory, prompt_seeds
+from common.cache import ROOM, GrowingLayer
+from common.engines import Request, check_memory, prompt_seeds
 from common.logprobs import batch_logps
 from common.models import load_model
 from common.records import Rollouts
-from common.transformers_engine import ROOM, GrowingLayer, StopStrings, nucleus
+from common.stream import StopStrings, nucleus
 from methods import opd, vapo
 
 import pytest
 import torch
-from sampling import make, sample, three_versions
-from transformers import DynamicCache, DynamicLayer
+from sampling import make, sample
+from transformers import DynamicLayer
 
 
 def test_greedy_is_transformers_own(embedded, problems):
@@ -107,57 +108,6 @@ def test_responses_go_on_from_given_tokens(embedded, problems):
     limited = engine.extend(prompts, begun, 6, 1.0, [1, 2, 3])
     for tokens, cut_off in zip(limited.tokens, limited.truncated, strict=True):
         assert len(tokens) <= 6 and (tokens[-1] != tokenizer.eos_token_id) == cut_off
-
-
-@pytest.mark.parametrize("keep", [True, False])
-def test_in_flight_each_token_has_its_weights(embedded, problems, keep):
-    """Token t is sampled from version min(⌊t/n⌋, 2), over keys and values that were kept or computed again.
-
-    Row by row, without padding; rows leave at different times, and a second part of the batch begins anew.
-    """
-    model, versions = copy.deepcopy(embedded[0]), three_versions(embedded[0])
-    rollouts = sample(make(embedded, max_rows=16), problems, limit=40, in_flight=InFlight(7, versions, keep))
-    assert min(map(len, rollouts.tokens)) < 14 < 20 < max(map(len, rollouts.tokens))
-    for i, (response, logps) in enumerate(zip(rollouts.tokens, rollouts.logps, strict=True)):
-        prompt, expected = problems[i // 8].prompt_ids, []
-        cache, unread = DynamicCache(), prompt
-        for t, token in enumerate(response):
-            if t in (0, 7, 14):
-                model.load_state_dict(dict(versions[t // 7]), strict=False)
-                if not keep:
-                    cache, unread = DynamicCache(), prompt + response[:t]
-            with torch.no_grad():
-                logits = model(torch.tensor([unread]), past_key_values=cache).logits[0, -1]
-            expected.append(logits.log_softmax(-1)[token].item())
-            unread = [token]
-        assert logps == pytest.approx(expected, abs=2e-5)
-
-
-@pytest.mark.parametrize("keep", [True, False])
-def test_in_flight_with_the_same_weights(embedded, problems, keep):
-    """Nothing changes: to the bit where keys and values are kept, to rounding where they are computed again."""
-    engine = make(embedded)
-    whole = sample(engine, problems)
-    same = InFlight(5, [list(embedded[0].named_parameters())] * 4, keep)
-    changing = sample(engine, problems, in_flight=same)
-    assert changing.tokens == whole.tokens and changing.truncated == whole.truncated
-    for logps, expected in zip(changing.logps, whole.logps, strict=True):
-        assert logps == (expected if keep else pytest.approx(expected, abs=1e-5))
-
-
-def test_versions_are_those_of_the_last_steps():
-    """The last is the learner's own, the first k batches old; asking changes nothing, recording does."""
-    layer = torch.nn.Linear(1, 1, bias=False)
-    history, seen = WeightHistory(2), []
-    for step in range(1, 6):
-        with torch.no_grad():
-            layer.weight.fill_(step)
-        for _ in range(2):
-            seen.append([weights[0][1].item() for weights in history.versions(layer)])
-            assert [weight.item() for _, weight in history.oldest(layer)] == seen[-1][:1]
-        history.record(layer)
-    assert seen[::2] == seen[1::2] == [[1], [1, 2], [1, 2, 3], [2, 3, 4], [3, 4, 5]]
-    assert WeightHistory(0).versions(layer) == [[("weight", layer.weight)]]
 
 
 def test_same_seed_same_responses(embedded, problems):

@@ -3,7 +3,7 @@
 import dppo
 import grpo
 from common.batch import collate
-from common.engines import InFlight, Request, prompt_seeds
+from common.engines import Request, prompt_seeds
 from common.logprobs import batch_logps, top_logps
 from common.metrics import read_metrics
 from common.models import load_model
@@ -15,16 +15,16 @@ from recipes import pipeline_rl
 import pytest
 import torch
 from conftest import SMALL
-from oracles import Response, oracle
+from oracles import Response
 from runs import finish, start
 from sampling import three_versions
 from slow import Model
 from test_tasks import cut_behind
 
 
-def sample(engine, prompts, n, limits, temperature, seeds, top_k=0, in_flight=None):
+def sample(engine, prompts, n, limits, temperature, seeds, top_k=0):
     limits = limits if isinstance(limits, list) else [limits] * len(prompts)
-    return engine.sample(Request(prompts, n, limits, temperature, seeds, top_k, in_flight))
+    return engine.sample(Request(prompts, n, limits, temperature, seeds, top_k))
 
 
 def collated(prompts, rollouts):
@@ -170,24 +170,46 @@ def test_responses_continue_from_given_tokens(engine_and_model):
     assert rest.tokens == whole.tokens and rest.truncated == whole.truncated
 
 
-@pytest.mark.parametrize("kv", ["keep", "recompute"])
-def test_in_flight_each_token_has_its_weights(engine_and_model, kv):
-    """Weights are loaded between two steps of vLLM; requests that run keep their keys and values, or lose them."""
+@pytest.mark.parametrize("kv", ["keep", "recompute", "paused"])
+def test_a_stream_whose_weights_change(engine_and_model, kv):
+    """Prompts join, and weights are loaded, between two steps of vLLM; requests keep their keys and values or not."""
     _, model, tokenizer = engine_and_model
-    args = pipeline_rl.Args(staleness=2, in_flight_every=7, kv=kv)
+    args = pipeline_rl.Args(max_response_tokens=40)
     prompts, versions = [tokenizer(text)["input_ids"] for text in ("7+5=?\n", "9+9+9+9=?\n")], three_versions(model)
     engine = VLLMEngine(args, model, tokenizer, 256)
     engine.update(versions[0])
-    rollouts = sample(engine, prompts, 8, 40, 1.0, [1, 2], in_flight=InFlight(7, versions, kv == "keep"))
+    stream, lengths, taken = engine.stream(), {}, {}
+    for version in range(3):
+        if version:
+            if kv == "paused":
+                state = stream.state_dict()
+                assert not engine.llm.llm_engine.has_unfinished_requests() and not stream.groups
+            engine.update(versions[version])
+            if kv == "paused":
+                stream.load_state_dict(state)
+            elif kv == "recompute":
+                stream.reread()
+        if version < 2:
+            stream.join([version], Request(prompts[version : version + 1], 8, [40], 1.0, [version + 1]))
+        for key, (_, begun) in stream.groups.items():
+            lengths[key, version] = max(map(len, begun.tokens))
+        for _ in range(7 if version < 2 else 60):
+            stream.step()
+            taken |= stream.take()
     engine.close()
-    assert max(map(len, rollouts.tokens)) > 20
-    sampler = Model("worlds/sums/model")
-    for i, (tokens, logps) in enumerate(zip(rollouts.tokens, rollouts.logps, strict=True)):
-        response = Response(prompts[i // 8], tokens, logps, False, False, [True] * len(tokens))
-        weights = [[w for _, w in version] for version in versions]
-        with torch.no_grad():
-            expected = sampler.sampled_logps(response, 1.0, weights, oracle("pipeline_rl", args))
-        assert logps == pytest.approx([x.item() for x in expected], abs=1e-4)
+    assert sorted(taken) == [0, 1] and max(len(tokens) for one in taken.values() for tokens in one.tokens) > 20
+    sampler, weights = Model("worlds/sums/model"), [[w for _, w in version] for version in versions]
+    for key, rollouts in taken.items():
+        at = {lengths[key, version]: (version, kv != "keep") for version in range(3) if (key, version) in lengths}
+        assert 0 in at and len(at) == 3 - key
+        at[0] = key, True
+        for tokens, logps in zip(rollouts.tokens, rollouts.logps, strict=True):
+            response = Response(
+                prompts[key], tokens, logps, False, False, [True] * len(tokens), weights=at | {0: (key, True)}
+            )
+            with torch.no_grad():
+                expected = sampler.sampled_logps(response, 1.0, weights)
+            assert logps == pytest.approx([x.item() for x in expected], abs=1e-4)
 
 
 def test_every_weight_is_reloaded(engine_and_model):

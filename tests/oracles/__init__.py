@@ -49,6 +49,8 @@ class Response:
     sampled: list[bool]  # the other tokens were inserted: they have no loss
     top: list[dict[int, float]] = field(default_factory=list)  # {token id: log-prob} at each position
     step: int = 0  # in which it was sampled; 0 if the engine has not sampled it
+    # By the token at which they were loaded: which of the engine's weights, and whether all is read again with them.
+    weights: dict[int, tuple[int, bool]] = field(default_factory=lambda: {0: (0, True)})
 
 
 def finite(value: float) -> bool:
@@ -98,16 +100,6 @@ class Reference:
 
     def settings_fit(self) -> bool:
         """Whether the method's settings, each within its range, go together."""
-        return True
-
-    # The engine
-
-    def version(self, t: int) -> int:
-        """Which weights sample token t of a response: 0 for those that it began with, 1 for the next, and so on."""
-        return 0
-
-    def keeps_cache(self) -> bool:
-        """Whether later weights go on from the keys and values of earlier ones."""
         return True
 
     # From what was sampled to the rows of the batch

@@ -5,23 +5,24 @@ from oracles import ENGINE_ANCHOR, Row, at_least, grpo
 
 
 class Oracle(grpo.Oracle):
-    # Of ten tokens at most; the first eight tokens of a response have weights that are two, one and no batches old.
-    IN_FLIGHT = {"staleness": 2, "in_flight_every": 3, "steps": 4}
+    # Of ten tokens at most: with three at a time while the learner trains, some have weights of three versions.
+    IN_FLIGHT = {"staleness": 2, "training_tokens": 2, "in_flight_prompts": 6, "steps": 4}
     CASES = [
         IN_FLIGHT | {"tis_cap": 1.3, "clip_eps": 0.05, "kl_beta": 0.3},
         IN_FLIGHT | {"kv": "recompute", "correction": "sequence-tis", "tis_cap": 1.5, "ddof": 0},
         IN_FLIGHT | {"correction": "icepop", "icepop_low": 0.8, "tis_cap": 1.2, "clip_eps": 0.05},
-        IN_FLIGHT | {"overlap": True, "correction": "sequence-mask", "tis_cap": 1.5},
-        {"staleness": 3, "in_flight_every": 4, "steps": 5, "overlap": True, "kv": "recompute", "kl_beta": 0.3}
+        IN_FLIGHT | {"in_flight_updates": False, "correction": "sequence-mask", "tis_cap": 1.5},
+        {"staleness": 3, "training_tokens": 5, "in_flight_prompts": 3, "steps": 5, "kv": "recompute", "kl_beta": 0.3}
         | {"correction": "geometric-mask", "geometric_low": 0.95, "geometric_high": 1.04},
-        {"staleness": 1, "in_flight_every": 1, "steps": 3, "correction": "none", "responses_per_prompt": 3}
+        {"staleness": 1, "training_tokens": 1, "steps": 3, "correction": "none", "responses_per_prompt": 3}
         | ENGINE_ANCHOR,
-        {"staleness": 2, "in_flight_every": 0, "steps": 4, "overlap": True, "correction": "none"},
-        {"staleness": 0, "in_flight_every": 0, "num_minibatches": 1, "update_epochs": 1},
+        {"staleness": 0, "training_tokens": 0, "num_minibatches": 1, "update_epochs": 1},
     ]
+    ELSEWHERE = {"overlap"}
     RANGES = {
         **grpo.Oracle.RANGES,
-        "in_flight_every": at_least(0),
+        "training_tokens": at_least(0),
+        "in_flight_prompts": at_least(1),
         "icepop_low": lambda v: 0 <= v <= 1,
         "geometric_low": lambda v: 0 <= v <= 1,
         "geometric_high": lambda v: 1 <= v <= 1e6,
@@ -29,8 +30,10 @@ class Oracle(grpo.Oracle):
     DEFAULTS = {
         **grpo.Oracle.DEFAULTS,
         "staleness": 2,
-        "in_flight_every": 16,
+        "in_flight_prompts": 32,
+        "in_flight_updates": True,
         "kv": "keep",
+        "training_tokens": 16,
         "overlap": False,
         "correction": "token-tis",
         "tis_cap": 5.0,
@@ -40,15 +43,7 @@ class Oracle(grpo.Oracle):
     }
 
     def settings_fit(self):
-        newer = self.args.in_flight_every or self.args.overlap
-        return (self.args.staleness > 0 or not newer) and not (self.args.overlap and os.cpu_count() == 1)
-
-    def version(self, t):
-        every, k = self.args.in_flight_every, self.args.staleness
-        return min(t // every, k) if every else 0
-
-    def keeps_cache(self):
-        return self.args.kv == "keep"
+        return not self.args.overlap or os.cpu_count() > 1
 
     def tis(self, row: Row):
         kind, cap, n = self.args.correction, self.args.tis_cap, len(row.old)

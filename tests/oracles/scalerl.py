@@ -1,7 +1,8 @@
 import math
+import os
 from dataclasses import replace
 
-from oracles import cispo, fraction, positive
+from oracles import at_least, cispo, fraction, positive
 
 from transformers import AutoTokenizer
 
@@ -10,7 +11,12 @@ class Oracle(cispo.Oracle):
     INTERRUPTED = {"interrupt_from": 0.3, "interrupt_to": 0.6, "interrupt_text": "=?", "thinking_end": "T"}
     CASES = [
         # The gradient is not clipped, so that the scale of the mean shows.
-        {"steps": 3, "staleness": 1, "max_grad_norm": 1e6, "kl_beta": 0.3, **INTERRUPTED},
+        {
+            **{"steps": 3, "staleness": 1, "training_tokens": 2, "in_flight_prompts": 6, "max_grad_norm": 1e6},
+            **{"kl_beta": 0.3, **INTERRUPTED},
+        },
+        {"steps": 3, "staleness": 2, "training_tokens": 4, "kv": "recompute", "in_flight_prompts": 3, **INTERRUPTED},
+        {"steps": 3, "staleness": 2, "training_tokens": 4, "in_flight_updates": False, **INTERRUPTED},
         {"ratio_cap": 1.05, "average": "token", "num_minibatches": 2, "update_epochs": 2, "interrupt_from": 1.0},
         {"std": "group", "ddof": 0, "average": "response", "ratio_anchor": "learner", "tis_cap": 1.1, **INTERRUPTED},
         {"filter_groups": False, "kl_beta": 0.3, "num_minibatches": 2, "interrupt_from": 1.0, "fp32_lm_head": False},
@@ -19,15 +25,23 @@ class Oracle(cispo.Oracle):
             **{"no_resampling_pass_rate": 0.5, "ddof": 0, "staleness": 2, "interrupt_from": 1.0},
         },
     ]
+    ELSEWHERE = {"overlap"}
     RANGES = {
         **cispo.Oracle.RANGES,
         "interrupt_from": fraction,
         "interrupt_to": fraction,
+        "training_tokens": at_least(0),
+        "in_flight_prompts": at_least(1),
         "no_resampling_pass_rate": positive,
     }
     DEFAULTS = {
         **cispo.Oracle.DEFAULTS,
         "staleness": 8,
+        "in_flight_prompts": 32,
+        "in_flight_updates": True,
+        "kv": "keep",
+        "training_tokens": 16,
+        "overlap": False,
         "interrupt_from": 0.5,
         "interrupt_to": 0.65,
         "interrupt_text": "\n\\boxed{",
@@ -44,10 +58,11 @@ class Oracle(cispo.Oracle):
 
     def __init__(self, args):
         super().__init__(args)
-        self.solved, self.silent = set(), set()  # prompts that may not come again; responses without signal
+        self.solved, self.silent = set(), set()  # prompts that are not submitted again; responses without signal
 
     def settings_fit(self):
-        return self.args.interrupt_from == 1 or self.args.interrupt_from <= self.args.interrupt_to
+        fits = self.args.interrupt_from == 1 or self.args.interrupt_from <= self.args.interrupt_to
+        return fits and (not self.args.overlap or os.cpu_count() > 1)
 
     def batch(self, rounds):
         """What a second round of generation brought are the ends of those that were interrupted."""
@@ -56,8 +71,6 @@ class Oracle(cispo.Oracle):
         groups = [[self.interrupted(response, ends) for response in group] for group in groups]
         assert not ends, "more was generated than the recorded calls ask for"
         assert len(groups) == self.args.prompts_per_step
-        for group in groups:
-            assert tuple(group[0].prompt) not in self.solved, "a prompt that was solved comes again"
         for group in groups:
             if sum(r.correct for r in group) / len(group) >= self.args.no_resampling_pass_rate:
                 self.solved.add(tuple(group[0].prompt))
@@ -81,12 +94,14 @@ class Oracle(cispo.Oracle):
                 assert thinks[t], "it had stopped thinking"
                 end = ends.pop(0)
                 assert t + len(text) + len(end.tokens) <= T
+                later = {t + len(text) + s: w for s, w in end.weights.items()}
                 return replace(
                     response,
                     tokens=response.tokens[:t] + text + end.tokens,
                     logps=response.logps[:t] + [0.0] * len(text) + end.logps,
                     sampled=response.sampled[:t] + [False] * len(text) + end.sampled,
                     truncated=end.truncated,
+                    weights={s: w for s, w in response.weights.items() if s < t} | later,
                 )
         assert not thinks[last], "it should have been interrupted"
         return response

@@ -6,7 +6,7 @@ from statistics import fmean
 
 import pytest
 
-STAGES = {"seconds/sync", "seconds/generate", "seconds/verify", "seconds/logps", "seconds/train", "seconds/overlap"}
+STAGES = {"seconds/sync", "seconds/generate", "seconds/verify", "seconds/logps", "seconds/train"}
 
 
 def fmean_or_none(values):

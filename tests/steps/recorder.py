@@ -6,6 +6,7 @@ from common import run
 
 import torch
 from oracles import Response
+from schedule import Schedule
 
 
 class Recorder:
@@ -15,13 +16,13 @@ class Recorder:
         self.rounds, self.minibatches, self.updates, self.chosen = defaultdict(list), defaultdict(list), [], {}
         self.seeds = defaultdict(list)  # of each prompt, a list for each time that something is generated
         self.step, self.loads = 0, []  # weights that the engine got, as they were and shifted
-        self.insert = insert
+        self.insert, self.schedule = insert, None
         monkeypatch.setattr(run.Run, "evaluate", lambda *args: None)
         monkeypatch.setattr(run.Run, "summarize", lambda *args: None)
         self.watch_learner(monkeypatch, script, choosing)
         self.watch_engine(monkeypatch, script)
         if hasattr(script, "Generator"):
-            self.watch_generator(monkeypatch, script)
+            self.schedule = Schedule(self, monkeypatch)
 
     def watch_learner(self, monkeypatch, script, choosing):
         """The number of the step, verdicts, chosen tokens, minibatches, and updates."""
@@ -88,12 +89,8 @@ class Recorder:
 
             def recorded(request):
                 recorder.seeds[recorder.step].append(list(request.seeds))
-                recorder.loads = [] if request.in_flight else recorder.loads[-1:]  # an engine loads those itself
-                rollouts = sample_shards(request)
-                if recorder.insert:
-                    for sampled, logps in zip(rollouts.sampled, rollouts.logps, strict=True):
-                        for t in range(1, len(sampled) - 1, 3):
-                            sampled[t], logps[t] = False, 0.0
+                recorder.loads = recorder.loads[-1:]
+                rollouts = recorder.changed(sample_shards(request))
                 recorder.rounds[recorder.step].append(
                     [request.prompts, request.n, rollouts, *zip(*recorder.loads, strict=True)]
                 )
@@ -104,34 +101,25 @@ class Recorder:
 
         monkeypatch.setattr(script, "make_engine", shifted)
 
-    def watch_generator(self, monkeypatch, script):
-        """What a process of its own generates, whose weights are the learner's own."""
-        recorder, publish, receive = self, script.Generator.publish, script.Generator.receive
-
-        def published(generator, step, versions):
-            recorder.loads.append([w.detach().clone() for _, w in versions[-1]])
-            publish(generator, step, versions)
-
-        def received(generator, step):
-            problems, rollouts = receive(generator, step)
-            k, n = generator.run.args.staleness, generator.run.args.responses_per_prompt
-            versions = recorder.loads[max(0, step - 1 - k) : step]
-            recorder.rounds[step].append([[p.prompt_ids for p in problems], n, rollouts, versions, versions])
-            return problems, rollouts
-
-        monkeypatch.setattr(script.Generator, "publish", published)
-        monkeypatch.setattr(script.Generator, "receive", received)
+    def changed(self, rollouts):
+        """With `insert`, some tokens count as not sampled."""
+        for sampled, logps in zip(rollouts.sampled, rollouts.logps, strict=True):
+            for t in range(1, len(sampled) - 1, 3) if self.insert else ():
+                sampled[t], logps[t] = False, 0.0
+        return rollouts
 
     def groups(self, step):
         """The responses of a step: rounds of groups."""
         rounds = []
         for prompts, n, rollouts, _, _, *judged in self.rounds[step]:
             verdicts = judged[0] if judged else [None] * len(rollouts.tokens)  # parts of responses have none
+            weights = self.schedule.weights.get(id(rollouts)) if self.schedule else None
             responses = [
                 Response(
                     prompts[i // n], tokens, rollouts.logps[i], rollouts.truncated[i], verdicts[i], rollouts.sampled[i],
                     [dict(zip(ids.tolist(), logps.tolist(), strict=True)) for ids, logps in
                      zip(rollouts.top_ids[i], rollouts.top_logps[i], strict=True)] if rollouts.top_ids else [], step,
+                    *([weights[i // n]] if weights else []),
                 )
                 for i, tokens in enumerate(rollouts.tokens)
             ]  # fmt: skip

@@ -28,14 +28,14 @@ class Model:
     def logps(self, response, temperature):
         return [d[token] for d, token in zip(self.distributions(response, temperature), response.tokens, strict=True)]
 
-    def sampled_logps(self, response, temperature, versions, reference):
+    def sampled_logps(self, response, temperature, versions):
         """Log-probs of the tokens, each under the version of the weights that sampled it."""
-        logps, loaded, cache, unread = [], None, DynamicCache(), list(response.prompt)
+        logps = []
         for t, token in enumerate(response.tokens):
-            if (version := reference.version(t)) != loaded and version < len(versions):
+            if t in response.weights:
+                version, read_again = response.weights[t]
                 self.set(versions[version])
-                loaded = version
-                if not reference.keeps_cache():
+                if read_again:
                     cache, unread = DynamicCache(), response.prompt + response.tokens[:t]
             logits = self.model(input_ids=torch.tensor([unread]), past_key_values=cache).logits[0, -1]
             logps.append((logits / temperature).log_softmax(-1)[token])

@@ -1,35 +1,29 @@
-"""PipelineRL is the sum of its components, its corrections are what they say, and --overlap changes no result."""
+"""PipelineRL is the sum of its components, and its corrections are what they say. Its generator never waits."""
 
 import itertools
-import multiprocessing
-import multiprocessing.util
 import os
 import shutil
 import signal
-import threading
+import subprocess
+import sys
 import time
-import types
-from multiprocessing import resource_tracker
-from pathlib import Path
 from typing import get_args, get_type_hints
 
 import grpo
-from common.engines import WeightHistory
-from common.metrics import effective_sample_size
-from common.models import load_model
+from common.metrics import effective_sample_size, read_metrics
 from common.run import Run
-from recipes import pipeline_rl
-from recipes.overlap import Generator
-from tools.scripts import components
+from recipes import asynchronous, pipeline_rl, remote
+from tools.scripts import ROOT, components
 
 import pytest
 import torch
-from runs import assert_same_rows, assert_same_weights, differing, refused, results, run, settings_of
+from runs import assert_same_rows, assert_same_weights, differing, refused, run, settings_of
 from test_identities import OFF, close, gradient, rows
 
+OF_QUEUE = {"age", "oldest", "generator_idle", "sampled_prompts", "dropped_groups", "queued_groups"}
 # Responses that are long enough to get new weights twice.
-LONG_GRPO = {"steps": 4, "lr": 5e-4, "max_response_tokens": 32, "staleness": 2, "tis_cap": 5.0}
-LONG = LONG_GRPO | {"in_flight_every": 8}
+LONG = {"steps": 4, "lr": 5e-4, "max_response_tokens": 32, "staleness": 2, "tis_cap": 5.0, "training_tokens": 8}
+LONG |= {"in_flight_prompts": 4}
 CORRECTIONS = get_args(get_type_hints(pipeline_rl.Args)["correction"])
 
 
@@ -43,7 +37,7 @@ class TestPipelineRL:
             weights, logged = run("pipeline_rl", tmp_path / f"own-{len(of_grpo)}", **own)
             expected, rows_ = run("grpo", tmp_path / f"grpo-{len(of_grpo)}", **of_grpo)
             assert_same_weights(weights, expected)
-            assert_same_rows(logged, rows_, more={"ess", "tis_masked"})
+            assert_same_rows(logged, rows_, more={"ess", "tis_masked", *OF_QUEUE})
 
     @pytest.mark.slow
     def test_each_component_can_be_removed(self, tmp_path, monkeypatch, capsys):
@@ -53,21 +47,6 @@ class TestPipelineRL:
         ends = [run("pipeline_rl", tmp_path / str(i), **LONG | s)[0] for i, s in enumerate(away)]
         for one, other in itertools.combinations(ends, 2):
             assert differing(one, other), "a component without effect"
-
-    @pytest.mark.slow
-    def test_without_new_weights_in_flight_it_is_stale_grpo(self, tmp_path, capsys):
-        weights, _ = run("pipeline_rl", tmp_path / "own", **LONG | {"in_flight_every": 0})
-        expected, _ = run("grpo", tmp_path / "grpo", **LONG_GRPO)
-        assert_same_weights(weights, expected)
-
-    @pytest.mark.slow
-    def test_weights_that_never_change_are_no_new_weights(self, tmp_path, monkeypatch, capsys):
-        """In flight, with the keys and values of before, the engine continues as if nothing happened, to the bit."""
-        monkeypatch.setattr(torch.optim.AdamW, "step", lambda *_: None)
-        monkeypatch.setattr(Run, "evaluate", lambda *_: None)
-        _, changing = run("pipeline_rl", tmp_path / "changing", **LONG)
-        _, fixed = run("pipeline_rl", tmp_path / "fixed", **LONG | {"staleness": 0, "in_flight_every": 0})
-        assert_same_rows(changing, fixed)
 
     @pytest.mark.parametrize("correction", CORRECTIONS)
     def test_nothing_to_correct(self, correction):
@@ -152,110 +131,235 @@ class TestPipelineRL:
         assert effective_sample_size(old, far, mask & (far > 0)) == pytest.approx(1.0)
 
 
+class TestQueue:
+    """Admission, age, and what becomes of groups that are too old."""
+
+    def generator(self, **settings):
+        """A generator whose worker is told when each prompt's group ends; in units of P = 2 prompts."""
+        made = object.__new__(asynchronous.Generator)
+        made.args = pipeline_rl.Args(prompts_per_step=2, **settings)
+        made.train = [asynchronous.Problem(f"{i}?", str(i), f"{i}?", [i]) for i in range(40)]
+        made.submitted = made.dropped = made.position = 0
+        made.positions, made.queue, made.worker = {}, [], asynchronous.Worker.__new__(asynchronous.Worker)
+        made.worker.waiting = []
+        return made
+
+    def end(self, generator, number, version):
+        generator.queue.append(asynchronous.Group(number, version, None))
+
+    @pytest.mark.parametrize("staleness", [0, 1, 3])
+    def test_admission(self, staleness):
+        """(v + η + 1) P prompts by version v, the next ones of the stream, once each."""
+        generator = self.generator(staleness=staleness)
+        for version in (0, 0, 1, 4):
+            generator.submit(version, frozenset())
+            numbers = [number for number, _, _ in generator.worker.waiting]
+            assert numbers == list(range(2 * (version + staleness + 1)))
+        expected = asynchronous.problem_stream(generator.train, generator.args.seed, 0, len(numbers))
+        assert [ids for _, ids, _ in generator.worker.waiting] == [problem.prompt_ids for problem in expected]
+
+    def test_old_groups_are_dropped_and_replaced(self):
+        generator = self.generator(staleness=1)
+        generator.submit(0, frozenset())
+        for number, version in ((0, 0), (3, 0), (1, 1)):
+            self.end(generator, number, version)
+        generator.submit(1, frozenset())
+        assert (generator.dropped, generator.submitted) == (0, 6)
+        generator.submit(2, frozenset())
+        assert (generator.dropped, generator.submitted) == (2, 10)
+        assert [group.number for group in generator.queue] == [1] and not {0, 3} & generator.positions.keys()
+
+    def test_the_oldest_are_taken_first(self):
+        generator = self.generator(staleness=1)
+        for number in (3, 0, 2):
+            self.end(generator, number, 0)
+        assert [group.number for group in generator.take()] == [0, 2]
+        assert [group.number for group in generator.queue] == [3]
+
+    def test_excluded_prompts_are_not_submitted(self):
+        generator = self.generator(staleness=19)
+        excluded = {"3?", "7?"}
+        generator.submit(0, excluded)
+        ids = [ids[0] for _, ids, _ in generator.worker.waiting]
+        assert sorted(ids) == sorted([*(set(range(40)) - {3, 7}), *ids[38:]]) and not {3, 7} & set(ids)
+
+    def test_long_responses_are_dropped(self, tmp_path, monkeypatch, capsys):
+        """With η = 1 and as many tokens per step as the longest response has, some groups are too old."""
+        monkeypatch.setattr(Run, "evaluate", lambda *_: None)
+        late = LONG | {"staleness": 1, "training_tokens": 24, "in_flight_prompts": 2, "steps": 6}
+        _, logged = run("pipeline_rl", tmp_path / "run", **late)
+        assert sum(row["dropped_groups"] for row in logged) > 0
+        assert all(row["oldest"] <= 1 for row in logged)
+        assert sum(row["sampled_prompts"] for row in logged) == 4 * 7 + sum(row["dropped_groups"] for row in logged)
+
+
+def command(folder, *more):
+    settings = {"steps": 3, "prompts-per-step": 4, "responses-per-prompt": 4, "eval-problems": 2, "eval-samples": 1}
+    settings |= {"max-response-tokens": 32, "staleness": 2, "save-every": 0}
+    given = [f"--{name}={value}" for name, value in settings.items()]
+    return [sys.executable, "recipes/pipeline_rl.py", "--overlap", f"--run-dir={folder}", *given, *more]
+
+
+class Overlapped:
+    """A run in a process of its own, in a session of its own, and the process that generates for it."""
+
+    def __init__(self, words):
+        env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        self.process = subprocess.Popen(
+            words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=env
+        )
+
+    def generator(self):
+        """The number of the other process, once it is there."""
+        path = f"/proc/{self.process.pid}/task/{self.process.pid}/children"
+        while self.process.poll() is None:
+            for child in open(path).read().split():  # noqa: SIM115
+                if "recipes.channel" in open(f"/proc/{child}/cmdline").read():  # noqa: SIM115
+                    return int(child)
+            time.sleep(0.02)
+        pytest.fail(f"it ended: {self.process.stderr.read()}")
+
+    def wait_for(self, text):
+        for line in self.process.stdout:
+            if text in line:
+                return
+        pytest.fail(f"no {text!r}: {self.process.stderr.read()}")
+
+    def end(self, seconds=120):
+        """Exit code and error messages."""
+        try:
+            _, error = self.process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            pytest.fail("the learner hangs")
+        return self.process.returncode, error.strip()
+
+
+def gone(number):
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        if not os.path.exists(f"/proc/{number}") or open(f"/proc/{number}/stat").read().split()[2] == "Z":  # noqa: SIM115
+            return True
+        time.sleep(0.05)
+    return False
+
+
 class TestOverlap:
-    """A generator in a process of its own."""
+    """A generator in a process of its own. Moments: as it starts, and once steps are done."""
 
     @pytest.mark.slow
-    def test_the_result_is_the_same(self, tmp_path, capsys):
-        """To the bit, and it was ahead: the learner waited for less than was generated."""
-        weights, rows_ = run("pipeline_rl", tmp_path / "alone", **LONG)
-        again, logged = run("pipeline_rl", tmp_path / "both", overlap=True, **LONG)
-        assert_same_weights(weights, again)
-        assert_same_rows(rows_, logged, more={"seconds/overlap"})
-        assert all("seconds/overlap" in row for row in logged[1:])
-        assert min(row["seconds/overlap"] for row in logged[1:]) < 0
-        assert all(row["seconds/generate"] > 0 for row in logged[1:])
+    def test_a_run(self, tmp_path, monkeypatch, capsys):
+        """It ends as every run; no group is older than η, and some are older than the learner's weights."""
+        _, logged = run("pipeline_rl", tmp_path / "run", overlap=True, **LONG)
+        assert [row["step"] for row in logged if "age" in row] == [1, 2, 3, 4]
+        steps = [row for row in logged if "age" in row]
+        assert all(row["oldest"] <= 2 and row["mismatch_max"] >= 0 for row in steps) and steps[0]["age"] == 0
+        assert max(row["oldest"] for row in steps) > 0
 
     @pytest.mark.slow
-    def test_a_generator_that_is_killed(self, tmp_path, monkeypatch, capsys):
-        """One sentence, nothing lost: the step before is saved though no checkpoint was due, and it can be resumed."""
-        record, steps = WeightHistory.record, []
+    def test_without_staleness_it_is_the_same_run(self, tmp_path, capsys):
+        """Then it always waits: both modes end with the same weights, within rounding."""
+        same = LONG | {"staleness": 0, "steps": 3}
+        one, rows_ = run("pipeline_rl", tmp_path / "one", **same)
+        two, others = run("pipeline_rl", tmp_path / "two", overlap=True, **same)
+        for name, weight in one.items():
+            torch.testing.assert_close(weight, two[name], rtol=0, atol=1e-4)
+        assert [row.get("length") for row in rows_] == [row.get("length") for row in others]
 
-        def kill(history, model):
-            steps.append(1)
-            if len(steps) == 2:
-                for child in multiprocessing.active_children():
-                    os.kill(child.pid, signal.SIGKILL)
-            record(history, model)
+    @pytest.mark.slow
+    @pytest.mark.parametrize(
+        "number,moment",
+        [(signal.SIGKILL, "start"), (signal.SIGKILL, "step"), (signal.SIGTERM, "step"), (signal.SIGINT, "start")],
+    )
+    def test_a_generator_that_ends(self, number, moment, tmp_path):
+        """One sentence, exit code 1, the steps before saved though no checkpoint was due; the run resumes."""
+        running = Overlapped(command(tmp_path / "run", "--steps=30"))
+        generator = running.generator()
+        if moment == "step":
+            running.wait_for("  2/30")
+        os.kill(generator, number)
+        code, error = running.end()
+        assert code == 1 and error.count("error: ") == 1 and "\n" not in error, error
+        assert f"the generator's process has ended with exit code -{int(number)}" in error
+        if moment == "step":
+            assert "--resume" in error
+            (saved,) = (tmp_path / "run").glob("checkpoint-*")
+            steps = int(saved.name[-6:]) + 1
+            pipeline_rl.main(pipeline_rl.Args(resume=tmp_path / "run", steps=steps))
+            assert [row["step"] for row in read_metrics(tmp_path / "run") if "age" in row] == [*range(1, steps + 1)]
 
-        monkeypatch.setattr(WeightHistory, "record", kill)
+    @pytest.mark.slow
+    @pytest.mark.parametrize("moment", ["start", "step"])
+    def test_a_generator_that_is_stopped(self, moment, tmp_path):
+        """The learner waits for so long, ends with one sentence, and ends the generator."""
+        words = command(tmp_path / "run", "--steps=30")
+        setup = "import sys; import recipes.remote; recipes.remote.SILENT_SECONDS = 5.0; import runpy; "
+        setup += "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+        running = Overlapped([words[0], "-c", f"import sys; sys.path.insert(0, '.'); {setup}", *words[1:]])
+        generator = running.generator()
+        if moment == "step":
+            running.wait_for("  2/30")
+        os.kill(generator, signal.SIGSTOP)
+        code, error = running.end()
+        assert code == 1 and "has been silent for 5 seconds" in error and "\n" not in error, error
+        assert gone(generator)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("moment", ["start", "step"])
+    @pytest.mark.parametrize("stopped", [False, True])
+    def test_a_learner_that_is_killed(self, stopped, moment, tmp_path):
+        """The generator ends too, even if it was stopped; the run resumes from what was saved."""
+        running = Overlapped(command(tmp_path / "run", "--steps=30", "--save-every=1"))
+        generator = running.generator()
+        if moment == "step":
+            running.wait_for("  2/30")
+        if stopped:
+            os.kill(generator, signal.SIGSTOP)
+        running.process.kill()
+        running.end()
+        assert gone(generator), "the generator outlived the learner"
+        if moment == "step" and not stopped:
+            pipeline_rl.main(pipeline_rl.Args(resume=tmp_path / "run", steps=4))
+            assert read_metrics(tmp_path / "run")[-1]["step"] == 4
+
+    @pytest.mark.slow
+    def test_a_learner_that_is_stopped(self, tmp_path):
+        """For longer than a silent generator may be: both go on afterwards."""
+        running = Overlapped(command(tmp_path / "run"))
+        running.wait_for("  1/3")
+        os.kill(running.process.pid, signal.SIGSTOP)
+        time.sleep(3)
+        os.kill(running.process.pid, signal.SIGCONT)
+        assert running.end()[0] == 0
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("moment", ["start", "step"])
+    def test_ctrl_c(self, moment, tmp_path):
+        """As from a terminal, to the learner's process group: the step is finished and saved, and the run resumes."""
+        running = Overlapped(command(tmp_path / "run", "--steps=30"))
+        generator = running.generator()
+        if moment == "step":
+            running.wait_for("  1/30")
+        os.killpg(running.process.pid, signal.SIGINT)
+        code, error = running.end()
+        assert code == 0 and "finishing this step" in error and gone(generator), error
+        (saved,) = (tmp_path / "run").glob("checkpoint-*")
+        pipeline_rl.main(pipeline_rl.Args(resume=tmp_path / "run", steps=int(saved.name[-6:]) + 1))
+
+    @pytest.mark.slow
+    def test_an_error_in_the_generator_is_the_learners(self, tmp_path, capfd, monkeypatch):
+        """With what it says there, as if it had been in this process."""
+        send = remote.Channel.send
+
+        def poisoned(channel, message):
+            if isinstance(message, dict):
+                message["args"]["model"] = "no-such-folder/at-all"
+            send(channel, message)
+
+        monkeypatch.setattr(remote.Channel, "send", poisoned)
         with pytest.raises(SystemExit) as stop:
-            run("pipeline_rl", tmp_path / "cut", overlap=True, save_every=0, **LONG)
-        assert stop.value.code == 1
-        error = capsys.readouterr().err.strip()
-        assert error.startswith("error: step ") and "\n" not in error
-        assert "the generator's process has ended with exit code -9" in error and "--resume" in error
-        monkeypatch.setattr(WeightHistory, "record", record)
-        (saved,) = (tmp_path / "cut").glob("checkpoint-*")
-        assert saved.name in ("checkpoint-000002", "checkpoint-000003")
-        weights, rows_ = run("pipeline_rl", tmp_path / "whole", **LONG)
-        pipeline_rl.main(pipeline_rl.Args(resume=tmp_path / "cut"))
-        again, logged = results(tmp_path / "cut")
-        assert_same_weights(weights, again)
-        assert_same_rows(rows_, logged, more={"seconds/overlap"})
-
-    def test_a_generator_that_ends_while_it_starts(self, tmp_path, monkeypatch, capsys):
-        """One sentence: the learner does not wait for it to read the problems, two megabytes."""
-        resource_tracker.ensure_running()
-        monkeypatch.setenv("PYTHONHOME", str(tmp_path))  # no Python starts with this one
-        before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("the learner hangs"))
-        signal.alarm(120)
-        try:
-            with pytest.raises(SystemExit) as stop:
-                run("pipeline_rl", tmp_path / "run", overlap=True, **LONG)
-        finally:
-            signal.alarm(0)
-            signal.signal(signal.SIGALRM, before)
-        error = capsys.readouterr().err.strip()
-        assert stop.value.code == 1 and "\n" not in error, error
-        assert error.startswith("error: step 1: the generator's process has ended with exit code 1"), error
-
-    @pytest.mark.slow
-    def test_ctrl_c_while_the_generator_starts(self, tmp_path, monkeypatch, capsys):
-        """It reaches both processes, as from a terminal: the step is finished and saved, and the run resumes."""
-        spawn = multiprocessing.util.spawnv_passfds
-
-        def interrupted(*args):
-            # To this thread: another one may not block the signal, and would take it.
-            signal.pthread_kill(threading.get_ident(), signal.SIGINT)
-            child = spawn(*args)
-            os.kill(child, signal.SIGINT)
-            return child
-
-        resource_tracker.ensure_running()
-        monkeypatch.setattr(multiprocessing.util, "spawnv_passfds", interrupted)
-        run("pipeline_rl", tmp_path / "run", overlap=True, **LONG)
-        assert [path.name for path in (tmp_path / "run").glob("checkpoint-*")] == ["checkpoint-000001"]
-
-    @pytest.mark.slow
-    def test_a_learner_that_is_killed(self):
-        """The generator ends at once, in the middle of a batch."""
-        context = multiprocessing.get_context("spawn")
-        connection, other = context.Pipe()
-        learner = context.Process(target=wait_for_a_batch, args=(other,))
-        learner.start()
-        generator = Path(f"/proc/{connection.recv()}")
-        learner.kill()
-        learner.join()
-        deadline = time.monotonic() + 30
-        while generator.exists() and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert not generator.exists(), "the generator outlived the learner"
-
-    @pytest.mark.slow
-    def test_an_error_in_the_generator_is_the_learners(self, capsys):
-        """With what it says there; lack of memory then ends the run with the sentence that it always does."""
-        args = grpo.Args(steps=1)
-        model, _ = load_model(args)
-        stub = types.SimpleNamespace(args=args)
-        generator = Generator(stub, lacks_memory, model, [])
-        try:
-            generator.publish(1, [list(model.named_parameters())])
-            with pytest.raises(MemoryError, match="none left") as error:
-                generator.receive(1)
-            assert "in lacks_memory" in error.value.__notes__[0]
-        finally:
-            generator.close()
+            run("pipeline_rl", tmp_path / "run", overlap=True, **LONG)
+        assert stop.value.code == 2 and "no-such-folder" in capfd.readouterr().err
 
     @pytest.mark.parametrize("missing", ["core", "GPU", "process", "memory"])
     def test_what_it_needs(self, missing, tmp_path, monkeypatch, capsys):
@@ -265,27 +369,9 @@ class TestOverlap:
             monkeypatch.setattr("torch.accelerator.is_available", lambda: True)
             monkeypatch.setattr("torch.accelerator.device_count", lambda: 1)
         if missing == "process":
-            monkeypatch.setattr("recipes.overlap.world_size", lambda: 2)
+            monkeypatch.setattr("recipes.remote.world_size", lambda: 2)
         if missing == "memory":
             monkeypatch.setattr("shutil.disk_usage", lambda _: shutil._ntuple_diskusage(0, 0, 1 << 20))
         sentence = refused(capsys, tmp_path, pipeline_rl, overlap=True)
         words = {"core": "needs a second CPU core", "GPU": "needs a second GPU", "process": "a run of one process"}
         assert (words | {"memory": "GB of shared memory"})[missing] in sentence
-
-
-def lacks_memory(*_):
-    raise MemoryError("none left")
-
-
-def never_ends(*_):
-    time.sleep(1000)
-
-
-def wait_for_a_batch(connection):
-    """A learner whose generator is at a batch that takes long."""
-    args = grpo.Args(steps=1)
-    model, _ = load_model(args)
-    generator = Generator(types.SimpleNamespace(args=args), never_ends, model, [])
-    generator.publish(1, [list(model.named_parameters())])
-    connection.send(generator.process.pid)
-    generator.receive(1)

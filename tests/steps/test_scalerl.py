@@ -9,13 +9,15 @@ import cispo
 import grpo
 import reinforce
 from common.batch import collate
-from common.data import load_problems, sample_problems
+from common.data import load_problems, problem_stream
+from common.engines import prompt_seeds
 from common.models import load_model
-from common.records import Problem
+from common.records import Problem, Rollouts
 from common.run import Run
 from common.transformers_engine import TransformersEngine
 from methods import lite_ppo
 from recipes import scalerl, scaling_fit
+from recipes.asynchronous import Worker, draw
 from tools.scripts import components
 
 import numpy as np
@@ -24,6 +26,7 @@ import torch
 from conftest import SMALL
 from runs import assert_same_rows, assert_same_weights, differing, refused, run, settings_of
 from test_identities import close, gradient, rows
+from test_pipeline_rl import OF_QUEUE
 
 
 def few_problems(folder, count):
@@ -56,7 +59,7 @@ class TestScaleRL:
         weights, logged = run("scalerl", tmp_path / "scalerl", **plain, **same)
         expected, of_cispo = run("cispo", tmp_path / "cispo", tis_cap=0.0, **same)
         assert_same_weights(weights, expected)
-        assert_same_rows(logged, of_cispo, more={"interrupted", "solved_prompts"})
+        assert_same_rows(logged, of_cispo, more={"interrupted", "solved_prompts", *OF_QUEUE})
 
     @pytest.mark.slow
     def test_each_component_can_be_removed(self, tmp_path, monkeypatch, capsys):
@@ -149,20 +152,21 @@ class TestScaleRL:
 
     def test_without_solved_prompts_the_stream_is_that_of_all_scripts(self):
         """And with a pass rate above 1 none is ever solved."""
-        args, position = scalerl.Args(prompts_per_step=3), 0
+        args, position = scalerl.Args(), 0
         for step in range(1, 9):
-            drawn, position = scalerl.draw_problems(self.problems, set(), position, args)
-            assert drawn == sample_problems(self.problems, 3, step, args), f"step {step}"
+            drawn, position = draw(self.problems, set(), position, 3, args.seed)
+            found = [problem_stream(self.problems, args.seed, i, 1)[0] for i in drawn]
+            assert found == problem_stream(self.problems, args.seed, 3 * step - 3, 3), f"step {step}"
 
     def test_solved_prompts_leave_the_stream(self):
         """It stays in its order; each of the others comes once in every pass."""
-        args, solved, position, drawn = scalerl.Args(prompts_per_step=4), {"2?\n", "5?\n"}, 0, []
+        args, solved, position, drawn = scalerl.Args(), {"2?\n", "5?\n"}, 0, []
         for _ in range(5):
-            problems, position = scalerl.draw_problems(self.problems, solved, position, args)
-            assert len(problems) == 4
-            drawn += problems
-        expected = [p for p in sample_problems(self.problems, 28, 1, args) if p.prompt not in solved]
-        assert drawn == expected and position == 28
+            numbers, position = draw(self.problems, solved, position, 4, args.seed)
+            assert len(numbers) == 4
+            drawn += [problem_stream(self.problems, args.seed, number, 1)[0] for number in numbers]
+        stream = problem_stream(self.problems, args.seed, 0, 28)
+        assert drawn == [p for p in stream if p.prompt not in solved] and position == 28
 
     @pytest.mark.slow
     def test_easy_prompts_run_out_after_one_pass(self, tmp_path, monkeypatch, capsys):
@@ -182,11 +186,19 @@ class TestScaleRL:
 
     # Interruptions
 
-    def interrupted(self, sampled, inserted=None, **changed):
+    def interrupted(self, sampled, **changed):
+        """The responses of a generator that interrupts, and what it inserts; all began at the same time."""
         problems, rollouts, engine, tokenizer = sampled
-        args = engine.args = types.SimpleNamespace(**vars(scalerl.Args(responses_per_prompt=4)) | changed)
-        inserted = scalerl.tokens_to_insert(tokenizer, args) if inserted is None else inserted
-        return rollouts, scalerl.interrupt(problems, rollouts, inserted, engine, tokenizer, 1, args), inserted
+        own = scalerl.Args(max_response_tokens=96, responses_per_prompt=4)
+        args = engine.args = types.SimpleNamespace(**vars(own) | changed)
+        worker = Worker(engine, tokenizer, args, scalerl.cut_long_thinking)
+        worker.version, seeds = 0, prompt_seeds(16, args.seed, 1)
+        worker.submit([(i, p.prompt_ids, seed) for i, (p, seed) in enumerate(zip(problems, seeds, strict=True))])
+        groups = []
+        while worker.has_work:
+            groups += worker.step()
+        groups = sorted(groups, key=lambda group: group.number)
+        return rollouts, Rollouts.join(g.rollouts for g in groups), scalerl.tokens_to_insert(tokenizer, args)
 
     def test_responses_that_think_too_long_are_told_to_answer(self, sampled):
         """Up to a random place a response is what it was, then comes the text, which was not sampled, and an answer."""
@@ -221,7 +233,7 @@ class TestScaleRL:
             assert torch.equal(weights > 0, batch.response_mask) and weights.sum().item() == pytest.approx(1)
 
     def test_a_budget_of_the_whole_length_changes_nothing(self, sampled):
-        before, after, _ = self.interrupted(sampled, [1, 2, 3], interrupt_from=1.0, interrupt_to=1.0)
+        before, after, _ = self.interrupted(sampled, interrupt_text="123", interrupt_from=1.0, interrupt_to=1.0)
         assert vars(after) == vars(before)
 
     def test_told_nothing_a_greedy_response_is_what_it_was(self, sampled):
@@ -229,7 +241,8 @@ class TestScaleRL:
         engine.args = types.SimpleNamespace(**vars(engine.args) | {"temperature": 0.0})
         greedy = engine.generate(problems, 4, 1)
         same = problems, greedy, engine, tokenizer
-        before, after, _ = self.interrupted(same, [], temperature=0.0, interrupt_from=0.03, interrupt_to=0.05)
+        changed = {"interrupt_text": "", "temperature": 0.0, "interrupt_from": 0.03, "interrupt_to": 0.05}
+        before, after, _ = self.interrupted(same, **changed)
         assert (before.tokens, before.truncated) == (after.tokens, after.truncated)
         assert before.logps != after.logps, "none went on from a place in its middle"
 

@@ -80,6 +80,8 @@ class Replay:
         for row, response, values in zip(rows, responses, advantages, strict=True):
             row.advantages = of_sampled(response, values)
         self.log.numbers |= reference.step_numbers(rounds, groups, rows)
+        if self.recorder.schedule:
+            self.log.numbers |= self.recorder.schedule.numbers(step, args)
         self.log_rollouts(groups, rows, kl)
         if self.critic:
             self.log.numbers["explained_variance"] = explained_variance(responses, old_values, returns)
@@ -115,13 +117,14 @@ class Replay:
     def check_engine(self, step, responses):
         """It has the learner's weights of k steps ago, here shifted, at the same temperature."""
         self.at_start[step] = self.current
-        for number, weights in enumerate(self.recorder.rounds[step][-1][3], max(1, step - self.args.staleness)):
+        oldest = step if self.recorder.schedule else max(1, step - self.args.staleness)
+        for number, weights in enumerate(self.recorder.rounds[step][-1][3], oldest):
             same = all(map(torch.equal, weights, self.at_start[number]))
             assert same, f"step {step}: the engine did not get the weights before step {number}"
         for response in [r for r in responses if r.step][::5]:  # some of an earlier step perhaps, some of none
             versions = self.recorder.rounds[response.step][-1][4]
             with torch.no_grad():
-                logps = numbers(self.engine.sampled_logps(response, self.args.temperature, versions, self.reference))
+                logps = numbers(self.engine.sampled_logps(response, self.args.temperature, versions))
             actual, expected = of_sampled(response, response.logps), of_sampled(response, logps)
             assert actual == pytest.approx(expected, abs=1e-4), f"step {step}: log-probs of the engine"
 

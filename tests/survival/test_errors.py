@@ -12,7 +12,6 @@ import dppo
 import grpo
 import ppo
 import rloo
-from recipes import pipeline_rl
 from tools.scripts import ROOT
 
 import pytest
@@ -68,9 +67,6 @@ def test_settings_of_one_method(capsys, tmp_path):
     assert "--overlong-cache" in refused(capsys, tmp_path, dapo, overlong_cache=33)
     assert "needs a binary divergence" in refused(capsys, tmp_path, dppo, divergence="topk-tv", ratio_anchor="learner")
     assert "less than or equal to 1" in refused(capsys, tmp_path, ppo, gamma=1.5)
-    assert "set --in-flight-every 0" in refused(capsys, tmp_path, pipeline_rl, staleness=0)
-    on_policy = {"staleness": 0, "in_flight_every": 0}
-    assert "leave out --overlap" in refused(capsys, tmp_path, pipeline_rl, overlap=True, **on_policy)
 
 
 @pytest.mark.parametrize("track", ["wandb", "tensorboard"])

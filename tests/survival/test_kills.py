@@ -18,12 +18,12 @@ SETTINGS = {  # with which a script keeps more from step to step, or fits the ti
     "adaptive_entropy": {"target_entropy": 9.0},
     "dapo": {"overlong_cache": 4},
     "pass_at_k": {"responses_per_prompt": 3},
-    "pipeline_rl": {"in_flight_every": 3},
+    "pipeline_rl": {"training_tokens": 3, "in_flight_prompts": 3},
     "ppo": {"kl_beta": 0.1},
     "r1": {"stages": ("rl", "rejection", "distill"), "rejection_prompts": 4, "steps": 1, "sft_epochs": 1},
     "reinforce": {"baseline": "ema"},
     "rloo": {"sharded_checkpoints": True},
-    "scalerl": {"no_resampling_pass_rate": 0.5, "interrupt_from": 1.0},
+    "scalerl": {"no_resampling_pass_rate": 0.5, "interrupt_from": 1.0, "training_tokens": 3, "staleness": 2},
 }
 
 

@@ -66,7 +66,7 @@ def test_tables_show_what_was_measured():
     page = (REPORTS / "methods.md").read_text()
     assert methods.table(read_report("methods")) in page, "reports/methods.md: python -m benchmarks.methods --redraw"
     measured = {name: runs for name in filter(components, parents()) if (runs := read_report(f"ablation_{name}"))}
-    assert {"olmo3", "pipeline_rl", "scalerl"} <= measured.keys()
+    assert {"olmo3", "scalerl"} <= measured.keys()
     for recipe, runs in measured.items():
         table = ablation.table(recipe, runs)
         assert table in page, f"reports/methods.md: python -m benchmarks.ablation {recipe} --redraw"

@@ -36,7 +36,7 @@ def test_an_extended_run_is_a_longer_run(name, settings, tmp_path):
     """Weights and log to the bit; the evaluation at the end of the shorter one stays, with its own n."""
     script, settings = load(name), settings | {"eval_every": 3}
     if name == "pipeline_rl":
-        settings["in_flight_every"] = 3
+        settings |= {"training_tokens": 3, "in_flight_prompts": 3}
     script.main(script.Args(run_dir=tmp_path / "whole", **settings | {"steps": 4}))
     script.main(script.Args(run_dir=tmp_path / "run", **settings | {"steps": 2}))
     script.main(script.Args(resume=tmp_path / "run", steps=4))

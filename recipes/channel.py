@@ -1,0 +1,60 @@
+"""Messages between the learner and a process that generates. It imports nothing that takes long to load."""
+
+import os
+import queue
+import signal
+import socket
+import threading
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any
+
+BEAT_SECONDS = 1.0  # after which something is sent in any case
+
+
+class Channel:
+    """One end of a connection. Sending never blocks; a process that runs sends something every second."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        threading.Thread(target=self.send_all, daemon=True).start()
+
+    def send(self, message: Any) -> None:
+        self.outbox.put(message)
+
+    def send_all(self) -> None:
+        with suppress(OSError):  # the other process has ended, as `receive` finds
+            while True:
+                try:
+                    message = self.outbox.get(timeout=BEAT_SECONDS)
+                except queue.Empty:
+                    message = None
+                self.connection.send(message)
+
+    def receive(self, seconds: float | None) -> Any:
+        """The next message, None if it only says that the other process runs.
+
+        Raises EOFError or OSError if that has ended, and TimeoutError if nothing comes within `seconds`.
+        """
+        # A second look, because this process may have been stopped meanwhile.
+        if not self.connection.poll(seconds) and not self.connection.poll(0):
+            raise TimeoutError
+        return self.connection.recv()
+
+
+def main(descriptor: int) -> None:
+    """The process that generates: it answers from the first moment, and ends with the learner."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    channel = Channel(Connection(descriptor))
+    with suppress(EOFError, OSError):
+        settings = channel.receive(None)
+        from recipes.remote import work
+
+        work(channel, **settings)
+    os._exit(1)  # the learner has ended; whatever still runs here has no purpose
+
+
+def pair() -> tuple[Connection, Connection]:
+    one, other = socket.socketpair()
+    return Connection(one.detach()), Connection(other.detach())

@@ -1,0 +1,147 @@
+"""Responses that begin while others are under way: each is its prompt's own, whoever is beside it."""
+
+import copy
+
+from common.engines import Request
+
+import pytest
+import torch
+from sampling import make, sample, three_versions
+from transformers import DynamicCache
+
+SEEDS, LIMIT = [1, 2, 3], 48
+
+
+def settings(**more):
+    return {"max_response_tokens": LIMIT, **more}
+
+
+def request(problems, numbers, n=8):
+    return Request(
+        [problems[i].prompt_ids for i in numbers], n, [LIMIT] * len(numbers), 1.0, [SEEDS[i] for i in numbers]
+    )
+
+
+def to_the_end(stream):
+    taken = stream.take()
+    while stream.rows:
+        stream.step()
+        taken |= stream.take()
+    return taken
+
+
+def staggered(stream, problems, between=lambda stream: None):
+    """The third prompt begins first, the second after 5 tokens, the first after 11."""
+    taken = {}
+    for key, tokens in ((2, 5), (1, 6), (0, 0)):
+        stream.join([key], request(problems, [key]))
+        for _ in range(tokens):
+            stream.step()
+            between(stream)
+            taken |= stream.take()
+    return taken | to_the_end(stream)
+
+
+@pytest.mark.parametrize("stop", [(), ("=1", "2\n")])
+def test_who_begins_when_changes_nothing(embedded, problems, stop):
+    """Tokens are those of a batch whose rows begin together, log-probs within rounding."""
+    whole = sample(make(embedded, stop=stop), problems, n=8, seeds=SEEDS).split(8)
+    stream = make(embedded, **settings(stop=stop)).stream()
+    taken = staggered(stream, problems)
+    stream.tidy()
+    assert sorted(taken) == [0, 1, 2] and not stream.groups and not len(stream.responses.limits)
+    for key, expected in enumerate(whole):
+        assert (taken[key].tokens, taken[key].truncated) == (expected.tokens, expected.truncated)
+        for logps, others in zip(taken[key].logps, expected.logps, strict=True):
+            assert logps == pytest.approx(others, abs=1e-5)
+    assert len({len(tokens) for part in whole for tokens in part.tokens}) > 3
+
+
+def test_columns_that_no_row_needs_are_dropped(embedded, problems):
+    """Prompts that join for ever do not make the cache longer than the longest prompt and response."""
+    stream, longest = make(embedded, **settings()).stream(), max(len(problem.prompt_ids) for problem in problems)
+    for key in range(12):
+        stream.join([key], request(problems, [key % 3]))
+        assert stream.rows.length <= longest + LIMIT + 1
+        for _ in range(9):
+            stream.step()
+        stream.take()
+    stream.tidy()
+    assert len(stream.responses.limits) == 8 * len(stream.groups)
+
+
+@pytest.mark.parametrize("stop", [(), ("=1", "2\n")])
+def test_a_state_continues_to_the_bit(embedded, problems, stop):
+    """What was saved after a few tokens ends in another engine as it does in this one, which loaded it too."""
+    engine = make(embedded, **settings(stop=stop))
+    stream = engine.stream()
+    stream.join([7], request(problems, [2]))
+    for _ in range(5):
+        stream.step()
+    stream.join([4], request(problems, [0]))
+    for _ in range(6):
+        stream.step()
+    taken = stream.take()
+    state = copy.deepcopy(stream.state_dict())
+    assert len(state) == 2 - len(taken) and sum(len(part["layers"][0][0]) for part in state.values()) >= 2
+    ends = []
+    for one in (stream, make(embedded, **settings(stop=stop)).stream()):
+        one.load_state_dict(copy.deepcopy(state))
+        ends.append({key: vars(rollouts) for key, rollouts in to_the_end(one).items()})
+    assert ends[0] == ends[1] and ends[0]
+    whole = dict(zip((4, 7), (sample(engine, problems, n=8, seeds=SEEDS).split(8)[i] for i in (0, 2)), strict=True))
+    for key, rollouts in ends[0].items():
+        assert rollouts["tokens"] == whole[key].tokens
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_each_token_has_its_weights(embedded, problems, keep):
+    """Weights change while rows are at different tokens; keys and values are kept, or all computed again."""
+    model, versions = copy.deepcopy(embedded[0]), three_versions(embedded[0])
+    engine = make(embedded, **settings())
+    stream, loads = engine.stream(), []  # at which token of each group, by the version of the weights
+    clock = iter(range(1000))
+
+    def change(stream):
+        if (version := {3: 1, 8: 2}.get(next(clock))) is not None:
+            engine.update(versions[version])
+            if not keep:
+                stream.reread()
+            lengths = stream.responses.lengths
+            loads.append({key: int(lengths[rows].max()) for key, rows in stream.slices().items()})
+
+    taken = staggered(stream, problems, change)
+    assert [sorted(load) for load in loads] == [[2], [1, 2]]
+    for key, rollouts in taken.items():
+        at = {load[key]: i + 1 for i, load in enumerate(loads) if key in load}
+        first = {2: 0, 1: 1, 0: 2}[key]
+        for response, logps in zip(rollouts.tokens, rollouts.logps, strict=True):
+            model.load_state_dict(dict(versions[first]), strict=False)
+            cache, unread, expected = DynamicCache(), problems[key].prompt_ids, []
+            for t, token in enumerate(response):
+                if t in at:
+                    model.load_state_dict(dict(versions[at[t]]), strict=False)
+                    if not keep:
+                        cache, unread = DynamicCache(), problems[key].prompt_ids + response[:t]
+                with torch.no_grad():
+                    logits = model(torch.tensor([unread]), past_key_values=cache).logits[0, -1]
+                expected.append(logits.log_softmax(-1)[token].item())
+                unread = [token]
+            assert logps == pytest.approx(expected, abs=2e-5)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_new_weights_that_are_the_old_ones(embedded, problems, keep):
+    """Nothing changes: to the bit where keys and values are kept, to rounding where they are computed again."""
+    engine = make(embedded, **settings())
+
+    def same(stream):
+        engine.update(embedded[0].named_parameters())
+        if not keep:
+            stream.reread()
+
+    whole, changing = staggered(engine.stream(), problems), staggered(engine.stream(), problems, same)
+    for key, rollouts in whole.items():
+        assert changing[key].tokens == rollouts.tokens
+        for logps, expected in zip(changing[key].logps, rollouts.logps, strict=True):
+            assert logps == (expected if keep else pytest.approx(expected, abs=1e-5))
