@@ -6,6 +6,7 @@ The handout gets the answers of one seed. The grader makes new ones for each sub
 import ast
 import math
 from functools import cache
+from threading import Lock
 from typing import Any
 
 from notebooks.exercises.cases import cases
@@ -18,6 +19,7 @@ from notebooks.exercises.verdict import equal
 from tools.scripts import ROOT, parse
 
 HANDOUT_SEED = 7
+ONE_THREAD = Lock()
 CASES = {"loop": loop_cases, "variants": variant_cases}  # for the files that are no script
 NOT_FOR_THE_RUNNER = ("setting", "varied")
 OFTEN = {"mask", "args"}  # parameters that some methods' functions take and others do not
@@ -52,8 +54,14 @@ def with_head_of(right: str, source: str) -> str:
     return ast.unparse(node)
 
 
-@cache
 def answers(exercise: Exercise, seed: int) -> dict[str, Any]:
+    """`make_answers`, by one thread at a time: loops draw from torch's random numbers, which threads share."""
+    with ONE_THREAD:
+        return make_answers(exercise, seed)
+
+
+@cache
+def make_answers(exercise: Exercise, seed: int) -> dict[str, Any]:
     """The runner's `cases`, the `right` results, the `mistakes` with their results, what each case varies, and the
     result if the first setting that it changes is `ignored`."""
     made = list(CASES.get(exercise.script, cases)(exercise, seed))

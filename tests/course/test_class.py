@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
@@ -13,9 +14,11 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from notebooks.exercises import canvas, grade, grade_class
+from notebooks.exercises.answers import answers
 from notebooks.exercises.exercises import BY_NAME
 from notebooks.exercises.grade import Mark
 from notebooks.exercises.grade_class import Args
+from notebooks.exercises.runner import run
 from notebooks.exercises.sandbox import Sandbox
 from tools.scripts import ROOT
 
@@ -279,6 +282,14 @@ def test_feedback():
     mark = asdict(Mark("a.py", "f", 0, 2, "![x](http://y) " * 20))
     text = grade_class.feedback("ann", {"marks": [mark]}, 1)
     assert all(line.startswith("    ![x]") for line in text.splitlines() if "http" in line) and text.count("http") == 20
+
+
+def test_two_threads_make_the_answers_that_one_makes():
+    """Submissions are graded at the same time; the random numbers of a loop are torch's, which threads share."""
+    exercise, seeds = BY_NAME["loop.train"], (71, 72)
+    with ThreadPoolExecutor(2) as pool:
+        made = list(pool.map(partial(answers, exercise), seeds))
+    assert [one["right"] for one in made] == [run(exercise.module(), "train", one["cases"]) for one in made]
 
 
 def test_a_part_counts_as_the_guide_says():
