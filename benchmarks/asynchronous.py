@@ -1,0 +1,148 @@
+"""Generation with a queue against generation in batches, with responses of 1 to 32 times the shortest length.
+
+    python -m benchmarks.asynchronous          # some minutes on a quiet machine; writes reports/asynchronous.json
+
+Measured, with the embedded model and no EOS: tokens per second of the transformers engine where each batch waits for
+its longest response, and of its stream, where a prompt begins as another ends; and the idle share, the fraction of rows
+that have nothing to sample. Lengths are drawn evenly in their logarithm.
+
+On paper, for 8 to 4,096 GPUs with 64 responses each per step: a token of r rows takes a + b r seconds, and training
+takes c seconds per token, both as measured here. Synchronous: all GPUs generate their share, wait for the longest, and
+train together. Asynchronous: some generate with full batches all the time, the others train; as many as is best.
+The network costs nothing in either.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import grpo
+from common.batch import collate, split_rows
+from common.data import load_problems
+from common.engines import Request, prompt_seeds
+from common.logprobs import token_logps
+from common.models import load_model
+from common.transformers_engine import TransformersEngine
+from tools.reports import today, write_report
+
+import numpy as np
+import torch
+import tyro
+
+SPREAD = 32  # longest over shortest response
+GPUS = [8 << i for i in range(10)]
+ROWS = 64  # responses of a GPU, on paper
+
+
+@dataclass
+class Args(grpo.Args):
+    max_response_tokens: int = 192
+    """The longest response."""
+    batches: int = 8
+    """Batches of --prompts-per-step prompts that are generated each way."""
+
+
+def timed(work: Callable[[], object]) -> tuple[float, object]:
+    start = time.perf_counter()
+    result = work()
+    return time.perf_counter() - start, result
+
+
+def lengths(count: int, longest: int, rng: np.random.Generator) -> list[int]:
+    """Between a 32nd of the longest and the longest, evenly in their logarithm."""
+    return [max(1, round(longest * SPREAD ** -float(x))) for x in rng.random(count)]
+
+
+def in_batches(engine: TransformersEngine, batches: list[Request]) -> int:
+    """Generate one batch after the other; the steps times rows that were there for it."""
+    for batch in batches:
+        engine.sample(batch)
+    return sum(max(batch.limits) * len(batch.prompts) * batch.n for batch in batches)
+
+
+def in_a_stream(engine: TransformersEngine, batches: list[Request]) -> int:
+    """The same prompts, with as many under way as a batch has; the steps times rows that were there for it."""
+    waiting = [batch.part(slice(i, i + 1)) for batch in batches for i in range(len(batch.prompts))]
+    stream, most, steps, key = engine.stream(), len(batches[0].prompts), 0, 0
+    while waiting or stream.groups:
+        free = most - len(stream.groups)
+        if waiting and free >= most // 8:
+            some, waiting = waiting[:free], waiting[free:]
+            columns = (
+                [value for one in some for value in getattr(one, name)] for name in ("prompts", "limits", "seeds")
+            )
+            prompts, limits, seeds = columns
+            stream.join(range(key, key + len(some)), replace(some[0], prompts=prompts, limits=limits, seeds=seeds))
+            key += len(some)
+        stream.step()
+        stream.take()
+        steps += 1
+    return steps * most * batches[0].n
+
+
+def on_paper(gpus: int, costs: tuple[float, float, float], longest: int) -> dict[str, float]:
+    """Tokens per second and idle share of the GPUs, both ways; `costs` are a, b and c."""
+    a, b, c = costs
+    each = np.sort(np.array(lengths(gpus * ROWS, longest, np.random.default_rng(0))).reshape(gpus, ROWS), 1)
+    tokens = each.sum()
+    # Up to its i-th shortest response a GPU computes ROWS - i rows.
+    steps = np.diff(each, axis=1, prepend=0)  # (gpus, ROWS)
+    busy = (steps * (a + b * np.arange(ROWS, 0, -1))).sum(1)  # (gpus,) seconds
+    synchronous = busy.max() + c * tokens / gpus
+    needed = (a + b * ROWS) / ROWS  # seconds of a GPU for a token, with all rows full
+    rate, generate = max((min(n / needed, (gpus - n) / c), n) for n in range(1, gpus))
+    used = rate * (needed + c) / gpus
+    return {
+        "gpus": gpus,
+        "synchronous": tokens / synchronous,
+        "synchronous_idle": float(1 - (busy.mean() + c * tokens / gpus) / synchronous),
+        "asynchronous": rate,
+        "asynchronous_idle": 1 - used,
+        "generating": generate,
+    }
+
+
+def main(args: Args) -> None:
+    model, tokenizer = load_model(args)
+    problems = load_problems(args, model, tokenizer)[0][: args.prompts_per_step * args.batches]
+    engine = TransformersEngine(args, model, tokenizer)
+    rng, P, T, G = np.random.default_rng(args.seed), args.prompts_per_step, args.max_response_tokens, 1
+    engine.eos = torch.full_like(engine.eos, -1)  # only the limit ends a response
+    batches = [
+        Request([p.prompt_ids for p in problems[i : i + P]], G, lengths(P, T, rng), 1.0, prompt_seeds(P, args.seed, i))
+        for i in range(0, P * args.batches, P)
+    ]
+    tokens = sum(sum(batch.limits) for batch in batches)
+    engine.sample(batches[0])  # warms up
+    found = {}
+    for name, way in (("batches", in_batches), ("stream", in_a_stream)):
+        seconds, rows = timed(lambda way=way: way(engine, batches))
+        found[name] = {"tokens_per_second": tokens / seconds, "idle": 1 - tokens / rows}
+    # Costs: a token of 1 and of 64 rows, and training.
+    per_step = [
+        timed(lambda n=n: engine.sample(Request([problems[0].prompt_ids], n, [T], 1.0, [1])))[0] / T for n in (1, ROWS)
+    ]
+    b = (per_step[1] - per_step[0]) / (ROWS - 1)
+    rollouts = engine.sample(replace(batches[0], limits=[T] * P))
+    batch = collate(problems[:P], rollouts, model.device)
+
+    def train() -> None:
+        for part in split_rows(torch.arange(P), batch, args.micro_batch_tokens):
+            token_logps(model, batch, part, args).sum().backward()
+
+    costs = (per_step[0] - b, b, timed(train)[0] / (P * T))
+    paper = [on_paper(gpus, costs, T) for gpus in GPUS]
+    for name, numbers in found.items():
+        print(f"{name:8s} {numbers['tokens_per_second']:9.0f} tokens/s   idle {numbers['idle']:.1%}")
+    print("seconds: a {:.2e}, b {:.2e}, c {:.2e}".format(*costs))
+    for row in paper:
+        print(
+            f"{row['gpus']:5d} GPUs: {row['synchronous']:11.0f} tokens/s, idle {row['synchronous_idle']:.1%}; "
+            f"asynchronous {row['asynchronous']:11.0f} tokens/s, idle {row['asynchronous_idle']:.1%}, "
+            f"{row['generating']} generating"
+        )
+    write_report("asynchronous", {"date": today(), "measured": found, "costs": costs, "paper": paper})
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args))
