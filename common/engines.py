@@ -40,7 +40,8 @@ class Request:
 
     def part(self, rows: slice) -> "Request":
         """The same for some of the prompts."""
-        return replace(self, prompts=self.prompts[rows], limits=self.limits[rows], seeds=self.seeds[rows])
+        of_prompts = ("prompts", "limits", "seeds", "problems")
+        return replace(self, **{name: getattr(self, name)[rows] for name in of_prompts})
 
 
 def check_memory(args: ModelSettings, model: Any, total: int) -> None:
@@ -95,7 +96,7 @@ class WeightHistory:
 
 
 class Engine:
-    """What both engines share. Each one implements `sample`, `update`, `sleep` and `close`."""
+    """What engines share. Those of vLLM and transformers implement `sample`, `update`, `sleep` and `close`."""
 
     def __init__(self, args: ModelSettings) -> None:
         self.args = args

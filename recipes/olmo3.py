@@ -4,7 +4,7 @@
                min(ρ_it, C) min(r_it A_i, clip(r_it, 1 - ε_low, 1 + ε_high) A_i)        A_i = R_i - mean R
     r_it = π_θ(o_it | x, o_i<t) / π_old(o_it | x, o_i<t)        ρ_it = π_old(...) / μ(...), μ the rollout policy
 
-A recipe is a sum of components: these are the seven changes to GRPO. With all seven switched off it is grpo.py with
+A recipe combines components: these are the seven changes to GRPO. With all seven switched off it is grpo.py with
 --kl-beta 0.04 --tis-cap 0, to the bit.
 
 | component | from | without it |

@@ -2,7 +2,7 @@
 
     DAPO's J(θ) - β E_x E_{o ~ π_old(·|x)} KL_k3(π_θ ‖ π_ref), where π_ref ← π_θ every n steps, with a new optimizer
 
-A recipe is a sum of components: with all four switched off it is dapo.py, to the bit.
+A recipe combines components: with all four switched off it is dapo.py, to the bit.
 
 | component | from | without it |
 |---|---|---|

@@ -2,7 +2,7 @@
 
     GRPO's J(θ) with R_i = Σ_k w_k s_ik        w_k = ±1, s_ik = 1 if o_i meets criterion k, else 0
 
-A recipe is a sum of components. Without these two it is grpo.py with a fixed rubric as its reward.
+A recipe combines components. Without these two it is grpo.py with a fixed rubric as its reward.
 
 | component | from | without it |
 |---|---|---|

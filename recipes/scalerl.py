@@ -4,7 +4,7 @@
     ρ_it = π_θ(o_it | x, o_i<t) / μ(o_it | x, o_i<t), μ the rollout policy
     A_i  = (R_i - mean R) / std of all R_i - mean R in the batch, for prompts with 0 < mean R < 1
 
-A recipe is a sum of components. Without these eight it is cispo.py --tis-cap 0 --num-minibatches 1, to the bit.
+A recipe combines components. Without these eight it is cispo.py --tis-cap 0 --num-minibatches 1, to the bit.
 
 | component | from | without it |
 |---|---|---|

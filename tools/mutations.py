@@ -396,7 +396,7 @@ MUTATIONS = [
     Mutation("continuations with the same random numbers", "prompt_seeds(len(problems), args.seed, *key)\n        with", "[args.seed] * len(problems)\n        with", "common/engines.py", CRITICS),
     Mutation("a continuation loses what it continues", "[a + b for a, b in zip(self.logps", "[b for a, b in zip(self.logps", "common/records.py", f"{ENGINE}::test_responses_go_on_from_given_tokens"),
     Mutation("one seed for all", "for i in range(count)]", "for i in [0] * count]", "common/engines.py", f"{ENGINE}::test_prompt_seeds_do_not_meet"),
-    Mutation("every process the same prompts", "replace(self, prompts=self.prompts[rows]", "replace(self, prompts=self.prompts[: len(self.prompts[rows])]", "common/engines.py", f"{DISTRIBUTED}::test_two_processes_end_as_one"),
+    Mutation("every process the same prompts", "getattr(self, name)[rows] for", "getattr(self, name)[: len(self.prompts[rows])] for", "common/engines.py", f"{DISTRIBUTED}::test_two_processes_end_as_one"),
     Mutation("a version too many", "del self.snapshots[: -self.staleness]", "del self.snapshots[: -self.staleness - 1]", "common/engines.py", f"{SCRIPTS}::test_staleness_is_a_ring_of_weights"),
     Mutation("snapshots follow the weights", "weight.detach().clone() for", "weight.detach() for", "common/engines.py", f"{SCRIPTS}::test_staleness_is_a_ring_of_weights"),
     Mutation("one scale for a whole row of 4-bit weights", "INT4_GROUP = 128", "INT4_GROUP = 1 << 20", "common/engines.py", f"{PRECISION}::test_rounding_to_int4"),
