@@ -13,7 +13,16 @@ class Kept:
 
 class Oracle(grpo.Oracle):
     CASES = [
-        {"replays": 2, "hard": 0.75, "clip_eps": 0.05, "ddof": 0, "kl_beta": 0.3, "tis_cap": 1.1, "steps": 5},
+        {
+            "replays": 2,
+            "hard": 0.75,
+            "max_age": 2,
+            "clip_eps": 0.05,
+            "ddof": 0,
+            "kl_beta": 0.3,
+            "tis_cap": 1.1,
+            "steps": 5,
+        },
         {"buffer": 2, "hard": 1.0, "max_age": 1, "kl_beta": 0.3, "tis_cap": 0.0, "steps": 4},
         {"replays": 3, "hard": 0.25, "steps": 4} | ENGINE_ANCHOR,
         {"buffer": 0} | ONE_UPDATE,
