@@ -95,10 +95,12 @@ def table(found: list[dict], updates: int) -> str:
 
 def draw(found: list[dict]) -> Figure:
     colors = dict(zip(FOLDERS, (BLUE, ORANGE, GREEN), strict=True))
-    of_updates = {updates: sorted_by_mean(found, updates) for updates in (4, 16)}
-    figure = Figure(figsize=(9, 1 + 0.24 * max(map(len, of_updates.values()))), layout="constrained")
-    figure.suptitle(f"World of search: held-out accuracy of {len(SEEDS)} seeds, and the 95 % interval of their mean")
-    for axes, (updates, methods) in zip(figure.subplots(1, 2), of_updates.items(), strict=True):
+    of_updates = {updates: methods for updates in (4, 16) if (methods := sorted_by_mean(found, updates))}
+    height = 1 + 0.24 * max(map(len, of_updates.values()))
+    figure = Figure(figsize=(1 + 4 * len(of_updates), height), layout="constrained")
+    figure.suptitle(f"World of search: {len(SEEDS)} seeds, and the 95 % interval of their mean", fontsize="medium")
+    panels = figure.subplots(1, len(of_updates), squeeze=False)[0]
+    for axes, (updates, methods) in zip(panels, of_updates.items(), strict=True):
         values = {one["method"]: [end["eval/avg"] for end in one["ends"]] for one in methods}
         draw_intervals(axes, values, [colors[script_path(name).parent] for name in values])
         panel(axes, f"{updates} updates from each rollout batch", "avg@4 on 256 problems", "")
