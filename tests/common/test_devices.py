@@ -23,7 +23,7 @@ def weights(folder):
 
 
 # Some of their groups have no signal: with a KL, AdamW turns the rounding of its first gradient, 0, into an update.
-WITHOUT_KL = {"agent", "gigpo", "pass_at_k", "ttrl"}
+WITHOUT_KL = {"agent", "gigpo", "pass_at_k", "self_reward", "ttrl"}
 QUICK = {"grpo"}  # the others are minutes
 PROCESSES = multiprocessing.get_context("forkserver")  # new processes start with the libraries loaded
 PROCESSES.set_forkserver_preload(["torch", "transformers", "datasets", "tools.plots"])
@@ -42,8 +42,11 @@ def test_nothing_is_left_on_the_cpu(name, tiny_model, tmp_path, capsys):
     flags += ["--interrupt-from", "1"] if hasattr(Args, "interrupt_from") else []
     (tmp_path / "own.py").write_text("def even(problem, response, tokens, truncated): return len(response) % 2 == 0\n")
     reward = ["--reward", f"{tmp_path / 'own.py'}:even"]
-    # The rewards of these two are the majority answer and a rubric.
-    own = {"ttrl": ["--answer-format", "last-number"], "rubrics": ["--persistent", "\n.*[0-4]", "[a-z]"]}
+    own = {  # the rewards of these are the majority answer, a rubric, and the model's own judgement
+        "ttrl": ["--answer-format", "last-number"],
+        "rubrics": ["--persistent", "\n.*[0-4]", "[a-z]"],
+        "self_reward": ["--answer-format", "last-number", "--accepts", "[a-m]"],
+    }
     flags += own.get(name, reward)
     for setting, value in needed(load(name), tiny_model).items():
         flags += [f"--{setting}", str(value)]
