@@ -2,7 +2,6 @@
 
 import os
 import queue
-import signal
 import socket
 import threading
 from contextlib import suppress
@@ -45,7 +44,6 @@ class Channel:
 
 def main(descriptor: int) -> None:
     """The process that generates: it answers from the first moment, and ends with the learner."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
     channel = Channel(Connection(descriptor))
     with suppress(EOFError, OSError):
         settings = channel.receive(None)

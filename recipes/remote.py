@@ -118,7 +118,8 @@ class Remote:
         self.file = self.weights_file(4 * sum(shape.numel() for _, shape in shapes))
         self.shared = SharedWeights(shapes, self.file.fileno())
         mine, other = pair()
-        command = f"from recipes.channel import main; main({other.fileno()})"
+        silent = "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL)"  # Ctrl-C ends it without a traceback
+        command = f"{silent}; from recipes.channel import main; main({other.fileno()})"
         self.process = subprocess.Popen(
             [sys.executable, "-c", command],
             pass_fds=(other.fileno(), self.file.fileno()),

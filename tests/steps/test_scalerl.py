@@ -66,8 +66,9 @@ class TestScaleRL:
         """Without any one of them a run ends at another place: in bf16, on few problems, which come back."""
         monkeypatch.setattr(Run, "evaluate", lambda *_: None)
         plain = settings_of(scalerl, components("scalerl").values())
-        same = few_problems(tmp_path, 20) | {"steps": 3, "prompts_per_step": 8, "lr": 1e-3, "learner_precision": "bf16"}
+        same = few_problems(tmp_path, 20) | {"prompts_per_step": 8, "lr": 1e-3, "learner_precision": "bf16"}
         same |= {"rollout_precision": "bf16", "no_resampling_pass_rate": 0.5, "save_every": 0}
+        same |= {"steps": 4, "staleness": 1, "interrupt_from": 0.2}  # so that each of them acts
         given = [same, *(same | {name: value} for name, value in plain.items())]
         ends = [run("scalerl", tmp_path / str(i), **s)[0] for i, s in enumerate(given)]
         for i, j in itertools.combinations(range(9), 2):
@@ -174,7 +175,11 @@ class TestScaleRL:
         monkeypatch.setattr(
             "common.verification.verifier.Verifier.judge", lambda self, responses, *_: [1.0] * len(responses)
         )
-        data = few_problems(tmp_path, 10) | {"steps": 4, "eval_every": 0}  # eight to train on, four a step
+        data = few_problems(tmp_path, 10) | {
+            "steps": 4,
+            "eval_every": 0,
+            "staleness": 0,
+        }  # eight to train on, four a step
         with pytest.raises(SystemExit) as stop:
             run("scalerl", tmp_path / "run", **data)
         assert stop.value.code == 1
