@@ -210,8 +210,7 @@ class Run:
             dtype = torch.bfloat16 if self.args.save_dtype == "bf16" else torch.float32
             save_checkpoint(folder, self.model, self.tokenizer, state, objects, sharded, card, dtype)
         except Exception as error:  # safetensors, tokenizers and torch each have their own, and words for a full disk
-            full = re.search("enforce fail|No space left", str(error))
-            reason = "the disk is full" if full else first_line(error)
+            reason = "the disk is full" if re.search("enforce fail|No space left", str(error)) else first_line(error)
             fail(f"the checkpoint of step {step} cannot be written: {reason}. {ending.resume_hint(self)}", code=1)
         drop_old(self.dir, step, self.args.keep)
         return folder
