@@ -269,7 +269,7 @@ class TestOverlap:
     @pytest.mark.slow
     @pytest.mark.parametrize(
         "number,moment",
-        [(signal.SIGKILL, "start"), (signal.SIGKILL, "step"), (signal.SIGTERM, "step"), (signal.SIGINT, "start")],
+        [(signal.SIGKILL, "start"), (signal.SIGKILL, "step"), (signal.SIGTERM, "step"), (signal.SIGINT, "step")],
     )
     def test_a_generator_that_ends(self, number, moment, tmp_path):
         """One sentence, exit code 1, the steps before saved though no checkpoint was due; the run resumes."""
