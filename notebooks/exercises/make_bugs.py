@@ -62,14 +62,7 @@ SETTINGS = {
     "scaled-loss": (
         "dr_grpo", (), ("dr_grpo.py", "args.max_response_tokens)", "(10 * args.max_response_tokens))")),
     "kl-sign": ("grpo", ("--kl-beta", "0.5"), ("grpo.py", "loss + args.kl_beta", "loss - args.kl_beta")),
-    "top-p": (
-        "grpo", (),
-        ("common/transformers_engine.py",
-         "or --lr is too high.\", code=1)\n",
-         "or --lr is too high.\", code=1)\n"
-         "            p, order = logp.exp().sort(-1, descending=True)\n"
-         "            kept = torch.where(p.cumsum(-1) - p < 0.8, p, 0.0)\n"
-         "            logp = torch.zeros_like(logp).scatter(1, order, kept / kept.sum(-1, keepdim=True)).log()\n")),
+    "top-p": ("grpo", (), ("common/stream.py", "self.engine.top_k, self.engine.top_p)", "self.engine.top_k, 0.8)")),
     "length-normalized": ("dr_grpo", (), ("dr_grpo.py", CONSTANT, ROW_MEAN)),
 }  # fmt: skip
 
