@@ -21,7 +21,7 @@ def test_how_vllm_is_started(gpu, embedded, monkeypatch):
     vllm, executor, registry = ModuleType("vllm"), ModuleType("vllm.model_executor"), SimpleNamespace()
     models, sampling = ModuleType("vllm.model_executor.models"), ModuleType("vllm.sampling_params")
     vllm.LLM, vllm.__version__, vllm.EngineArgs = start, "0.32.0", SimpleNamespace(__dataclass_fields__={})
-    models.registry, sampling.RequestOutputKind = registry, SimpleNamespace()
+    models.registry, sampling.RequestOutputKind, vllm.SamplingParams = registry, SimpleNamespace(), SimpleNamespace
     for module in (vllm, executor, models, sampling):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.delitem(sys.modules, "common.vllm_engine", raising=False)
