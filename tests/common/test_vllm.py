@@ -8,7 +8,7 @@ from common.logprobs import batch_logps, top_logps
 from common.metrics import read_metrics
 from common.models import load_model
 from common.records import Problem
-from common.transformers_engine import nucleus
+from common.stream import nucleus
 from common.vllm_engine import VLLMEngine
 from recipes import pipeline_rl
 
