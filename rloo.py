@@ -57,7 +57,7 @@ class Args(Settings):
     lr: Rate = 1e-4
     """AdamW's peak learning rate. Models of 1B and more: 5e-7 to 3e-6."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """After the warm-up, the learning rate stays constant or falls to 0 at the end of the run."""
+    """After the warm-up, the learning rate stays constant or falls to 0 by the end of the run."""
     warmup_steps: CountOrZero = 5
     """Steps (rollout batches) over which the learning rate rises from 0."""
     weight_decay: Fraction = 0.0
@@ -106,7 +106,7 @@ def main(args: Args) -> None:
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
 
-        # Before each step: seed and learning rate. After it: log, checkpoint, evaluation.
+        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
             # Sample G responses to each of P prompts, and verify their answers.
             engine.load_weights(model)

@@ -113,7 +113,7 @@ class SamplingSettings:
     GROUP = "Model and engine"
 
     top_p: Rate = 1.0
-    """Sample from the likeliest tokens that together have at least this probability."""
+    """Sample only from the fewest most likely tokens whose probabilities add up to at least this."""
     top_k: CountOrZero = 0
     """Sample from this many of the likeliest tokens; 0: from all."""
 

@@ -88,7 +88,7 @@ class Args(Settings):
     lr: Rate = 1e-4
     """AdamW's peak learning rate. Models of 1B and more: 5e-7 to 3e-6."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """After the warm-up, the learning rate stays constant or falls to 0 at the end of the run."""
+    """After the warm-up, the learning rate stays constant or falls to 0 by the end of the run."""
     warmup_steps: CountOrZero = 5
     """Steps (rollout batches) over which the learning rate rises from 0."""
     weight_decay: Fraction = 0.0
@@ -159,7 +159,7 @@ def main(args: Args) -> None:
         # OlmoRL: groups with signal that wait to be trained on: (prompt, G rollouts, (G,) rewards).
         run.state["kept"], by_prompt = [], {problem.prompt: problem for problem in train}
 
-        # Before each step: seed and learning rate. After it: log, checkpoint, evaluation.
+        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
             # OlmoRL: active sampling. Sample groups until P of them are neither all correct nor all incorrect,
             # including those that have waited since the last step.

@@ -87,7 +87,7 @@ class Args(Settings):
     filter_groups: bool = True
     """Leave groups with equal rewards out of the loss, its mean and the std."""
     no_resampling_pass_rate: Positive = 0.9
-    """A prompt with at least this pass rate is not sampled again. Paper 0.9; above 1 all are."""
+    """Prompts with at least this pass rate are not sampled again. Paper 0.9; a value above 1 keeps them all."""
     kl_beta: NonNegative = 0.0
     """β: weight of the KL to the initial model in the loss. Paper 0."""
     ratio_anchor: Literal["learner", "engine"] = "engine"
@@ -113,7 +113,7 @@ class Args(Settings):
     lr: Rate = 1e-4
     """AdamW's peak learning rate. Models of 1B and more: 5e-7 to 3e-6."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """After the warm-up, the learning rate stays constant or falls to 0 at the end of the run."""
+    """After the warm-up, the learning rate stays constant or falls to 0 by the end of the run."""
     warmup_steps: CountOrZero = 5
     """Steps (rollout batches) over which the learning rate rises from 0."""
     weight_decay: Fraction = 0.0
@@ -215,7 +215,7 @@ def main(args: Args) -> None:
         generator = run.closing(Generator(run, engine, model, tokenizer, train, cut_long_thinking))
         run.state["solved"] = []
 
-        # Before each step: seed and learning rate. After it: log, checkpoint, evaluation.
+        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out, generator=generator):
             # ScaleRL: G responses to each of P prompts, from the queue. Verify their answers.
             solved = set(run.state["solved"])

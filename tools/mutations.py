@@ -11,6 +11,7 @@ ENVIRONMENTS = "tests/common/test_environments.py"
 OLMO3 = "tests/steps/test_olmo3.py"
 SCALERL = "tests/steps/test_scalerl.py"
 PIPELINE_RL = "tests/steps/test_pipeline_rl.py"
+OVERLAP = "tests/steps/test_overlap.py"
 QUEUE = f"{PIPELINE_RL}::TestQueue"
 STREAM = "tests/common/test_stream.py"
 R1 = "tests/steps/test_r1.py"
@@ -309,9 +310,9 @@ MUTATIONS = [
     Mutation("what is under way is lost with a kill", "self.worker.load_state_dict(worker)", "pass", "recipes/asynchronous.py", f"{RESUMED}[pipeline_rl]"),
     Mutation("the queue is lost with a kill", "for group in state[\"queue\"]", "for group in []", "recipes/asynchronous.py", f"{RESUMED}[pipeline_rl]"),
     Mutation("an interrupted response stays as it was", "group.whole.replace(group.cut,", "group.whole.replace({},", "recipes/asynchronous.py"),
-    Mutation("a silent generator is waited for", "self.channel.receive(SILENT_SECONDS)", "self.channel.receive(None)", "recipes/remote.py", f"{PIPELINE_RL}::TestOverlap::test_a_generator_that_is_stopped"),
-    Mutation("what the learner did is lost with the generator", "if self.first is not None and self.run.step - 1 > self.first:", "if False:", "recipes/remote.py", f"{PIPELINE_RL}::TestOverlap::test_a_generator_that_ends"),
-    Mutation("the generator has the learner's process group", "            process_group=0,  # Ctrl-C", "            # Ctrl-C", "recipes/remote.py", f"{PIPELINE_RL}::TestOverlap::test_ctrl_c"),
+    Mutation("a silent generator is waited for", "self.channel.receive(SILENT_SECONDS)", "self.channel.receive(None)", "recipes/remote.py", f"{OVERLAP}::TestOverlap::test_a_generator_that_is_stopped"),
+    Mutation("what the learner did is lost with the generator", "if self.first is not None and self.run.step - 1 > self.first:", "if False:", "recipes/remote.py", f"{OVERLAP}::TestOverlap::test_a_generator_that_ends"),
+    Mutation("the generator has the learner's process group", "            process_group=0,  # Ctrl-C", "            # Ctrl-C", "recipes/remote.py", f"{OVERLAP}::TestOverlap::test_ctrl_c"),
     Mutation("sequence-mask of tokens", 'args.correction.startswith("sequence")', 'args.correction == "sequence-tis"', "recipes/pipeline_rl.py", OBJECTIVES),
     Mutation("icepop without the weight", "return rho.where(", "return torch.ones_like(rho).where(", "recipes/pipeline_rl.py", OBJECTIVES),
     Mutation("the product, not the geometric mean", "torch.exp(log_whole / mask.sum(1, keepdim=True))", "torch.exp(log_whole)", "recipes/pipeline_rl.py", OBJECTIVES),

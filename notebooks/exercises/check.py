@@ -62,7 +62,7 @@ def shapes(found: list[dict[str, Any]]) -> list[list[list[int]]]:
 
 
 def exercises() -> list[tuple[str, str]]:
-    """(level, name) of every exercise whose file is here."""
+    """Level and name of each exercise that has a file in this folder."""
     answers = json.loads(ANSWERS.read_text()) if ANSWERS.exists() else {}
     found = [
         (f"level{answers[name]['level']}", name) for name in answers if (HERE / f"{name.split('.')[0]}.py").exists()

@@ -42,7 +42,7 @@ def engine_and_model():
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_log_probs_and_greedy_tokens_follow_every_update(engine_and_model, temperature):
-    """After each change of the learner's weights: the same log-probs, and the same greedy response."""
+    """After each change of its weights, the learner and vLLM have the same log-probs and the same greedy response."""
     engine, model, tokenizer = engine_and_model
     prompts = [tokenizer(text)["input_ids"] for text in ("7+5=?\n", "12+30-4=?\n", "9+9+9+9=?\n")]
     for update in range(3):

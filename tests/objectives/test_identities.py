@@ -267,7 +267,7 @@ def test_std_weighs_easy_and_hard_prompts_alike():
 
 
 def test_k3_against_the_exact_kl():
-    """As a value k3 is unbiased for KL(π‖ref). As a loss its gradient is that of KL(ref‖π)."""
+    """As a value, k3 is an unbiased estimate of KL(π‖ref); as a loss, it has the gradient of KL(ref‖π)."""
     logits = torch.tensor([0.3, -0.5, 1.1, 0.2], dtype=torch.float64, requires_grad=True)
     logp = logits.log_softmax(0)
     ref = torch.tensor([0.1, 0.4, -0.3, 0.9], dtype=torch.float64).log_softmax(0)

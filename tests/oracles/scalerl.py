@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 class Oracle(cispo.Oracle):
     INTERRUPTED = {"interrupt_from": 0.3, "interrupt_to": 0.6, "interrupt_text": "=?", "thinking_end": "T"}
     CASES = [
-        # The gradient is not clipped, so that the scale of the mean shows.
+        # The gradient is not clipped: clipping would hide the scale of the mean.
         {
             **{"steps": 3, "staleness": 1, "training_tokens": 2, "in_flight_prompts": 6, "max_grad_norm": 1e6},
             **{"kl_beta": 0.3, **INTERRUPTED},

@@ -1,23 +1,17 @@
 """PipelineRL is the sum of its components, and its corrections are what they say. Its generator never waits."""
 
 import itertools
-import os
-import shutil
-import signal
-import subprocess
-import sys
-import time
 from typing import get_args, get_type_hints
 
 import grpo
-from common.metrics import effective_sample_size, read_metrics
+from common.metrics import effective_sample_size
 from common.run import Run
-from recipes import asynchronous, pipeline_rl, remote
-from tools.scripts import ROOT, components
+from recipes import asynchronous, pipeline_rl
+from tools.scripts import components
 
 import pytest
 import torch
-from runs import assert_same_rows, assert_same_weights, differing, refused, run, settings_of
+from runs import assert_same_rows, assert_same_weights, differing, run, settings_of
 from test_identities import OFF, close, gradient, rows
 
 OF_QUEUE = {"age", "oldest", "generator_idle", "sampled_prompts", "dropped_groups", "queued_groups"}
@@ -191,187 +185,3 @@ class TestQueue:
         assert sum(row["dropped_groups"] for row in logged) > 0
         assert all(row["oldest"] <= 1 for row in logged)
         assert sum(row["sampled_prompts"] for row in logged) == 4 * 7 + sum(row["dropped_groups"] for row in logged)
-
-
-def command(folder, *more):
-    settings = {"steps": 3, "prompts-per-step": 4, "responses-per-prompt": 4, "eval-problems": 2, "eval-samples": 1}
-    settings |= {"max-response-tokens": 32, "staleness": 2, "save-every": 0}
-    given = [f"--{name}={value}" for name, value in settings.items()]
-    return [sys.executable, "recipes/pipeline_rl.py", "--overlap", f"--run-dir={folder}", *given, *more]
-
-
-class Overlapped:
-    """A run in a process of its own, in a session of its own, and the process that generates for it."""
-
-    def __init__(self, words):
-        env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-        self.process = subprocess.Popen(
-            words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=env
-        )
-
-    def generator(self):
-        """The number of the other process, once it is there."""
-        path = f"/proc/{self.process.pid}/task/{self.process.pid}/children"
-        while self.process.poll() is None:
-            for child in open(path).read().split():  # noqa: SIM115
-                if "recipes.channel" in open(f"/proc/{child}/cmdline").read():  # noqa: SIM115
-                    return int(child)
-            time.sleep(0.02)
-        pytest.fail(f"it ended: {self.process.stderr.read()}")
-
-    def wait_for(self, text):
-        for line in self.process.stdout:
-            if text in line:
-                return
-        pytest.fail(f"no {text!r}: {self.process.stderr.read()}")
-
-    def end(self, seconds=120):
-        """Exit code and error messages."""
-        try:
-            _, error = self.process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            pytest.fail("the learner hangs")
-        return self.process.returncode, error.strip()
-
-
-def gone(number):
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        if not os.path.exists(f"/proc/{number}") or open(f"/proc/{number}/stat").read().split()[2] == "Z":  # noqa: SIM115
-            return True
-        time.sleep(0.05)
-    return False
-
-
-class TestOverlap:
-    """A generator in a process of its own. Moments: as it starts, and once steps are done."""
-
-    @pytest.mark.slow
-    def test_a_run(self, tmp_path, monkeypatch, capsys):
-        """It ends as every run; no group is older than η, and some are older than the learner's weights."""
-        _, logged = run("pipeline_rl", tmp_path / "run", overlap=True, **LONG)
-        assert [row["step"] for row in logged if "age" in row] == [1, 2, 3, 4]
-        steps = [row for row in logged if "age" in row]
-        assert all(row["oldest"] <= 2 and row["mismatch_max"] >= 0 for row in steps) and steps[0]["age"] == 0
-        assert max(row["oldest"] for row in steps) > 0
-
-    @pytest.mark.slow
-    def test_without_staleness_it_is_the_same_run(self, tmp_path, capsys):
-        """Then it always waits: both modes end with the same weights, within rounding."""
-        same = LONG | {"staleness": 0, "steps": 3}
-        one, rows_ = run("pipeline_rl", tmp_path / "one", **same)
-        two, others = run("pipeline_rl", tmp_path / "two", overlap=True, **same)
-        for name, weight in one.items():
-            torch.testing.assert_close(weight, two[name], rtol=0, atol=1e-4)
-        assert [row.get("length") for row in rows_] == [row.get("length") for row in others]
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize(
-        "number,moment",
-        [(signal.SIGKILL, "start"), (signal.SIGKILL, "step"), (signal.SIGTERM, "step"), (signal.SIGINT, "step")],
-    )
-    def test_a_generator_that_ends(self, number, moment, tmp_path):
-        """One sentence, exit code 1, the steps before saved though no checkpoint was due; the run resumes."""
-        running = Overlapped(command(tmp_path / "run", "--steps=30"))
-        generator = running.generator()
-        if moment == "step":
-            running.wait_for("  2/30")
-        os.kill(generator, number)
-        code, error = running.end()
-        assert code == 1 and error.count("error: ") == 1 and "\n" not in error, error
-        assert f"the generator's process has ended with exit code -{int(number)}" in error
-        if moment == "step":
-            assert "--resume" in error
-            (saved,) = (tmp_path / "run").glob("checkpoint-*")
-            steps = int(saved.name[-6:]) + 1
-            pipeline_rl.main(pipeline_rl.Args(resume=tmp_path / "run", steps=steps))
-            assert [row["step"] for row in read_metrics(tmp_path / "run") if "age" in row] == [*range(1, steps + 1)]
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize("moment", ["start", "step"])
-    def test_a_generator_that_is_stopped(self, moment, tmp_path):
-        """The learner waits for so long, ends with one sentence, and ends the generator."""
-        words = command(tmp_path / "run", "--steps=30")
-        setup = "import sys; import recipes.remote; recipes.remote.SILENT_SECONDS = 5.0; import runpy; "
-        setup += "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
-        running = Overlapped([words[0], "-c", f"import sys; sys.path.insert(0, '.'); {setup}", *words[1:]])
-        generator = running.generator()
-        if moment == "step":
-            running.wait_for("  2/30")
-        os.kill(generator, signal.SIGSTOP)
-        code, error = running.end()
-        assert code == 1 and "has been silent for 5 seconds" in error and "\n" not in error, error
-        assert gone(generator)
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize("moment", ["start", "step"])
-    @pytest.mark.parametrize("stopped", [False, True])
-    def test_a_learner_that_is_killed(self, stopped, moment, tmp_path):
-        """The generator ends too, even if it was stopped; the run resumes from what was saved."""
-        running = Overlapped(command(tmp_path / "run", "--steps=30", "--save-every=1"))
-        generator = running.generator()
-        if moment == "step":
-            running.wait_for("  2/30")
-        if stopped:
-            os.kill(generator, signal.SIGSTOP)
-        running.process.kill()
-        running.end()
-        assert gone(generator), "the generator outlived the learner"
-        if moment == "step" and not stopped:
-            pipeline_rl.main(pipeline_rl.Args(resume=tmp_path / "run", steps=4))
-            assert read_metrics(tmp_path / "run")[-1]["step"] == 4
-
-    @pytest.mark.slow
-    def test_a_learner_that_is_stopped(self, tmp_path):
-        """For longer than a silent generator may be: both go on afterwards."""
-        running = Overlapped(command(tmp_path / "run"))
-        running.wait_for("  1/3")
-        os.kill(running.process.pid, signal.SIGSTOP)
-        time.sleep(3)
-        os.kill(running.process.pid, signal.SIGCONT)
-        assert running.end()[0] == 0
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize("moment", ["start", "step"])
-    def test_ctrl_c(self, moment, tmp_path):
-        """As from a terminal, to the learner's process group: the step is finished and saved, and the run resumes."""
-        running = Overlapped(command(tmp_path / "run", "--steps=30"))
-        generator = running.generator()
-        if moment == "step":
-            running.wait_for("  1/30")
-        os.killpg(running.process.pid, signal.SIGINT)
-        code, error = running.end()
-        assert code == 0 and "finishing this step" in error and gone(generator), error
-        (saved,) = (tmp_path / "run").glob("checkpoint-*")
-        pipeline_rl.main(pipeline_rl.Args(resume=tmp_path / "run", steps=int(saved.name[-6:]) + 1))
-
-    @pytest.mark.slow
-    def test_an_error_in_the_generator_is_the_learners(self, tmp_path, capfd, monkeypatch):
-        """With what it says there, as if it had been in this process."""
-        send = remote.Channel.send
-
-        def poisoned(channel, message):
-            if isinstance(message, dict):
-                message["args"]["model"] = "no-such-folder/at-all"
-            send(channel, message)
-
-        monkeypatch.setattr(remote.Channel, "send", poisoned)
-        with pytest.raises(SystemExit) as stop:
-            run("pipeline_rl", tmp_path / "run", overlap=True, **LONG)
-        assert stop.value.code == 2 and "no-such-folder" in capfd.readouterr().err
-
-    @pytest.mark.parametrize("missing", ["core", "GPU", "process", "memory"])
-    def test_what_it_needs(self, missing, tmp_path, monkeypatch, capsys):
-        if missing == "core":
-            monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
-        if missing == "GPU":
-            monkeypatch.setattr("torch.accelerator.is_available", lambda: True)
-            monkeypatch.setattr("torch.accelerator.device_count", lambda: 1)
-        if missing == "process":
-            monkeypatch.setattr("recipes.remote.world_size", lambda: 2)
-        if missing == "memory":
-            monkeypatch.setattr("shutil.disk_usage", lambda _: shutil._ntuple_diskusage(0, 0, 1 << 20))
-        sentence = refused(capsys, tmp_path, pipeline_rl, overlap=True)
-        words = {"core": "needs a second CPU core", "GPU": "needs a second GPU", "process": "a run of one process"}
-        assert (words | {"memory": "GB of shared memory"})[missing] in sentence

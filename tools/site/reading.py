@@ -81,7 +81,7 @@ def traced(name: str, keep: Callable[[Any, int, dict[str, Any]], None], **settin
 
 
 def recorded(name: str) -> dict[int, dict[str, Any]]:
-    """The values of one step as text, by line; of the first seed for which each prompt has both kinds of responses."""
+    """Values of one step as text, by line, of the first seed that gives each prompt correct and incorrect responses."""
     fewer = {"num_minibatches": 2} if hasattr(load(name).Args(), "num_minibatches") else {}
     for seed in range(1, 30):
         found: dict[int, dict[str, Any]] = {}

@@ -50,7 +50,7 @@ def expressions(numbers: tuple[int, ...]) -> list[str]:
 
 
 def search_problem(rng: random.Random, min_numbers: int = 4, max_numbers: int = 4) -> tuple[str, Search]:
-    """A question and its check. Every running result of every expression lies in 0..99."""
+    """A question, and the check of its answers. The running results of all its expressions are from 0 to 99."""
     count = rng.randint(min_numbers, max_numbers)
     while True:
         rest = [rng.randint(1, 19) for _ in range(count - 1)]
