@@ -47,6 +47,7 @@ def test_a_version_is_that_of_its_commit(version):
     name, commit = version["claim"], version["commit"]
     source = git("show", f"{commit}:claims/{version.get('was', name)}.py").stdout
     assert source, f"{commit} has no claims/{name}.py"
+    assert git("merge-base", "--is-ancestor", commit, "HEAD").returncode == 0, f"{commit} was rewritten by a rebase"
     if version is not versions()[name][-1]:
         assert version["statement"] in " ".join(source.split())
         assert version["rule"] in " ".join(source.split())

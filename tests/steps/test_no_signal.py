@@ -26,7 +26,9 @@ def run(name, folder, **settings):
 
 
 def of_script(name, **settings):
-    """Those of the settings that a script has."""
+    """Those of the settings that a script has; a β that scales the whole loss, as in DPO, stays above 0."""
+    if name in ("dpo", "spin"):
+        del settings["kl_beta"]
     return {key: value for key, value in settings.items() if hasattr(load(name).Args, key)}
 
 
