@@ -7,10 +7,11 @@
 - **Control**: the first arm is compared with itself on other seeds, which shows what no difference looks like.
 
 A claim has ARMS (name: script and flags, without a learning rate), which `compute` runs in both worlds. The verdict is
-that of both; where they do not agree it is inconclusive, and the effect says what each gives.
+that of both; where they do not agree it is inconclusive, and the effect says what each gives. Some claims are about one
+world, which they name in WORLDS. Claims whose first arm is the same share its runs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from claims import runs
@@ -24,7 +25,9 @@ from matplotlib.figure import Figure
 WORLDS = {
     "sums": "--eval-problems 256 --eval-samples 2",
     "search": f"{runs.SEARCH} --model search --eval-samples 2",
+    "search-hard": "--dataset search-hard --model search --steps 40 --eval-problems 256 --eval-samples 16",
 }
+BOTH = ("sums", "search")
 AGAIN = "again"  # what the control is called after the arm that it repeats
 RATES = ("3e-5", "1e-4", "3e-4", "1e-3")
 REPORT = "learning_rates"  # the accuracy of each arm that was swept, by rate
@@ -40,13 +43,14 @@ def arms_of(world: str, arms: Arms) -> Arms:
     }
 
 
-def sweep(arms: Arms, metric: Callable[[runs.Trial], float] = runs.accuracy) -> None:
+def sweep(arms: Arms, worlds: Iterable[str], metric: Callable[[runs.Trial], float] = runs.accuracy) -> None:
     """Compare learning rates for each arm in each world, and store what they gave."""
-    for world in WORLDS:
+    for world in worlds:
         for name, words in arms_of(world, arms).items():
             known = read_report(REPORT, {})
             if words not in known:
-                write_report(REPORT, known | {words: runs.sweep(words, metric, RATES)})
+                found = runs.sweep(words, metric, RATES)
+                write_report(REPORT, read_report(REPORT, {}) | {words: found})
             say(f"{name}, {world}: {read_report(REPORT)[words]}")
 
 
@@ -58,21 +62,28 @@ def at_best_rate(words: str) -> str:
     return f"{words} --lr {max(found, key=found.get)}"
 
 
-def all_arms(arms: Arms) -> Arms:
-    """All arms of both worlds with their best learning rates, and the first one once more."""
+def all_arms(arms: Arms, worlds: Iterable[str] = BOTH) -> Arms:
+    """All arms of all worlds with their best learning rates, and the first one once more."""
     first, flat = next(iter(arms)), {}
-    for world in WORLDS:
+    for world in worlds:
         rated = {name: at_best_rate(words) for name, words in arms_of(world, arms).items()}
         rated[f"{first} {AGAIN}"] = f"{rated[first]} @500"
         flat |= {f"{name}, {world}": words for name, words in rated.items()}
     return flat
 
 
-def compute(arms: Arms, pairs: list[tuple[str, str]], seeds: int, **options: Any) -> dict[str, Any]:
-    """Run all arms in both worlds, and compare them; `options` are those of runs.compare."""
+def compute(
+    arms: Arms, pairs: list[tuple[str, str]], seeds: int, worlds: Iterable[str] = BOTH, **options: Any
+) -> dict[str, Any]:
+    """Run all arms in all worlds, and compare them; `options` are those of runs.compare."""
     first = next(iter(arms))
-    compared = [(f"{a}, {w}", f"{b}, {w}") for w in WORLDS for a, b in [*pairs, (first, f"{first} {AGAIN}")]]
-    return runs.compare(all_arms(arms), compared, seeds, paired=False, **options)
+    compared = [(f"{a}, {w}", f"{b}, {w}") for w in worlds for a, b in [*pairs, (first, f"{first} {AGAIN}")]]
+    return runs.compare(all_arms(arms, worlds), compared, seeds, paired=False, **options)
+
+
+def worlds_of(result: dict[str, Any]) -> list[str]:
+    """The worlds of a result, in the order of its arms."""
+    return list(dict.fromkeys(arm.rpartition(", ")[2] for arm in result["arms"]))
 
 
 def in_each_world(
@@ -80,32 +91,33 @@ def in_each_world(
 ) -> dict[str, str]:
     """The verdict on a difference, claimed to be positive (with `sign` -1 negative), or not to be a loss."""
     found = {}
-    for world in WORLDS:
+    for world in worlds_of(result):
         mean, half, _ = result["differences"][" → ".join(f"{arm}, {world}" for arm in pair)]
         found[world] = judge_lossless(-sign * mean, half, smallest) if lossless else judge(sign * mean, half, smallest)
     return found
 
 
 def of_both(found: dict[str, str]) -> str:
-    """The verdict that both worlds give, else that the question is open."""
+    """The verdict that all worlds give, else that the question is open."""
     return next(iter(found.values())) if len(set(found.values())) == 1 else INCONCLUSIVE
 
 
-def effect(result: dict[str, Any], found: dict[str, str]) -> str:
+def effect(result: dict[str, Any], found: dict[str, str], what: str = "accuracy", form: str = ".3f") -> str:
     """The verdicts by world, all means and differences, and what was spent, in one line."""
     spent = ", ".join(f"{name} {arm['responses']:.0f}" for name, arm in result["arms"].items())
     tokens = ", ".join(f"{arm['tokens']:.0f}" for arm in result["arms"].values())
     verdicts = ", ".join(f"{world} {verdict}" for world, verdict in found.items())
-    return f"{runs.summarize(result)}; {verdicts}; responses {spent}; tokens {tokens}"
+    return f"{runs.summarize(result, what, form)}; {verdicts}; responses {spent}; tokens {tokens}"
 
 
-def draw(result: dict[str, Any], title: str) -> Figure:
-    """Held-out accuracy of every run, an arm a line, a panel for each world."""
-    figure = Figure(figsize=(8, 1.6 + 0.35 * len(result["arms"]) / len(WORLDS)), layout="constrained")
+def draw(result: dict[str, Any], title: str, metric: str = "held-out accuracy") -> Figure:
+    """The metric of every run, an arm a line, a panel for each world."""
+    worlds = worlds_of(result)
+    figure = Figure(figsize=(8, 1.6 + 0.35 * len(result["arms"]) / len(worlds)), layout="constrained")
     figure.suptitle(title, fontsize="medium")
-    for axes, world in zip(figure.subplots(1, len(WORLDS)), WORLDS, strict=True):
+    for axes, world in zip(figure.subplots(1, len(worlds), squeeze=False)[0], worlds, strict=True):
         of_world = {name: arm for name, arm in result["arms"].items() if name.endswith(f", {world}")}
         values = {name.removesuffix(f", {world}"): arm["values"] for name, arm in of_world.items()}
         draw_intervals(axes, values, runs.COLORS)
-        panel(axes, world, f"held-out accuracy of {result['seeds']} runs", "")
+        panel(axes, world, f"{metric} of {result['seeds']} runs", "")
     return figure
