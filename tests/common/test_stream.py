@@ -94,6 +94,24 @@ def test_a_state_continues_to_the_bit(embedded, problems, stop):
         assert rollouts["tokens"] == whole[key].tokens
 
 
+def test_a_state_within_a_stop_string(embedded, problems):
+    """The stop string's second token comes after the state was saved after the first."""
+    (tokens,) = sample(make(embedded), problems[:1], n=1, seeds=SEEDS[:1]).tokens
+    words = [embedded[1].decode([token]) for token in tokens]
+    t = next(t for t in range(3, len(words)) if words[t] + words[t + 1] not in "".join(words[: t + 1]))
+    engine = make(embedded, **settings(stop=(words[t] + words[t + 1],)))
+    stream = engine.stream()
+    stream.join([0], request(problems, [0], n=1))
+    for _ in range(t):
+        stream.step()
+    assert stream.responses.lengths.tolist() == [t + 1]
+    state = stream.state_dict()
+    stream = engine.stream()
+    stream.load_state_dict(state)
+    (end,) = to_the_end(stream).values()
+    assert end.tokens == [tokens[: t + 2]] and end.truncated == [False]
+
+
 @pytest.mark.parametrize("keep", [True, False])
 def test_each_token_has_its_weights(embedded, problems, keep):
     """Weights change while rows are at different tokens; keys and values are kept, or all computed again."""
