@@ -63,8 +63,7 @@ def main(args: Args) -> None:
     for name in claims:
         if args.sweep:
             if hasattr(court.load(name), "fair"):
-                claim = court.load(name)
-                fair.sweep(claim.ARMS, getattr(claim, "WORLDS", fair.BOTH), getattr(claim, "METRIC", accuracy))
+                fair.sweep(court.load(name))
                 continue
             for arm, words in court.load(name).ARMS.items():
                 say(f"{arm}: {sweep(words.partition(' --lr')[0], accuracy)}")

@@ -12,6 +12,7 @@ world, which they name in WORLDS. Claims whose first arm is the same share its r
 """
 
 from collections.abc import Callable, Iterable
+from types import ModuleType
 from typing import Any
 
 from claims import runs
@@ -43,10 +44,11 @@ def arms_of(world: str, arms: Arms) -> Arms:
     }
 
 
-def sweep(arms: Arms, worlds: Iterable[str], metric: Callable[[runs.Trial], float] = runs.accuracy) -> None:
-    """Compare learning rates for each arm in each world, and store what they gave."""
-    for world in worlds:
-        for name, words in arms_of(world, arms).items():
+def sweep(claim: ModuleType) -> None:
+    """Compare learning rates for each arm of a claim in each of its worlds, and store what they gave."""
+    metric = getattr(claim, "METRIC", runs.accuracy)
+    for world in getattr(claim, "WORLDS", BOTH):
+        for name, words in arms_of(world, claim.ARMS).items():
             known = read_report(REPORT, {})
             if words not in known:
                 found = runs.sweep(words, metric, RATES)

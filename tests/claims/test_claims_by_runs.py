@@ -150,7 +150,7 @@ def test_every_claim_by_runs_can_be_judged_and_drawn(name, tmp_path, monkeypatch
         if folder.exists():
             return runs.Trial(folder)
         rng = random.Random(folder.name)
-        ends = {key: rng.random() for key in (*numbers, "eval/avg", "eval/pass@32")}
+        ends = {key: rng.random() for key in (*numbers, "eval/avg", *(f"eval/pass@{2**i}" for i in range(9)))}
         return written(folder, 20, [{key: end * i / 20 for key, end in ends.items()} for i in range(1, 22)])
 
     monkeypatch.setattr(runs, "trial", trial)

@@ -40,7 +40,7 @@ def renamed(command):
 def test_the_stored_arms_are_the_claims(name):
     """Each arm was run with the script and the flags that the claim's file names today."""
     stored, claim = court.record(name)["result"], court.load(name)
-    arms = fair.all_arms(claim.ARMS) if hasattr(claim, "fair") else claim.ARMS
+    arms = fair.all_arms(claim.ARMS, getattr(claim, "WORLDS", fair.BOTH)) if hasattr(claim, "fair") else claim.ARMS
     assert stored["arms"].keys() == arms.keys()
     for arm, words in arms.items():
         expected = "python " + " ".join(runs.words(words, 1)[:-2])

@@ -40,17 +40,18 @@ def flags_of(arm, seed):
 def test_every_run_has_its_own_seed_and_problems(name, swept):
     """Those of a sweep among them; worlds share seeds, as they share nothing else."""
     claim = court.load(name)
-    fair.sweep(claim.ARMS)
-    arms = fair.all_arms(claim.ARMS)
-    assert len(arms) == 2 * (len(claim.ARMS) + 1)
-    for world in fair.WORLDS:
+    worlds = getattr(claim, "WORLDS", fair.BOTH)
+    fair.sweep(claim)
+    arms = fair.all_arms(claim.ARMS, worlds)
+    assert len(arms) == len(worlds) * (len(claim.ARMS) + 1)
+    for world in worlds:
         of_world = {arm: words for arm, words in arms.items() if arm.endswith(f", {world}")}
         made = [flags_of(words, seed) for words in of_world.values() for seed in range(1, 17)]
         made += [flags_of(w, s) for w in fair.arms_of(world, claim.ARMS).values() for s in runs.SWEEP_SEEDS]
         assert len({args.seed for args in made}) == len(made)
         assert all(args.eval_seed == args.seed > 1000 and args.eval_problems == 256 for args in made)
-        assert {args.lr for args in made[: 16 * len(of_world)]} == {3e-5 if world == "search" else 3e-4}
-        assert {(args.model, args.dataset) for args in made} == {(world, world)}
+        assert {args.lr for args in made[: 16 * len(of_world)]} == {3e-4 if world == "sums" else 3e-5}
+        assert {(args.model, args.dataset) for args in made} == {(world.removesuffix("-hard"), world)}
         first, again = (next(iter(claim.ARMS)), f"{next(iter(claim.ARMS))} {fair.AGAIN}")
         assert arms[f"{again}, {world}"] == f"{arms[f'{first}, {world}']} @500"
 
@@ -95,14 +96,18 @@ def test_differences_of_independent_arms():
     ],
 )
 def test_a_verdict_is_that_of_both_worlds(sums, search, verdict):
-    result = {"differences": {"a, sums → b, sums": [sums, 0.02, 0], "a, search → b, search": [search, 0.02, 0]}}
+    arms = {f"{arm}, {world}": {} for world in fair.BOTH for arm in "ab"}
+    differences = {"a, sums → b, sums": [sums, 0.02, 0], "a, search → b, search": [search, 0.02, 0]}
+    result = {"arms": arms, "differences": differences}
     assert fair.of_both(fair.in_each_world(result, ("a", "b"), 0.05)) == verdict
-    worse = {"differences": {pair: [-mean, half, 0] for pair, (mean, half, _) in result["differences"].items()}}
+    worse = {"arms": arms, "differences": {pair: [-mean, half, 0] for pair, (mean, half, _) in result["differences"].items()}}
     assert fair.of_both(fair.in_each_world(worse, ("a", "b"), 0.05, sign=-1)) == verdict
 
 
 def test_a_loss_in_one_world_is_no_verdict_for_both():
-    result = {"differences": {"a, sums → b, sums": [0.0, 0.02, 0], "a, search → b, search": [-0.1, 0.02, 0]}}
+    arms = {f"{arm}, {world}": {} for world in fair.BOTH for arm in "ab"}
+    differences = {"a, sums → b, sums": [0.0, 0.02, 0], "a, search → b, search": [-0.1, 0.02, 0]}
+    result = {"arms": arms, "differences": differences}
     found = fair.in_each_world(result, ("a", "b"), 0.05, lossless=True)
     assert found == {"sums": court.REPRODUCED, "search": court.CONTRADICTED}
     assert fair.of_both(found) == court.INCONCLUSIVE

@@ -1,0 +1,92 @@
+"""The claims on the world of search compare what they say."""
+
+from pathlib import Path
+
+from claims import court, fair, runs
+
+import pytest
+
+
+def ended(rows):
+    """A run with these rows, from step 0 on."""
+    made = runs.Trial(Path("nowhere"))
+    settings = {"steps": len(rows) - 1, "prompts_per_step": 1, "responses_per_prompt": 1, "num_minibatches": 1}
+    made.__dict__.update(rows=[{"step": i} | row for i, row in enumerate(rows)], settings=settings | {"update_epochs": 1})
+    return made
+
+
+@pytest.fixture
+def trials(monkeypatch):
+    """Every run has the rows that the test puts into the list, and the seed in hundredths more at each number."""
+    rows = []
+
+    def trial(arm, seed):
+        more = seed / 100
+        return ended([{key: value + more * i for key, value in row.items()} for i, row in enumerate(rows)])
+
+    monkeypatch.setattr(runs, "trial", trial)
+    monkeypatch.setattr(fair, "at_best_rate", lambda words: f"{words} --lr 1e-4")
+    return rows
+
+
+def test_a_gain_is_over_the_runs_own_base_model(trials):
+    trials += [{"eval/avg": 0.2}, {"eval/avg": 0.5}]
+    result = court.load("random_rewards_teach").compute(3)
+    assert all(arm["values"] == pytest.approx([0.31, 0.32, 0.33]) for arm in result["arms"].values())
+    assert all(arm["before"] == pytest.approx(0.2) for arm in result["arms"].values())
+
+
+@pytest.mark.parametrize(
+    "sums,search,verdict",
+    [(0.06, 0.07, court.REPRODUCED), (-0.01, 0.0, court.CONTRADICTED), (0.06, 0.02, court.INCONCLUSIVE)],
+)
+def test_random_rewards_are_judged_by_their_own_gain(sums, search, verdict):
+    """Whatever correct rewards gain."""
+    gains = {"sums": sums, "search": search}
+    arms = {f"coin flips, {world}": {"values": [gain - 0.001, gain, gain + 0.001]} for world, gain in gains.items()}
+    arms |= {f"correct rewards, {world}": {"values": [0.5, 0.5, 0.5]} for world in gains}
+    assert court.load("random_rewards_teach").verdict({"arms": arms}) == verdict
+
+
+def test_pass_at_256_before_and_after(trials):
+    claim = court.load("base_catches_up_at_large_k")
+    trials += [{f"eval/pass@{k}": 0.1 + k / 1000 for k in claim.KS}, {f"eval/pass@{k}": 0.5 for k in claim.KS}]
+    result = claim.compute(3)
+    assert result["arms"]["before"]["values"] == pytest.approx([0.356] * 3)
+    assert result["arms"]["after"]["values"] == pytest.approx([0.51, 0.52, 0.53])
+    assert claim.curve(result, "before") == pytest.approx([0.1 + k / 1000 for k in claim.KS])
+    assert claim.curve(result, "after") == pytest.approx([0.52] * 9)
+    assert claim.verdict(result) == court.CONTRADICTED
+
+
+@pytest.mark.parametrize("once,verdict", [(0.3, court.REPRODUCED), (0.1, court.CONTRADICTED)])
+def test_pass_at_1_must_rise(once, verdict):
+    arms = {"after": {"pass@1 before": 0.2, "pass@1 after": once}}
+    result = {"arms": arms, "differences": {"before → after": [-0.03, 0.01, 0.01]}}
+    assert court.load("base_catches_up_at_large_k").verdict(result) == verdict
+
+
+def test_lengths_of_incorrect_responses_over_ten_steps(trials):
+    trials += [{"length_incorrect": 50 - i, "length_correct": 20 - i, "eval/avg": 0.5} for i in range(13)]
+    result = court.load("response_mean_lengthens_search").compute(2)
+    steps = range(3, 13)
+    for arm in result["arms"].values():
+        assert arm["values"] == pytest.approx([sum(50 - i + s * i / 100 for i in steps) / 10 for s in (1, 2)])
+        assert arm["correct"] == pytest.approx(sum(20 - i + 1.5 * i / 100 for i in steps) / 10)
+
+
+@pytest.mark.parametrize("lost,verdict", [(-0.06, court.CONTRADICTED), (-0.01, court.REPRODUCED)])
+def test_staleness_is_judged_where_nothing_corrects_for_it(lost, verdict):
+    differences = {"fresh, search → uncorrected, search": [lost, 0.02, 0.03]}
+    differences["fresh, search → corrected, search"] = [-0.03, 0.02, 0.03]
+    arms = dict.fromkeys(("fresh, search", "uncorrected, search", "corrected, search"))
+    assert court.load("stale_search_is_harmless").verdict({"arms": arms, "differences": differences}) == verdict
+
+
+@pytest.mark.parametrize("once,verdict", [(0.48, court.REPRODUCED), (0.46, court.INCONCLUSIVE)])
+def test_maxrl_on_search_may_lose_less_than_003_at_pass_at_1(once, verdict):
+    arms = {"GRPO, search-hard": {"pass@1": 0.5}, "MaxRL, search-hard": {"pass@1": once}}
+    differences = {"GRPO, search-hard → MaxRL, search-hard": [0.1, 0.01, 0.02]}
+    claim = court.load("maxrl_keeps_pass_at_k_on_search")
+    assert claim.verdict({"arms": arms, "differences": differences}) == verdict
+    assert claim.METRIC(ended([{}, {"eval/avg": 0.1, "eval/pass@16": 0.7}])) == 0.7
