@@ -4,7 +4,7 @@ Said by: "Does Reinforcement Learning Really Incentivize Reasoning Capacity in L
 (trained models win at k = 1, base models at large k such as 256).
 
 Tested: grpo.py on search, where pass@1 rises fourfold, for 40 steps of 64 responses at its best learning rate of three
-(that of habits_decide_what_rl_gains). pass@k up to k = 256 before and after, at temperature 1; each run has 32 held-out
+(that of habits_decide_what_rl_gains). pass@k up to k = 256 before and after, at temperature 1; each run has 16 held-out
 problems of its own, with 256 samples of each.
 
 Rule: 95 % interval of the paired difference in pass@256. Reproduced if pass@1 rises and pass@256 falls by 0.02 or more,
@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 KIND = "runs"
 SMALLEST = 0.02
-RUN = f"grpo {SEARCH} --model search --lr 1e-4 --eval-problems 32 --eval-samples 256 --eval-seed SEED @3000"
+RUN = f"grpo {SEARCH} --model search --lr 1e-4 --eval-problems 16 --eval-samples 256 --eval-seed SEED @3000"
 ARMS = {"before": RUN, "after": RUN}
 KS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
