@@ -16,6 +16,7 @@ QUEUE = f"{PIPELINE_RL}::TestQueue"
 STREAM = "tests/common/test_stream.py"
 R1 = "tests/steps/test_r1.py"
 CRITICS = "tests/objectives/test_critics.py"
+PROCESS_REWARDS = "tests/objectives/test_process_rewards.py"
 ENTROPY = "tests/objectives/test_entropy.py"
 ESTIMATORS = "tests/objectives/test_estimators.py"
 SOLUTIONS = "tests/objectives/test_solutions.py"
@@ -255,6 +256,13 @@ MUTATIONS = [
     Mutation("values of other states", "rewards.mean(1).tolist()", "rewards.mean(1).flip(0).tolist()", "methods/vineppo.py"),
     Mutation("continuations counted by states", "len(ended.tokens)", "len(states)", "methods/vineppo.py", CRITICS),
     Mutation("continuations have the responses' random numbers", "begun, step, 1)", "begun, step)", "methods/vineppo.py"),
+    Mutation("a step's reward counts for later steps", "normalized.flip(1).cumsum(1).flip(1)", "normalized.cumsum(1)", "methods/process_rewards.py"),
+    Mutation("padding in the mean over steps", "count = last.sum(1, keepdim=True)", "count = last.shape[1]", "methods/process_rewards.py", f"{PROCESS_REWARDS}::test_advantages_by_hand"),
+    Mutation("a label one step late", "labels = at_last_tokens(steps, values,", "labels = at_last_tokens(steps, [v[1:] + v[:1] for v in values],", "methods/process_rewards.py"),
+    Mutation("the reward model learns once", "or (args.train_every and (step - 1) % args.train_every == 0)", "", "methods/process_rewards.py"),
+    Mutation("a rollout batch's labels do not count the last step", "[*(next(labels) for _ in ends[:-1]), reward]", "[*(next(labels) for _ in ends[:-1]), 0.0]", "methods/process_rewards.py"),
+    Mutation("hard labels are soft", 'correct.amax(1) if args.labels == "hard"', 'correct.mean(1) if args.labels == "hard"', "methods/process_rewards.py"),
+    Mutation("the reward model is not in the checkpoint", "held_out, reward_model=reward_model)", "held_out)", "methods/process_rewards.py", f"{RESUMED}[process_rewards]"),
     Mutation("not whitened", "advantages = whiten(advantages, mask)  # (B, T)", "pass", "methods/vineppo.py"),
     Mutation("the margin of the first update for all", "now = batch_logps(model, batch, args, minibatch)[0]", "now = old_logp", "methods/dpo.py"),
     Mutation("losers pull winners down", "pull.sum(2) - pull.sum(1)", "pull.sum(1) - pull.sum(2)", "methods/dpo.py", OBJECTIVES),

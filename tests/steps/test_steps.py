@@ -64,6 +64,9 @@ class Replay:
         if reference.restarts_optimizer(step):
             self.adams.clear()
         rounds = self.recorder.groups(step)
+        if hasattr(reference, "check_second_model"):  # which learns before the policy does
+            reference.check_second_model(of_critic, rounds, self.folder)
+            of_critic = []
         groups = reference.batch(rounds)
         responses = [response for group in groups for response in group]
         self.check_problems(step, responses)
