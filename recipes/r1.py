@@ -17,10 +17,13 @@ R1-Zero is RL alone, and that is the default. R1 has four stages, its distillati
 Each of them can be left out, and each writes a run folder with a model for the next one.
 
 Differs from its parent grpo.py:
-- stages of SFT and rejection sampling around the loop of RL, which is GRPO's to the byte;
-- ε = 10, as in R1's first RL: it clips almost nothing. The paper's β is 0.001, here 0 by default.
-Not here: rewards for a format and for the language (the box is part of the reward for the answer already), questions
-without a verifiable answer, and a reference that is renewed every 400 steps: it is the model a stage starts from.
+- stages of SFT and rejection sampling around the loop of RL, which is GRPO's but for a reference that is renewed;
+- ε = 10, as in R1's first RL: it clips almost nothing. The paper's β is 0.001, here 0 by default;
+- with a β, --renew-every 400 makes the policy the reference every 400 steps, as the paper does; else it stays the model
+  that the stage starts from.
+The paper's reward for the format of R1-Zero is one of docs/rewards/: --reward correct=1
+docs/rewards/format.py:thinks_first=0.2 (the box is part of the reward for the answer already). Not here: a reward for
+the language, and questions without a verifiable answer.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python recipes/r1.py
@@ -40,7 +43,7 @@ from common.batch import collate, micro_batches, minibatches
 from common.checkpoints import checkpoints
 from common.cli import fail
 from common.data import few_shot_examples, load_problems, make_prompt, sample_problems, sample_rows
-from common.distributed import gather, rank
+from common.distributed import gather, local, rank
 from common.ending import resume_command
 from common.engines import make_engine
 from common.folders import write_whole
@@ -84,7 +87,9 @@ class Args(Settings):
     ddof: Literal[0, 1] = 1
     """The group's std divides by G - ddof: 1 gives the sample std of most code, 0 the population std."""
     kl_beta: NonNegative = 0.0
-    """β: weight of the KL to the initial model in the loss. Paper 0.001."""
+    """β: weight of the KL to the reference in the loss. Paper 0.001."""
+    renew_every: CountOrZero = 0
+    """n: steps after which the policy becomes the reference; 0: it is the model a stage starts from. Paper 400."""
     ratio_anchor: Literal["learner", "engine"] = "learner"
     """Log-probs in the ratio's denominator: recomputed by the learner, or reported by the engine (then --tis-cap 0)."""
     tis_cap: NonNegative = 2.0
@@ -160,6 +165,13 @@ def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
     As a value it is unbiased and never negative; as a loss its gradient is that of KL(π_ref ‖ π_θ).
     """
     return torch.exp(ref_logp - logp) - (ref_logp - logp) - 1
+
+
+def renew(reference: Any, model: Any) -> None:
+    """Give the reference the policy's weights, in each process those of its shard."""
+    with torch.no_grad():
+        for own, other in zip(reference.parameters(), model.parameters(), strict=True):
+            local(own).copy_(local(other))
 
 
 def sft_weights(mask: Tensor) -> Tensor:
@@ -396,7 +408,11 @@ def main(args: Args) -> None:
         reference = load_model(args)[0] if args.kl_beta > 0 else None
 
         # Sets seed and learning rate before each step; logs, saves and evaluates after it.
-        for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
+        others = {"reference": reference} if reference else {}  # R1: saved in every checkpoint
+        for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out, **others):
+            # R1: the policy becomes the reference.
+            if reference and args.renew_every > 0 and step > 1 and (step - 1) % args.renew_every == 0:
+                renew(reference, model)
             # Sample G responses to each of P prompts, and verify their answers.
             engine.load_weights(model)
             problems = sample_problems(train, P, step, args)

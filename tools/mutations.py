@@ -305,6 +305,8 @@ MUTATIONS = [
     Mutation("held-out questions in SFT", 'if (question := row["question"]) in asked:', 'if not (question := row["question"]):', "recipes/r1.py", R1),
     Mutation("incorrect responses are kept", "                if correct:", "                if not correct:", "recipes/r1.py", R1),
     Mutation("SFT continues from RL", '{"rl": model, "distill": student}', '{"rl": model, "rejection": model, "distill": student}', "recipes/r1.py", R1),
+    Mutation("R1's reference stays", "                renew(reference, model)", "                pass", "recipes/r1.py"),
+    Mutation("R1's reference is not in the checkpoint", "held_out, **others)", "held_out)", "recipes/r1.py", "tests/steps/test_prorl.py::test_it_resumes_with_its_reference"),
     Mutation("an unfinished stage counts as done", "if steps in found else None", "if 0 in found else None", "recipes/r1.py", R1),
     Mutation("each process looks for itself how far a stage is", "outcome(folder) is not None))[0]", "outcome(folder) is not None))[-1]", "recipes/r1.py", f"{DISTRIBUTED}::test_the_first_process_decides_how_far_a_stage_is"),
     Mutation("a prompt too many is admitted", "self.args.staleness + 1) * self.args.prompts_per_step", "self.args.staleness + 2) * self.args.prompts_per_step", "recipes/asynchronous.py", QUEUE),

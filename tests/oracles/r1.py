@@ -2,6 +2,7 @@ from oracles import at_least, grpo
 
 
 class Oracle(grpo.Oracle):
+    CASES = [*grpo.Oracle.CASES, {"renew_every": 2, "kl_beta": 0.3, "steps": 4}]
     # Supervised stages and what they are made of: test_recipes.py
     ELSEWHERE = {
         "stages", "cold_start", "cold_start_solutions", "rejection_prompts", "student",
@@ -9,11 +10,13 @@ class Oracle(grpo.Oracle):
     }  # fmt: skip
     RANGES = {
         **grpo.Oracle.RANGES,
+        "renew_every": at_least(0),
         **dict.fromkeys(["cold_start_solutions", "rejection_prompts", "sft_epochs", "sft_batch"], at_least(1)),
         "sft_lr": lambda v: 0 < v <= 1,
     }
     DEFAULTS = {
         **grpo.Oracle.DEFAULTS,
+        "renew_every": 0,
         "clip_eps": 10.0,
         "stages": ("rl",),
         "cold_start": None,
@@ -24,3 +27,8 @@ class Oracle(grpo.Oracle):
         "sft_batch": 32,
         "sft_lr": 3e-4,
     }
+
+    def renews_reference(self, step):
+        """Before a step; after n, 2n, ... of them."""
+        n = self.args.renew_every
+        return n > 0 and step - 1 in range(n, step, n)

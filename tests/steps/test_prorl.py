@@ -1,6 +1,6 @@
-"""ProRL is DAPO with a KL to a reference that the policy becomes, again and again."""
+"""ProRL is DAPO with a KL to a reference that the policy becomes, again and again; R1 has such a reference too."""
 
-from recipes import prorl
+from recipes import prorl, r1
 from tools.scripts import components
 
 import pytest
@@ -42,12 +42,14 @@ def test_the_policy_becomes_the_reference(tiny_model, tmp_path, half_correct, ca
     assert differing(saved[3], saved[2])
 
 
-def test_it_resumes_with_its_reference(tiny_model, tmp_path, half_correct, capsys):
+@pytest.mark.parametrize("script", [prorl, r1])
+def test_it_resumes_with_its_reference(script, tiny_model, tmp_path, half_correct, capsys):
     settings = on_tiny(tiny_model) | STEPS | {"renew_every": 2, "kl_beta": 0.3, "steps": 5, "save_every": 3}
-    weights, rows = run("prorl", tmp_path / "run", **settings)
+    settings = {key: value for key, value in settings.items() if hasattr(script.Args, key)}
+    weights, rows = run(script.__name__.rpartition(".")[2], tmp_path / "run", **settings)
     for path in (tmp_path / "run/checkpoint-000005").iterdir():
         path.unlink()
-    prorl.main(prorl.Args(resume=tmp_path / "run"))
+    script.main(script.Args(resume=tmp_path / "run"))
     again, logged = results(tmp_path / "run")
     assert_same_weights(again, weights)
     assert_same_rows(logged, rows)
