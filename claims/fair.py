@@ -11,7 +11,7 @@ that of both; where they do not agree it is inconclusive, and the effect says wh
 world, which they name in WORLDS. Claims whose first arm is the same share its runs.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 

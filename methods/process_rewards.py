@@ -144,7 +144,8 @@ def label_steps(
         return [[reward] for reward in rewards]
     tokens = [ids for _, ids in begun for _ in range(args.label_samples)]
     given = Rollouts(tokens, [[0.0] * len(ids) for ids in tokens], [], [[True] * len(ids) for ids in tokens])
-    ended = engine.continue_responses([problems[i] for i, _ in begun for _ in range(args.label_samples)], given, step, 2)
+    asked = [problems[i] for i, _ in begun for _ in range(args.label_samples)]
+    ended = engine.continue_responses(asked, given, step, 2)
     correct = verifier([problems[i] for i, _ in begun], ended)  # (steps, N)
     labels = iter((correct.amax(1) if args.labels == "hard" else correct.mean(1)).tolist())
     return [[*(next(labels) for _ in ends[:-1]), reward] for ends, reward in zip(steps, rewards, strict=True)]
@@ -193,7 +194,7 @@ def token_weights(mask: Tensor) -> Tensor:
 def policy_loss(logp: Tensor, old_logp: Tensor, advantages: Tensor, args: Args) -> tuple[Tensor, dict[str, Tensor]]:
     """Per-token loss and metrics of m rows; everything is (m, T), and only `logp` carries a gradient.
 
-    On-policy, every ratio is 1 and each group's advantages sum to 0, so the loss is 0, but its gradient is not.
+    On-policy, every ratio is 1 and the loss is minus the mean advantage, whatever the weights; its gradient is not 0.
     """
     ratio = torch.exp(logp - old_logp)  # (m, T)
     clipped_ratio = ratio.clamp(1 - args.clip_eps, 1 + args.clip_eps)  # (m, T)
@@ -260,8 +261,9 @@ def main(args: Args) -> None:
             advantages = compute_advantages(chances, is_last, args)  # (B, T)
             at_end = chances[torch.arange(P * G), batch.token_mask.sum(1) - 1]  # (B,)
             agree = (at_end > 0.5) == torch.tensor(rollouts.correct, device=at_end.device)  # (B,)
-            run.log(process_reward=(chances.sum() / is_last.sum()).item(), response_steps=is_last.sum().item() / (P * G))
-            run.log(reward_model_accuracy=agree.float().mean().item())
+            mean = chances.sum() / is_last.sum()
+            run.log(process_reward=mean.item(), reward_model_accuracy=agree.float().mean().item())
+            run.log(response_steps=is_last.sum().item() / len(steps))
             tis = tis_weight(learner_logp, rollout_logp, args)  # (B, T)
             run.log_rollouts(problems, rollouts, rewards, advantages, learner_logp, rollout_logp, mask)
             run.log_tokens({"entropy": entropy, "tis_weight": tis}, token_weights(mask), mask)

@@ -11,7 +11,9 @@ def ended(rows):
     """A run with these rows, from step 0 on."""
     made = runs.Trial(Path("nowhere"))
     settings = {"steps": len(rows) - 1, "prompts_per_step": 1, "responses_per_prompt": 1, "num_minibatches": 1}
-    made.__dict__.update(rows=[{"step": i} | row for i, row in enumerate(rows)], settings=settings | {"update_epochs": 1})
+    made.__dict__.update(
+        rows=[{"step": i} | row for i, row in enumerate(rows)], settings=settings | {"update_epochs": 1}
+    )
     return made
 
 

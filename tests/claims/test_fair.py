@@ -100,7 +100,10 @@ def test_a_verdict_is_that_of_both_worlds(sums, search, verdict):
     differences = {"a, sums → b, sums": [sums, 0.02, 0], "a, search → b, search": [search, 0.02, 0]}
     result = {"arms": arms, "differences": differences}
     assert fair.of_both(fair.in_each_world(result, ("a", "b"), 0.05)) == verdict
-    worse = {"arms": arms, "differences": {pair: [-mean, half, 0] for pair, (mean, half, _) in result["differences"].items()}}
+    worse = {
+        "arms": arms,
+        "differences": {pair: [-mean, half, 0] for pair, (mean, half, _) in result["differences"].items()},
+    }
     assert fair.of_both(fair.in_each_world(worse, ("a", "b"), 0.05, sign=-1)) == verdict
 
 

@@ -2,9 +2,9 @@ import math
 from statistics import fmean, pstdev, stdev
 
 from oracles import ENGINE_ANCHOR, ONE_UPDATE, at_least, grpo, ppo
-from slow import AdamW, check_adam, close
 
 import torch
+from slow import AdamW, check_adam, close
 from transformers import AutoTokenizer
 
 # With a smaller rate a group's chances differ by little more than rounding, which their std then makes large.
