@@ -43,7 +43,7 @@ class Args(Settings):
     # Process rewards
     train_every: CountOrZero = 5
     """n: the reward model learns from new labels before step 1 and after every n steps; 0: only before step 1."""
-    labeled_problems: Count = 128
+    labeled_problems: Count = 64
     """Problems to which the policy responds once, for the reward model to learn from each time."""
     label_samples: Count = 8
     """N: continuations from the end of each step, which give its label. Math-Shepherd 8."""
@@ -181,8 +181,8 @@ def compute_advantages(step_rewards: Tensor, is_last: Tensor, args: Args) -> Ten
     rewards, last = (x.view(-1, args.responses_per_prompt * x.shape[1]) for x in (step_rewards, is_last))  # (P, G T)
     count = last.sum(1, keepdim=True)  # (P, 1) steps of a group
     mean = (rewards * last).sum(1, keepdim=True) / count  # (P, 1)
-    std = (((rewards - mean) ** 2 * last).sum(1, keepdim=True) / (count - args.ddof)).sqrt()  # (P, 1)
-    normalized = ((rewards - mean) / (std + 1e-6) * last).view(is_last.shape)  # (B, T)
+    std = (((rewards - mean) ** 2 * last).sum(1, keepdim=True) / (count - args.ddof)).sqrt() + 1e-6  # (P, 1)
+    normalized = ((rewards - mean) / std * last).view(is_last.shape)  # (B, T)
     return normalized.flip(1).cumsum(1).flip(1)  # from each token on
 
 

@@ -31,7 +31,7 @@ class Oracle(grpo.Oracle):
     DEFAULTS = {
         **grpo.Oracle.DEFAULTS,
         "train_every": 5,
-        "labeled_problems": 128,
+        "labeled_problems": 64,
         "label_samples": 8,
         "labels": "soft",
         "reward_model_lr": 3e-4,

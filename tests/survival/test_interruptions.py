@@ -33,6 +33,7 @@ RESUMED = (
     "pipeline_rl",
     "scalerl",
     "curriculum",
+    "process_rewards",
 )
 
 
@@ -59,6 +60,8 @@ def settings_with_state(name, folder):
         settings["prompts_per_step"] = 8
     if name == "scalerl":
         settings["no_resampling_pass_rate"] = 0.25
+    if name == "process_rewards":
+        settings |= {"labeled_problems": 4, "reward_model_updates": 2}
     if name in ("pipeline_rl", "scalerl"):
         settings |= {"training_tokens": 8, "in_flight_prompts": 4, "staleness": 1}
     return settings

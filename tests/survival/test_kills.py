@@ -17,6 +17,7 @@ SAVES |= {"keep": 1, "responses_per_prompt": 2}
 SETTINGS = {  # with which a script keeps more from step to step, or fits the tiny model
     "adaptive_entropy": {"target_entropy": 9.0},
     "dapo": {"overlong_cache": 4},
+    "process_rewards": {"labeled_problems": 3, "label_samples": 2, "reward_model_updates": 2},
     "prorl": {"overlong_cache": 4, "renew_every": 1},
     "pass_at_k": {"responses_per_prompt": 3},
     "pipeline_rl": {"training_tokens": 3, "in_flight_prompts": 3},
