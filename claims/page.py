@@ -54,7 +54,7 @@ QUESTIONS = (
         "How old may rollouts be?",
         "Rollouts that are 8 batches old cost most of what is learned if nothing corrects for it. Importance sampling "
         "gives the greater part back; with the engine's log-probs in the ratio, more than with truncated weights.",
-        ("stale_rollouts_are_harmless", "anchoring_on_the_sampler_repairs_staleness"),
+        ("stale_rollouts_are_harmless", "anchoring_on_the_sampler_repairs_staleness", "stale_search_is_harmless"),
     ),
     Question(
         "How exact must the engine's log-probs be?",
@@ -77,6 +77,7 @@ QUESTIONS = (
             "thinking_lengthens_because_it_pays",
             "token_mean_removes_length_bias",
             "response_mean_lengthens_wrong_answers",
+            "response_mean_lengthens_search",
             "length_reward_saves_tokens",
         ),
     ),
@@ -91,6 +92,9 @@ QUESTIONS = (
             "rl_trades_pass_at_k_for_pass_at_1",
             "maxrl_keeps_pass_at_k",
             "maxrl_keeps_pass_at_k_in_training",
+            "maxrl_keeps_pass_at_k_on_search",
+            "base_catches_up_at_large_k",
+            "random_rewards_teach",
             "kl_caps_what_is_learned",
         ),
     ),
@@ -125,9 +129,9 @@ is measured too (grpo_against_itself): with 16 other seeds GRPO differs from its
 adjusted for all differences on this page (Holm). Values by seed, commands, and budgets in responses, tokens and updates
 are in `reports/claims/`.
 
-Fair trials (`claims/fair.py`) are stricter: each arm at its best learning rate of four, on sums and on search, every
-run with held-out problems of its own, and the first arm compared with itself. Their rules stand, and their runs are
-still to come.
+Fair trials (`claims/fair.py`) are stricter: each arm at its best learning rate of four, on sums and on search or on
+search alone, every run with held-out problems of its own, and the first arm compared with itself. Claims whose runs are
+still to come say so; their rules stand.
 
 Which effect is worth naming: 0.05 of accuracy is a tenth of what 30 steps of `grpo.py` gain; 0.03 and 0.02 stand where
 the paper itself reports gains of a few points for one component, as DAPO's Table 1 does; 2 tokens are a twentieth of a
@@ -164,8 +168,10 @@ def cells(name: str, p: dict[tuple[str, str], float]) -> dict[str, str]:
         return {"effect": stored["effect"], "p": "", "smallest": ""}
     metric, differences = stored["effect"].partition(":")[0], stored["result"]["differences"]
     smallest = getattr(claim, "SMALLEST", "")
+    deciding = f"{claim.deciding(stored['result'])}; " if hasattr(claim, "deciding") else ""
     return {
-        "effect": f"{metric}: " + "; ".join(f"{pair} {m:+.3g} ± {h:.2g}" for pair, (m, h, _) in differences.items()),
+        "effect": f"{metric}: {deciding}"
+        + "; ".join(f"{pair} {m:+.3g} ± {h:.2g}" for pair, (m, h, _) in differences.items()),
         "p": ", ".join("< 0.001" if p[name, pair] < 0.001 else f"{p[name, pair]:.2g}" for pair in differences),
         "smallest": smallest if isinstance(smallest, str) else f"{smallest:.3g}",
     }

@@ -43,11 +43,15 @@ def verdict(result):
     return fair.of_both(of_worlds(result))
 
 
+def deciding(result):
+    """What the verdict depends on: no difference between arms."""
+    gains = {world: interval(result["arms"][f"coin flips, {world}"]["values"]) for world in fair.worlds_of(result)}
+    return "by coin flips " + ", ".join(f"{world} {mean:+.3f} ± {half:.3f}" for world, (mean, half) in gains.items())
+
+
 def effect(result):
-    arms = {world: result["arms"][f"coin flips, {world}"] for world in fair.worlds_of(result)}
-    gains = ", ".join("{} {:+.3f} ± {:.3f}".format(world, *interval(arm["values"])) for world, arm in arms.items())
-    before = ", ".join(f"{world} {arm['before']:.3f}" for world, arm in arms.items())
-    return f"gain by coin flips: {gains} (from {before}); {fair.effect(result, of_worlds(result), 'gain')}"
+    before = ", ".join(f"{name} {arm['before']:.3f}" for name, arm in result["arms"].items())
+    return f"{fair.effect(result, of_worlds(result), 'gain')}; {deciding(result)}; before {before}"
 
 
 def draw(result):

@@ -47,7 +47,11 @@ def test_random_rewards_are_judged_by_their_own_gain(sums, search, verdict):
     gains = {"sums": sums, "search": search}
     arms = {f"coin flips, {world}": {"values": [gain - 0.001, gain, gain + 0.001]} for world, gain in gains.items()}
     arms |= {f"correct rewards, {world}": {"values": [0.5, 0.5, 0.5]} for world in gains}
-    assert court.load("random_rewards_teach").verdict({"arms": arms}) == verdict
+    claim = court.load("random_rewards_teach")
+    assert claim.verdict({"arms": arms}) == verdict
+    assert f"sums {sums:+.3f}" in claim.deciding({"arms": arms}) and f"search {search:+.3f}" in claim.deciding(
+        {"arms": arms}
+    )
 
 
 def test_pass_at_256_before_and_after(trials):
