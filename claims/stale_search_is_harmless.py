@@ -1,4 +1,4 @@
-"""Rollouts that are 8 batches (32 updates) old do no harm on search either, even where nothing corrects for it.
+"""Rollouts that are 8 batches (32 updates) old do no harm on search, even where nothing corrects for it.
 
 Said by: slides and posts on asynchronous training ("in practice, this doesn't hurt until > 8 steps"); ScaleRL,
 2510.13786, settles on PipelineRL with 8 steps. On sums, with short responses and one learning rate, it is
