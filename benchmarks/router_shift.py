@@ -1,35 +1,48 @@
-"""Does a small mixture of experts show the router shift that RSPO corrects (2510.23027)?
+"""Do the routers of a small mixture of experts differ between sampler and learner, or move in an update?
 
-    python -m worlds.pretrain --experts 4 --batch 64 --steps 1390 --out runs/experts    # the model, 1.0 M parameters
-    python -m benchmarks.router_shift --model runs/experts
+    python -m worlds.sums.pretrain --experts 16 --out runs/experts-16    # 16 copies of each MLP, two of them at a token
+    python -m benchmarks.router_shift runs/experts-16
 
-One rollout batch, then the updates of grpo.py on it, 4 and 16 of them. Before and after, every layer's router says
-which two experts a token has, and how likely each is. RSPO weights a token by exp(-mean |log r_new - log r_old|), over
-its old experts and the layers, and not below a floor of 0.8. What it has to correct is what lies below 1.
-The figures land in reports/router_shift.json.
+One rollout batch of 256 responses. Then, for two methods that have no file here:
+- RSPO (2510.23027) weights a token by exp(-mean |log r_new - log r_old|) over its old experts and the layers, not below
+  a floor of 0.8. Measured: that weight after 4 and after 16 updates of grpo.py on the batch.
+- Routing replay (R3, 2510.11370) lets the learner use the experts that the sampler used. Measured: how often a sampler
+  with rounded weights, and bf16 arithmetic, uses other experts than the learner in fp32, and the mean |p - p'| of the
+  sampled tokens with the learner's own experts and with the sampler's.
 """
 
+import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import grpo
-from claims.court import embedded, scored, updates
+from claims.court import embedded, updates
 from common.batch import Batch
-from tools.reports import write_report
+from common.engines import ROUNDING
+from common.help import parse_args
+from common.logprobs import batch_logps
+from tools.reports import read_report, today, write_report
 
 import torch
 import tyro
 from torch import Tensor
 
 FLOOR = 0.8
+PRECISIONS = ("bf16", "fp8", "int4")
 
 
 @dataclass
 class Args:
-    model: str = "runs/experts"
-    """A mixture of experts."""
+    models: tyro.conf.Positional[tuple[str, ...]]
+    """Folders of mixtures of experts."""
     epochs: tuple[int, ...] = (1, 4)
     """Passes over the rollout batch, with four updates each."""
+
+
+def settings(model: str, epochs: int = 1) -> grpo.Args:
+    """Of grpo.py; each pass reads the whole batch at once."""
+    return grpo.Args(model=model, update_epochs=epochs, micro_batch_tokens=10**9)
 
 
 @torch.no_grad()
@@ -42,39 +55,95 @@ def router_logps(model: Any, batch: Batch) -> Tensor:
     return torch.stack([layer.float().log_softmax(-1) for layer in logits], 1)[response.flatten()]
 
 
-def measure(model_name: str, epochs: int) -> dict[str, float]:
-    args = grpo.Args(model=model_name, update_epochs=epochs)
-    P, G = args.prompts_per_step, args.responses_per_prompt
-    model, batch, correct = embedded(P, G, args)
-    before, old_logp = router_logps(model, batch), scored(model, batch, "fp32", args)  # (N, L, E), (B, T)
+def with_other_experts(before: Tensor, after: Tensor) -> float:
+    """Fraction of tokens and layers of which two experts are others, from log-probs (N, L, E)."""
+    first, second = (logps.topk(2).indices.sort().values for logps in (before, after))  # (N, L, 2)
+    return (first != second).any(-1).float().mean().item()
+
+
+def after_updates(name: str, epochs: int) -> dict[str, float]:
+    args = settings(name, epochs)
+    model, batch, correct = embedded(args.prompts_per_step, args.responses_per_prompt, args)
+    before, old_logp = router_logps(model, batch), batch_logps(model, batch, args)[0]  # (N, L, E), (B, T)
     advantages = grpo.compute_advantages(correct, args).view(-1, 1).expand(batch.response_mask.shape)  # (B, T)
     clipped = updates(model, batch, advantages, args)
-    after, logp = router_logps(model, batch), scored(model, batch, "fp32", args)  # (N, L, E), (B, T)
-    top, then = before.topk(2).indices, after.topk(2).indices  # (N, L, 2)
-    moved = (top.sort().values != then.sort().values).any(-1)  # (N, L)
-    shift = (after.gather(-1, top) - before.gather(-1, top)).abs().mean((1, 2))  # (N,)
+    after, logp = router_logps(model, batch), batch_logps(model, batch, args)[0]  # (N, L, E), (B, T)
+    top = before.topk(2).indices  # (N, L, 2)
+    weight = torch.exp(-(after.gather(-1, top) - before.gather(-1, top)).abs().mean((1, 2)))  # (N,)
     ratio = (logp - old_logp)[batch.response_mask].exp()  # (N,)
-    weight = torch.exp(-shift)  # (N,)
-    outside = (ratio - 1).abs() > args.clip_eps  # (N,)
     return {
-        "accuracy": correct.mean().item(),
         "updates": len(clipped),
-        "other experts, fraction of tokens and layers": moved.float().mean().item(),
+        "other experts": with_other_experts(before, after),
         "RSPO's weight, mean": weight.mean().item(),
         "RSPO's weight, smallest": weight.min().item(),
         "tokens below the floor": (weight < FLOOR).float().mean().item(),
-        "mean weight where the ratio is outside of 1 ± 0.2": weight[outside].mean().item(),
+        "mean weight where the ratio is outside of 1 ± 0.2": weight[(ratio - 1).abs() > args.clip_eps].mean().item(),
         "clipped": sum(clipped) / len(clipped),
-        "busiest expert's fraction": (top.flatten(0, 1).flatten().bincount() / top.numel()).max().item(),
+        "busiest expert": (top.flatten().bincount() / top.numel()).max().item(),
+    }
+
+
+def sampler(model: Any, precision: str) -> Any:
+    """The model as a sampler of this precision has it: rounded matrices, those of experts too, and bf16 arithmetic."""
+    copied = copy.deepcopy(model)
+    for name, weight in copied.named_parameters() if precision in ROUNDING else ():
+        if weight.ndim > 1 and not any(part in name for part in ("embed", "lm_head", "gate.weight")):
+            with torch.no_grad():
+                for matrix in weight.view(-1, *weight.shape[-2:]):
+                    matrix.copy_(ROUNDING[precision](matrix))
+    return copied.to(torch.bfloat16)
+
+
+def hooked(model: Any, hook: Callable[..., Any], function: Callable[[], Tensor]) -> Tensor:
+    """What a function returns while a hook sees the output of every router, in the order of the layers."""
+    handles = [layer.mlp.gate.register_forward_hook(hook) for layer in model.model.layers]
+    found = function()
+    for handle in handles:
+        handle.remove()
+    return found
+
+
+def with_sampler(name: str, precision: str) -> dict[str, Any]:
+    args = settings(name)
+    model, batch, _ = embedded(args.prompts_per_step, args.responses_per_prompt, args)
+    rounded, used = sampler(model, precision), []
+
+    def record(router: Any, inputs: Any, output: tuple[Tensor, Tensor, Tensor]) -> None:
+        used.append(output[2])  # (B S, 2)
+
+    def replay(router: Any, inputs: Any, output: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        logits, _, _ = output  # (B S, E)
+        experts = used.pop(0)  # (B S, 2)
+        chances = logits.float().softmax(-1).gather(1, experts)  # (B S, 2)
+        return logits, chances / chances.sum(1, keepdim=True), experts
+
+    theirs = hooked(rounded, record, lambda: batch_logps(rounded, batch, args)[0])  # (B, T)
+    replayed = hooked(model, replay, lambda: batch_logps(model, batch, args)[0])  # (B, T)
+    assert not used, "not every layer's experts were replayed"
+
+    def mismatch(ours: Tensor) -> float:
+        return (ours.exp() - theirs.exp()).abs()[batch.response_mask].mean().item()
+
+    return {
+        "precision": precision,
+        "other experts": with_other_experts(router_logps(model, batch), router_logps(rounded, batch)),
+        "mean |p - p'|": mismatch(batch_logps(model, batch, args)[0]),
+        "mean |p - p'|, replayed": mismatch(replayed),
     }
 
 
 def main(args: Args) -> None:
-    results = [measure(args.model, epochs) for epochs in args.epochs]
-    write_report("router_shift", results)
-    for key in results[0]:
-        print(f"{key:60}" + "".join(f"{result[key]:12.4g}" for result in results))
+    found = read_report("router_shift", {})
+    for name in args.models:
+        updated = [after_updates(name, epochs) for epochs in args.epochs]
+        sampled = [with_sampler(name, precision) for precision in PRECISIONS]
+        found[name.rpartition("/")[2]] = {"after updates": updated, "sampler": sampled, "date": today()}
+        write_report("router_shift", found)
+        for rows in (updated, sampled):
+            for key in rows[0]:
+                values = (f"{row[key]:>12.4g}" if not isinstance(row[key], str) else f"{row[key]:>12}" for row in rows)
+                print(f"{name}: {key:50}" + "".join(values))
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args))
+    main(parse_args(Args, __doc__))

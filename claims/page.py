@@ -83,9 +83,10 @@ QUESTIONS = (
     ),
     Question(
         "Does reinforcement learning teach anything new?",
-        "On sums it raises pass@1 and lowers pass@32, which is what sharpening does. On search 40 steps lift the base "
-        "model whose writers try, go on and box what fits from 0.234 to 0.841; writers who only guess, who try once, "
-        "or who go on and then box something else leave nothing to select, and nothing is gained.",
+        "On sums it raises pass@1 and lowers pass@32, which is what sharpening does; coin flips as rewards "
+        "change nothing on search, and cost 0.068 on sums. On search 40 steps lift the base model whose writers "
+        "try, go on and box what fits from 0.234 to 0.841; writers who only guess, who try once, or who go on and then "
+        "box something else leave nothing to select, and nothing is gained.",
         (
             "habits_decide_what_rl_gains",
             "priming_with_wrong_answers",
