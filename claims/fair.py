@@ -121,5 +121,6 @@ def draw(result: dict[str, Any], title: str, metric: str = "held-out accuracy") 
         of_world = {name: arm for name, arm in result["arms"].items() if name.endswith(f", {world}")}
         values = {name.removesuffix(f", {world}"): arm["values"] for name, arm in of_world.items()}
         draw_intervals(axes, values, runs.COLORS)
-        panel(axes, world, f"{metric} of {result['seeds']} runs", "")
+        panel(axes, "", f"{world}: {metric} of {result['seeds']} runs", "")
+        runs.explain_points(axes)
     return figure

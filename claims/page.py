@@ -72,7 +72,8 @@ QUESTIONS = (
     Question(
         "What makes responses long?",
         "The reward does: with shuffled rewards they do not grow. That the mean over each response lengthens wrong "
-        "answers is true of the expected gradient, and too small to be sure of in runs of this length.",
+        "answers is true of the expected gradient; on sums it is too small to be sure of, and on search, where lengths "
+        "vary by ten times, wrong answers end 10.1 tokens longer than with a constant, which is 5 %.",
         (
             "thinking_lengthens_because_it_pays",
             "token_mean_removes_length_bias",

@@ -31,6 +31,7 @@ from tools.plots import BLUE, GRAY, GREEN, ORANGE, PURPLE, RED, draw_intervals, 
 from tools.scripts import ROOT, command, script_path
 
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from scipy import stats
@@ -304,7 +305,12 @@ def draw_arms(
     draw_intervals(right, {name: arm["values"] for name, arm in arms.items()}, COLORS)
     panel(right, "", metric, "")
     right.locator_params(axis="x", nbins=5)
-    points = [Line2D([], [], marker="o", linestyle="", color=GRAY, alpha=0.35, markersize=4, label="one seed")]
-    points.append(right.errorbar([], [], xerr=[], fmt="o", color=GRAY, capsize=4, label="mean, 95 % interval"))
-    right.legend(handles=points, fontsize="small", loc="upper center", bbox_to_anchor=(0.5, 1.16), ncols=2)
+    explain_points(right)
     return figure
+
+
+def explain_points(axes: Axes) -> None:
+    """The legend above a panel with intervals of arms."""
+    points = [Line2D([], [], marker="o", linestyle="", color=GRAY, alpha=0.35, markersize=4, label="one seed")]
+    points.append(axes.errorbar([], [], xerr=[], fmt="o", color=GRAY, capsize=4, label="mean, 95 % interval"))
+    axes.legend(handles=points, fontsize="small", loc="upper center", bbox_to_anchor=(0.5, 1.16), ncols=2)
