@@ -1,4 +1,4 @@
-"""Several processes, started by torchrun, each with a device of its own. With one process nothing here does anything.
+"""Several processes, started by torchrun, each with its own device. With a single process nothing here has an effect.
 
 Every process samples the same problems, holds the whole rollout batch as token ids, and computes the same rewards,
 advantages and weights. It generates, verifies, scores and trains on its shard of the rows; results are gathered and

@@ -6,13 +6,14 @@
 Differs from its parent grpo.py:
 - a reward at the end of each step, here a line of the response, tells where it went wrong; under GRPO all tokens share
   what the last one earned. A token's advantage is the sum of the normalized rewards from its own step on;
-- the rewards come from a reward model. Nobody labels steps: the policy continues responses from the end of each step,
-  and the fraction that is then correct is the label (soft estimation; hard: whether any is). The last step's label is
-  the verifier's verdict, which is not used otherwise. The model reads a step without its last token, a line end or EOS;
-- it learns on every n steps, as the paper's does between iterations, since its chances are those of the policy that
-  was labeled. With --train-every 0 the default policy finds what the model overrates, and ends in guesses.
-The sum is larger for many steps above the mean, and less negative for few below it: lengths may drift. The policy's own
-weights are where the reward model begins; each update is by all labeled steps, with the same weight.
+- the rewards come from a reward model, which needs no human labels: the policy continues responses from the end of each
+  step, and the label is the fraction of continuations that are correct (soft estimation; hard: whether any is). The
+  last step's label is the verifier's verdict, which is used for nothing else;
+- the reward model is trained again every n steps, as the paper's is between iterations, because its labels describe the
+  policy that was sampled. With --train-every 0 it is trained once, and the policy may learn to exploit its mistakes.
+The reward model starts from the policy's initial weights. Each of its updates uses all labeled steps, equally weighted.
+It scores a step before the step's last token, which is a line end or EOS. Since an advantage is a sum over steps, a
+response with more steps can have a larger one: lengths may drift.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python methods/process_rewards.py

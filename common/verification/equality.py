@@ -34,7 +34,7 @@ def is_equal(problem: SimpleNamespace, text: str | None, *_: Any) -> bool:
         return any(not isinstance(value, str) for value in gold)
     if not gold:
         raise ValueError("the gold answer cannot be parsed")
-    # The defaults, 6 and 15 digits, take 1.414214 for the root of 2, and 2^{-98} for 2^{-97}.
+    # The defaults, 6 and 15 digits, would accept 1.414214 as the root of 2, and 2^{-98} as 2^{-97}.
     return verify(gold, parse_whole(text), float_rounding=15, numeric_precision=50, timeout_seconds=None)
 
 

@@ -23,7 +23,7 @@ sys.addaudithook(hook)  # for as long as Python lives
 
 @contextmanager
 def at_events_of(folder, call):
-    """Call a function before every event of a folder and what is in it."""
+    """Call a function before every file event in a folder and its subfolders."""
     global watched
     watched = folder, call
     try:
