@@ -198,7 +198,8 @@ def test_stored_differences_follow_from_the_values(name):
         first, second = (result["arms"][arm]["values"] for arm in pair.split(" → "))
         independent = "degrees" in result
         test = stats.ttest_ind(second, first, equal_var=False) if independent else stats.ttest_rel(second, first)
-        assert tuple(test.confidence_interval(0.95)) == pytest.approx((mean - half, mean + half), abs=1e-4)
+        rounding = 1e-5 * max(map(abs, first + second))  # values are stored with six significant digits
+        assert tuple(test.confidence_interval(0.95)) == pytest.approx((mean - half, mean + half), abs=rounding)
 
 
 def test_changed_rewards():
