@@ -45,7 +45,7 @@ class Args(Settings):
     discount: Fraction = 0.95
     """γ: discount of the reward for each turn that follows. Paper 0.95."""
     environment: str = "guessing"
-    """What answers the turns: guessing, calculator, python, ADAPTER:TASK, or file.py:NAME (docs/environments.md)."""
+    """What answers the turns: guessing, calculator, retrieval, python, ADAPTER:TASK or file.py:NAME."""
     max_turns: Count = 8
     """Turns of an episode; what the environment observes after the last one is of no use."""
     model: str = "guessing"

@@ -37,7 +37,7 @@ from torch import Tensor
 class Args(Settings):
     # Agent
     environment: str = "guessing"
-    """What answers the turns: guessing, calculator, python, ADAPTER:TASK, or file.py:NAME (docs/environments.md)."""
+    """What answers the turns: guessing, calculator, retrieval, python, ADAPTER:TASK or file.py:NAME."""
     max_turns: Count = 8
     """Turns of an episode; what the environment observes after the last one is of no use."""
     model: str = "guessing"

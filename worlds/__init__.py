@@ -28,6 +28,7 @@ MODELS = {
     "products": Model(WORLDS / "products" / "model", ("sums", "products")),
     "search": Model(WORLDS / "search" / "model", ("search",), max_response_tokens=240),
     "guessing": Model(WORLDS / "guessing" / "model", ("guessing",)),
+    "retrieval": Model(WORLDS / "retrieval" / "model", ("retrieval",), max_response_tokens=192),
 }
 # Each data set's world, and the function in the world's problems.py that makes one (question, answer).
 DATASETS = {
@@ -38,12 +39,14 @@ DATASETS = {
     "search-hard": ("search", "hard_search_problem"),
     "countdown": ("countdown", "countdown_problem"),
     "guessing": ("guessing", "guessing_problem"),
+    "retrieval": ("retrieval", "retrieval_problem"),
 }
 # The module in this folder that has each environment, as ENVIRONMENT.
 ENVIRONMENTS = {
     "guessing": "guessing.environment",
     "calculator": "products.calculator",
     "python": "python.environment",
+    "retrieval": "retrieval.environment",
 }
 
 WITH_SOLUTIONS = ("sums", "search")  # worlds whose writers.py has a `demonstration`

@@ -24,7 +24,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrai
 Row = tuple[list[int], list[int]]  # token ids of a prompt, and of its solution with EOS
 Writer = Callable[[random.Random, str, bool], str]  # (rng, question, textbook) in, a solution out
 TEXTBOOK = 0.82  # fraction of the schedule, at its start, with textbook solutions only, to learn the steps
-OBSERVATION = re.compile(r"(?<=>>)\d+|(?<=\?)[a-z].*\n")  # in a solution: what an environment answers, without loss
+# In a solution: what an environment answers, without loss.
+OBSERVATION = re.compile(r"(?<=>>)\d+|(?<=\?)[a-z].*\n|(?<=</search>)\n.*\n")
 
 
 @dataclass
