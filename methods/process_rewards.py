@@ -121,35 +121,36 @@ def split_steps(tokens: list[int], ends: set[int]) -> list[int]:
     return [*(t + 1 for t, token in enumerate(tokens[:-2]) if token in ends), len(tokens)]
 
 
-def at_last_tokens(steps: list[list[int]], values: list[list[float]], like: Tensor) -> Tensor:
-    """A value for each step of each response, as (B, T): at the step's last token, elsewhere 0."""
-    found = torch.zeros(like.shape)  # (B, T)
-    for i, (ends, of_steps) in enumerate(zip(steps, values, strict=True)):
-        found[i, [end - 1 for end in ends]] = torch.tensor(of_steps)
-    return found.to(like.device)
+def last_tokens(steps: list[list[int]], like: Tensor) -> Tensor:
+    """Mask (B, T), like this one, of the last token of each step of each response."""
+    found = torch.zeros_like(like)
+    for i, ends in enumerate(steps):
+        found[i, [end - 1 for end in ends]] = True
+    return found
 
 
 def label_steps(
     problems: list[Problem],
     rollouts: Rollouts,
     steps: list[list[int]],
+    last: Tensor,
     engine: Engine,
     verifier: Verifier,
     step: int,
     args: Args,
-) -> list[list[float]]:
-    """Of each step, how many of N continuations from its end are correct (2312.08935, Eq. 3 and 4); of the last, R."""
-    rewards = verifier(problems, rollouts).flatten().tolist()
-    begun = [(i, rollouts.tokens[i][:end]) for i, ends in enumerate(steps) for end in ends[:-1]]
-    if not begun:
-        return [[reward] for reward in rewards]
-    tokens = [ids for _, ids in begun for _ in range(args.label_samples)]
-    given = Rollouts(tokens, [[0.0] * len(ids) for ids in tokens], [], [[True] * len(ids) for ids in tokens])
-    asked = [problems[i] for i, _ in begun for _ in range(args.label_samples)]
-    ended = engine.continue_responses(asked, given, step, 2)
-    correct = verifier([problems[i] for i, _ in begun], ended)  # (steps, N)
-    labels = iter((correct.amax(1) if args.labels == "hard" else correct.mean(1)).tolist())
-    return [[*(next(labels) for _ in ends[:-1]), reward] for ends, reward in zip(steps, rewards, strict=True)]
+) -> Tensor:
+    """(B, T), at the last token of each step: how many of N continuations from there are correct (2312.08935, Eq. 3 and
+    4), and of a response's last step R."""
+    labels = last * verifier(problems, rollouts).to(last.device)  # (B, T)
+    begun = [(i, end) for i, ends in enumerate(steps) for end in ends[:-1]]
+    if begun:
+        tokens = [rollouts.tokens[i][:end] for i, end in begun for _ in range(args.label_samples)]
+        given = Rollouts(tokens, [[0.0] * len(ids) for ids in tokens], [], [[True] * len(ids) for ids in tokens])
+        asked = [problems[i] for i, _ in begun for _ in range(args.label_samples)]
+        correct = verifier([problems[i] for i, _ in begun], engine.continue_responses(asked, given, step, 2))  # (S, N)
+        rows, ends = torch.tensor(begun).T  # (S,), (S,)
+        labels[rows, ends - 1] = (correct.amax(1) if args.labels == "hard" else correct.mean(1)).to(labels.device)
+    return labels
 
 
 def train_reward_model(
@@ -164,26 +165,25 @@ def train_reward_model(
     """Responses by the policy, a label for each of their steps, and cross-entropy with these labels."""
     rollouts = engine.generate(problems, 1, step, 1)
     steps = [split_steps(tokens, ends) for tokens in rollouts.tokens]
-    values = label_steps(problems, rollouts, steps, engine, verifier, step, args)
     batch = collate(problems, rollouts, reward_model.head.weight.device)
-    is_last = at_last_tokens(steps, [[1.0] * len(of_steps) for of_steps in steps], batch.token_mask)  # (B, T)
-    labels = at_last_tokens(steps, values, batch.token_mask)  # (B, T)
+    last = last_tokens(steps, batch.token_mask)  # (B, T)
+    labels = label_steps(problems, rollouts, steps, last, engine, verifier, step, args)  # (B, T)
     optimizer = torch.optim.AdamW(reward_model.parameters(), lr=args.reward_model_lr, weight_decay=args.weight_decay)
     for _ in range(args.reward_model_updates):
-        for rows, w in micro_batches(torch.arange(len(steps)), is_last / is_last.sum(), batch, args):  # (m,), (m, T)
+        for rows, w in micro_batches(torch.arange(len(steps)), last / last.sum(), batch, args):  # (m,), (m, T)
             logits = reward_model(batch, rows, args)  # (m, T)
             F.binary_cross_entropy_with_logits(logits, labels[rows], weight=w, reduction="sum").backward()
         optimizer.step()
         optimizer.zero_grad()
 
 
-def compute_advantages(step_rewards: Tensor, is_last: Tensor, args: Args) -> Tensor:
+def compute_advantages(step_rewards: Tensor, last: Tensor, args: Args) -> Tensor:
     """Rewards (B, T) at the last token of each step, and where these are, in; (B, T) advantages out (Sec. 4.1.3)."""
-    rewards, last = (x.view(-1, args.responses_per_prompt * x.shape[1]) for x in (step_rewards, is_last))  # (P, G T)
-    count = last.sum(1, keepdim=True)  # (P, 1) steps of a group
-    mean = (rewards * last).sum(1, keepdim=True) / count  # (P, 1)
-    std = (((rewards - mean) ** 2 * last).sum(1, keepdim=True) / (count - args.ddof)).sqrt() + 1e-6  # (P, 1)
-    normalized = ((rewards - mean) / std * last).view(is_last.shape)  # (B, T)
+    rewards, ends = (x.view(-1, args.responses_per_prompt * x.shape[1]) for x in (step_rewards, last))  # (P, G T)
+    count = ends.sum(1, keepdim=True)  # (P, 1) steps of a group
+    mean = (rewards * ends).sum(1, keepdim=True) / count  # (P, 1)
+    std = (((rewards - mean) ** 2 * ends).sum(1, keepdim=True) / (count - args.ddof)).sqrt() + 1e-6  # (P, 1)
+    normalized = ((rewards - mean) / std * ends).view(last.shape)  # (B, T)
     return normalized.flip(1).cumsum(1).flip(1)  # from each token on
 
 
@@ -257,14 +257,13 @@ def main(args: Args) -> None:
             ref_logp = batch_logps(reference, batch, args)[0] if reference else None  # (B, T)
             # Process rewards, of the responses' steps; the verifier's only tell how often the reward model is right.
             steps = [split_steps(tokens, ends) for tokens in rollouts.tokens]
-            is_last = at_last_tokens(steps, [[1.0] * len(of_steps) for of_steps in steps], mask)  # (B, T)
-            chances = in_micro_batches(reward_model, batch, args).sigmoid() * is_last  # (B, T)
-            advantages = compute_advantages(chances, is_last, args)  # (B, T)
+            last = last_tokens(steps, mask)  # (B, T)
+            chances = in_micro_batches(reward_model, batch, args).sigmoid() * last  # (B, T)
+            advantages = compute_advantages(chances, last, args)  # (B, T)
             at_end = chances[torch.arange(P * G), batch.token_mask.sum(1) - 1]  # (B,)
             agree = (at_end > 0.5) == torch.tensor(rollouts.correct, device=at_end.device)  # (B,)
-            mean = chances.sum() / is_last.sum()
-            run.log(process_reward=mean.item(), reward_model_accuracy=agree.float().mean().item())
-            run.log(response_steps=is_last.sum().item() / len(steps))
+            run.log(reward_model_accuracy=agree.float().mean().item(), response_steps=last.sum().item() / len(steps))
+            run.log(process_reward=(chances.sum() / last.sum()).item())
             tis = tis_weight(learner_logp, rollout_logp, args)  # (B, T)
             run.log_rollouts(problems, rollouts, rewards, advantages, learner_logp, rollout_logp, mask)
             run.log_tokens({"entropy": entropy, "tis_weight": tis}, token_weights(mask), mask)

@@ -16,19 +16,19 @@ OWN = ("process_reward", "reward_model_accuracy", "response_steps")
 def test_advantages_by_hand():
     """Two responses, of two steps and of one: rewards 0.2, 0.8 and 0.5, of mean 0.5 and sample std 0.3."""
     rewards = torch.tensor([[0.0, 0.2, 0.0, 0.8], [0.0, 0.5, 0.0, 0.0]])
-    is_last = torch.tensor([[0.0, 1, 0, 1], [0, 1, 0, 0]])
+    last = torch.tensor([[0.0, 1, 0, 1], [0, 1, 0, 0]]) > 0
     args = process_rewards.Args(responses_per_prompt=2)
     expected = torch.tensor([[0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0]])
-    torch.testing.assert_close(process_rewards.compute_advantages(rewards, is_last, args), expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(process_rewards.compute_advantages(rewards, last, args), expected, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("ddof", [0, 1])
 def test_with_one_step_they_are_grpos_advantages(ddof):
     rewards, ends = torch.rand(6, 4, dtype=torch.float64), torch.randint(1, 9, (24,))
-    is_last = torch.zeros(24, 9, dtype=torch.float64)
-    is_last[torch.arange(24), ends - 1] = 1
+    last = torch.zeros(24, 9, dtype=torch.bool)
+    last[torch.arange(24), ends - 1] = True
     args = process_rewards.Args(responses_per_prompt=4, ddof=ddof)
-    found = process_rewards.compute_advantages(rewards.view(-1, 1) * is_last, is_last, args)
+    found = process_rewards.compute_advantages(rewards.view(-1, 1) * last, last, args)
     of_grpo = grpo.compute_advantages(rewards, grpo.Args(ddof=ddof)).view(-1, 1)
     tokens = (torch.arange(9) < ends[:, None]).double()
     torch.testing.assert_close(found, of_grpo * tokens)
@@ -72,8 +72,10 @@ def test_labels_are_the_chances_of_a_policy_that_is_enumerated(labels):
     rollouts = chain.sample_shards(Request([[7]] * 3, 1, [9] * 3, 1.0, prompt_seeds(3, 1)))
     steps = [process_rewards.split_steps(tokens, {3}) for tokens in rollouts.tokens]
     assert steps == [[2, 4, 7]] * 3
-    found = process_rewards.label_steps(problems, rollouts, steps, chain, chain.verify, 1, args)
-    for tokens, of_steps in zip(rollouts.tokens, found, strict=True):
+    last = process_rewards.last_tokens(steps, torch.ones(3, 7, dtype=torch.bool))
+    found = process_rewards.label_steps(problems, rollouts, steps, last, chain, chain.verify, 1, args)
+    assert last.nonzero()[:, 1].tolist() == [1, 3, 6] * 3 and not found[~last].any()
+    for tokens, of_steps in zip(rollouts.tokens, found[last].view(3, 3).tolist(), strict=True):
         exact = [chain.value(tokens[:t]) for t in (2, 4, 6)]
         expected = exact if labels == "soft" else [float(v > 0) for v in exact]
         assert of_steps == pytest.approx(expected, abs=5 * 0.5 / 4000**0.5)

@@ -65,7 +65,7 @@ def expected_advantages(name):
 
 NONE = "rewards play no part in its advantages"
 TEACHER = "compute_advantages needs teacher_logp, old_logp, own, which rewards, ratios and lengths do not determine"
-STEPS = "compute_advantages needs step_rewards, is_last, which rewards, ratios and lengths do not determine"
+STEPS = "compute_advantages needs step_rewards, last, which rewards, ratios and lengths do not determine"
 WITHOUT_REWARDS = {"opd": NONE, "spin": NONE, "sdpo": TEACHER, "opsd": TEACHER, "process_rewards": STEPS}
 
 
