@@ -38,6 +38,22 @@ def test_example_format():
     example("format.py:short", (problem, "12", 1.0), (problem, "123", 0.5), (problem, "1234", 0.0))
 
 
+def test_example_language():
+    """Three Chinese characters count as three words; numbers, formulas and commands as none."""
+    english, chinese = Problem("What is 1+1?", "2", "", []), Problem("1+1 等于多少?", "2", "", [])
+    chat = Problem([{"role": "system", "content": "你好"}, {"role": "user", "content": "And 2?"}], "2", "", [])
+    example(
+        "language.py:same_script",
+        (english, r"One and one is two: \frac{2}{1} = x_1", 1.0),
+        (english, "One, so 答案是 two", 0.5),
+        (english, "答案", 0.0),
+        (chinese, "答案是 two", 0.75),
+        (chinese, "12 = 12", 1.0),
+        (chat, "two", 1.0),
+        (chat, "два", 0.0),
+    )
+
+
 def test_example_countdown(monkeypatch):
     monkeypatch.chdir(ROOT)
     question = "Using the numbers 3, 5, 7, write an expression that equals 26. You may use"
