@@ -6,24 +6,35 @@ Measured, with the embedded model and no EOS: tokens per second of the transform
 its longest response, and of its stream, where a prompt begins as another ends; and the idle share, the fraction of rows
 that have nothing to sample. Lengths are drawn evenly in their logarithm.
 
+Measured with two processes, by `recipes/pipeline_rl.py --overlap`: how much of the generator's time is hidden, because
+the learner trains meanwhile and does not wait for it.
+
 On paper, for 8 to 4,096 GPUs with 64 responses each per step: a token of r rows takes a + b r seconds, and training
 takes c seconds per token, both as measured here. Synchronous: all GPUs generate their share, wait for the longest, and
 train together. Asynchronous: some generate with full batches all the time, the others train; as many as is best.
 The network costs nothing in either.
 """
 
+import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 
 import grpo
 from common.batch import collate, split_rows
 from common.data import load_problems
 from common.engines import Request, prompt_seeds
 from common.logprobs import token_logps
+from common.metrics import read_metrics
 from common.models import load_model
 from common.transformers_engine import TransformersEngine
 from tools.reports import today, write_report
+from tools.scripts import ROOT
 
 import numpy as np
 import torch
@@ -40,6 +51,10 @@ class Args(grpo.Args):
     """The longest response."""
     batches: int = 8
     """Batches of --prompts-per-step prompts that are generated each way."""
+    steps: int = 24
+    """Of the run with two processes."""
+    turns: int = 5
+    """Turns of both ways, one after the other; the median counts."""
 
 
 def timed(work: Callable[[], object]) -> tuple[float, object]:
@@ -80,6 +95,9 @@ def in_a_stream(engine: TransformersEngine, batches: list[Request]) -> int:
     return steps * most * batches[0].n
 
 
+WAYS = {"batches": in_batches, "stream": in_a_stream}
+
+
 def on_paper(gpus: int, costs: tuple[float, float, float], longest: int) -> dict[str, float]:
     """Tokens per second and idle share of the GPUs, both ways; `costs` are a, b and c."""
     a, b, c = costs
@@ -102,6 +120,20 @@ def on_paper(gpus: int, costs: tuple[float, float, float], longest: int) -> dict
     }
 
 
+def hidden(args: Args) -> dict[str, float]:
+    """Of a run with --overlap, after its first steps: the fraction of generation for which the learner did not wait."""
+    flags = f"--overlap --steps {args.steps} --eval-every 0 --save-every 0"
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "recipes/pipeline_rl.py", *flags.split(), "--run-dir", f"{folder}/run"]
+        subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        rows = read_metrics(Path(folder) / "run")[4:-1]
+    stages = [{key: value for key, value in row.items() if key.startswith("seconds/")} for row in rows]
+    waited = sum(row["seconds/generate"] for row in stages)
+    generated = sum((1 - row["generator_idle"]) * sum(of.values()) for row, of in zip(rows, stages, strict=True))
+    trained = sum(sum(of.values()) for of in stages) - waited
+    return {"hidden": 1 - waited / generated, "generated": generated, "trained": trained, "waited": waited}
+
+
 def main(args: Args) -> None:
     model, tokenizer = load_model(args)
     problems = load_problems(args, model, tokenizer)[0][: args.prompts_per_step * args.batches]
@@ -114,9 +146,10 @@ def main(args: Args) -> None:
     ]
     tokens = sum(sum(batch.limits) for batch in batches)
     engine.sample(batches[0])  # warms up
+    turns = [{name: timed(partial(way, engine, batches)) for name, way in WAYS.items()} for _ in range(args.turns)]
     found = {}
-    for name, way in (("batches", in_batches), ("stream", in_a_stream)):
-        seconds, rows = timed(lambda way=way: way(engine, batches))
+    for name in WAYS:
+        seconds, rows = statistics.median(turn[name][0] for turn in turns), turns[0][name][1]
         found[name] = {"tokens_per_second": tokens / seconds, "idle": 1 - tokens / rows}
     # Costs: a token of 1 and of 64 rows, and training.
     per_step = [
@@ -141,7 +174,10 @@ def main(args: Args) -> None:
             f"asynchronous {row['asynchronous']:11.0f} tokens/s, idle {row['asynchronous_idle']:.1%}, "
             f"{row['generating']} generating"
         )
-    write_report("asynchronous", {"date": today(), "measured": found, "costs": costs, "paper": paper})
+    overlap = hidden(args)
+    print("seconds with two processes: " + ", ".join(f"{name} {value:.2f}" for name, value in overlap.items()))
+    content = {"date": today(), "measured": found, "overlap": overlap, "costs": costs, "paper": paper}
+    write_report("asynchronous", content)
 
 
 if __name__ == "__main__":

@@ -53,7 +53,8 @@ QUESTIONS = (
     Question(
         "How old may rollouts be?",
         "Rollouts that are 8 batches old cost most of what is learned if nothing corrects for it. Importance sampling "
-        "gives the greater part back; with the engine's log-probs in the ratio, more than with truncated weights.",
+        "gives the greater part back; with the engine's log-probs in the ratio, more than with truncated weights. On "
+        "search, each at its best learning rate, they cost 0.245, and 0.105 with the engine's log-probs in the ratio.",
         ("stale_rollouts_are_harmless", "anchoring_on_the_sampler_repairs_staleness", "stale_search_is_harmless"),
     ),
     Question(
@@ -84,8 +85,9 @@ QUESTIONS = (
     ),
     Question(
         "Does reinforcement learning teach anything new?",
-        "On sums it raises pass@1 and lowers pass@32, which is what sharpening does; coin flips as rewards "
-        "change nothing on search, and cost 0.068 on sums. On search 40 steps lift the base model whose writers "
+        "On sums it raises pass@1 and lowers pass@32, which is what sharpening does; on search pass@1 rises from 0.20 "
+        "to 0.86, and pass@256 is 1.000 before and after, so nothing is lost and little could be. Coin flips "
+        "as rewards change nothing on search, and cost 0.068 on sums. On search 40 steps lift the base model whose writers "
         "try, go on and box what fits from 0.234 to 0.841; writers who only guess, who try once, or who go on and then "
         "box something else leave nothing to select, and nothing is gained.",
         (

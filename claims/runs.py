@@ -11,6 +11,7 @@ arms that several claims share are run once. A run that ends because its numbers
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import statistics
 import subprocess
@@ -116,7 +117,7 @@ class Trial:
 
 def words(arm: str, seed: int) -> list[str]:
     """What follows `python` in the command of a run."""
-    first, *flags = arm.split()
+    first, *flags = shlex.split(arm)
     seed += sum(int(flag[1:]) for flag in flags if flag.startswith("@"))
     flags = [flag.replace("SEED", str(seed)) for flag in flags if not flag.startswith("@")]
     script = ["-m", "claims.variant", first] if "+" in first else command(script_path(first))

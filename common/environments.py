@@ -22,7 +22,7 @@ from common.records import Episode, Problem, Rollouts
 from common.verification.worker import load
 
 TIME_LIMIT = 30.0  # seconds for an answer to one turn
-MOST_LATE = 16  # answers of a batch; with more the run ends
+MOST_LATE = 16  # answers in one turn of a batch; with more the run ends
 LATE = "too late"
 
 

@@ -51,7 +51,7 @@ class Args(Settings):
     model: str = "guessing"
     """A model on the hub, a local folder, or one of this repository, of which the default one has played the game."""
     dataset: str = "guessing"
-    """Problems that the environment understands: "guessing" for itself, "products" for the calculator."""
+    """Problems that the environment understands: "guessing", "retrieval", or "products" for the calculator."""
     clip_eps: Positive = 0.2
     """ε: zeroes the gradient above 1 + ε for positive advantages, below 1 - ε for negative ones. Usual 0.2."""
     ddof: Literal[0, 1] = 1

@@ -8,7 +8,7 @@ Differs from its parent calculator.py:
 - any environment: it says which strings end a turn, what it answers, and when the episode ends (docs/environments.md);
 - an environment that gives a reward of its own has the last word; otherwise the verifier judges the text;
 - the number of turns has a limit; an environment that fails ends its episode with reward 0, and is counted.
-The embedded model plays the guessing game of worlds/guessing: it learns to guess the middle of what remains.
+The default model plays the guessing game of worlds/guessing: it learns to guess the middle of what remains.
 Search-R1 used PPO and GRPO with β 0.001, ToRL GRPO without a KL and at most 4 calls.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
@@ -43,7 +43,7 @@ class Args(Settings):
     model: str = "guessing"
     """A model on the hub, a local folder, or one of this repository, of which the default one has played the game."""
     dataset: str = "guessing"
-    """Problems that the environment understands: "guessing" for itself, "products" for the calculator."""
+    """Problems that the environment understands: "guessing", "retrieval", or "products" for the calculator."""
     clip_eps: Positive = 0.2
     """ε: zeroes the gradient above 1 + ε for positive advantages, below 1 - ε for negative ones. Usual 0.2."""
     ddof: Literal[0, 1] = 1

@@ -41,12 +41,14 @@ def batch_seeds(P: int, seed: int, batch: int) -> list[int]:
     return prompt_seeds(P, seed, batch)
 
 
-def draw(problems: list[Problem], excluded: Set[str], start: int, count: int, seed: int) -> tuple[list[int], int]:
-    """Positions of the next `count` problems of the stream whose prompts are not `excluded`; where it goes on."""
-    drawn = []
+def draw(
+    problems: list[Problem], excluded: Set[str], start: int, count: int, seed: int
+) -> tuple[dict[int, Problem], int]:
+    """The next `count` problems of the stream whose prompts are not `excluded`, by position; where it goes on."""
+    drawn: dict[int, Problem] = {}
     while missing := count - len(drawn):
         stream = problem_stream(problems, seed, start, missing)
-        drawn += [start + i for i, problem in enumerate(stream) if problem.prompt not in excluded]
+        drawn |= {start + i: problem for i, problem in enumerate(stream) if problem.prompt not in excluded}
         start += missing
     return drawn, start
 
@@ -213,6 +215,7 @@ class Generator:
         self.submitted = self.dropped = 0  # prompts so far; groups that were dropped
         self.position = 0  # in the stream of problems
         self.positions: dict[int, int] = {}  # in that stream, of the prompts whose groups are not taken or dropped
+        self.problems: dict[int, Problem] = {}  # the same prompts' problems
         self.queue: list[Group] = []
 
     def batch(self, step: int, excluded: Set[str] = frozenset()) -> tuple[list[Problem], Rollouts]:
@@ -226,7 +229,7 @@ class Generator:
                 self.queue += self.worker.step()
                 self.submit(version, excluded)
             groups = self.take()
-            problems = [self.problem(self.positions.pop(group.number)) for group in groups]
+            problems = [self.forget(group) for group in groups]
             if not self.args.overlap:
                 self.sample_meanwhile(step)
         ages = [version - group.version for group in groups]
@@ -246,22 +249,25 @@ class Generator:
         for group in [group for group in self.queue if version - group.version > self.args.staleness]:
             self.queue.remove(group)
             self.dropped += 1
-            del self.positions[group.number]
+            self.forget(group)
         admitted = (version + self.args.staleness + 1) * self.args.prompts_per_step + self.dropped
         count = max(0, admitted - self.submitted)
         drawn, self.position = draw(self.train, excluded, self.position, count, self.args.seed)
         numbers = range(self.submitted, self.submitted + count)
         self.positions |= dict(zip(numbers, drawn, strict=True))
+        self.problems |= dict(zip(numbers, drawn.values(), strict=True))
         self.worker.submit([self.prompt(number) for number in numbers])
         self.submitted += count
 
-    def problem(self, position: int) -> Problem:
-        return problem_stream(self.train, self.args.seed, position, 1)[0]
+    def forget(self, group: Group) -> Problem:
+        """The problem of a group that is taken or dropped."""
+        del self.positions[group.number]
+        return self.problems.pop(group.number)
 
     def prompt(self, number: int) -> Prompt:
         batch, i = divmod(number, self.args.prompts_per_step)
         seed = batch_seeds(self.args.prompts_per_step, self.args.seed, batch + 1)[i]
-        return number, self.problem(self.positions[number]).prompt_ids, seed
+        return number, self.problems[number].prompt_ids, seed
 
     def sample_meanwhile(self, step: int) -> None:
         """One process: sample for as long as the learner would train on this batch, then until weights can be taken."""
@@ -280,6 +286,8 @@ class Generator:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         worker = state.pop("worker")
         vars(self).update(state)
+        stream = {number: problem_stream(self.train, self.args.seed, at, 1) for number, at in self.positions.items()}
+        self.problems = {number: problem for number, (problem,) in stream.items()}
         self.queue = [Group(number, version, Rollouts(**rollouts)) for number, version, rollouts in
                       (group.values() for group in state["queue"])]  # fmt: skip
         if self.args.overlap:  # what was under way begins again

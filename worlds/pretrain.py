@@ -35,7 +35,7 @@ class PretrainSettings:
     seed: int = 0
     """Seed of the corpus and of the initial weights."""
     steps: int | None = None
-    """Optimizer steps of the whole schedule; a model made from other weights runs its last 18 % only. The defaults
+    """Optimizer steps of the whole schedule, of which `products` runs the last 18 % only. The defaults
     of this, --batch and --lr made the weights in worlds/."""
     batch: int | None = None
     """Solutions per step."""

@@ -3,6 +3,7 @@
 docs/rewards.md lists the rules. In doubt an answer is incorrect.
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
@@ -103,9 +104,15 @@ class Verifier:
             golds = [problem.answer for problem in problems]
             for i, episode in enumerate(rollouts.episodes):  # an environment's reward is final
                 golds[i] = golds[i] if episode.reward is None else episode.reward
-            scores = self.judge(texts, golds, rollouts.truncated)
+            scores = self.judge(self.written(rollouts) if rollouts.episodes else texts, golds, rollouts.truncated)
             correct = [score >= 1 for score in scores]
         return functions(problems, texts, rollouts, correct) if functions else (correct, scores, [])
+
+    def written(self, rollouts: Rollouts) -> list[str]:
+        """The responses without what was inserted: an answer that an environment gives is not the policy's."""
+        rows = zip(rollouts.tokens, rollouts.sampled, strict=True)
+        own = [list(itertools.compress(tokens, sampled)) for tokens, sampled in rows]
+        return self.tokenizer.batch_decode(own, skip_special_tokens=True)
 
     def majority(self, rollouts: Rollouts, G: int) -> Tensor:
         """(P, G): 1 if an answer equals the majority answer of its G responses, else 0. No gold answer is used.

@@ -229,6 +229,7 @@ def test_evaluation_data_have_settings_of_their_own(tmp_path):
     assert pairs_of(str(file), "eval", args) == [("1+1=?", "2", "row 0 of split train", {})]
 
 
+@pytest.mark.slow
 def test_the_seed_of_held_out_problems(chat_model, gsm8k_file):
     """0 takes the same as ever; another one others of the same 512, or of a file's rows, and trains on the rest."""
     model, tokenizer = load_model(grpo.Args(model=str(chat_model)))

@@ -112,6 +112,7 @@ def test_embeddings_and_head_are_not_rounded(precision, tiny_model):
         assert rounded == (name not in whole), name
 
 
+@pytest.mark.slow
 def test_tis_sees_an_int4_engine(tmp_path):
     """A run works, and the weights of TIS are those of its mismatch: cut at the cap, as they never are in fp32."""
     rows = {}
@@ -189,6 +190,7 @@ def test_the_scale_doubles_after_many_good_updates(monkeypatch):
     assert values == [1 / 8, 1 / 4, 1 / 4, 1 / 8, 1 / 8, 1 / 4, 1 / 4, 1 / 2, 1 / 2, *[1.0] * 5]
 
 
+@pytest.mark.slow
 def test_fp16_learns(tmp_path):
     """At the first scale no update overflows."""
     fp16 = {"learner_precision": "fp16", "rollout_precision": "fp16"}
@@ -197,6 +199,7 @@ def test_fp16_learns(tmp_path):
     assert row["skipped_updates"] == 0 and row["grad_norm"] > 0
 
 
+@pytest.mark.slow
 def test_fp16_has_less_mismatch_than_bf16(tmp_path):
     """Through the flags of a run, what claims/fp16_removes_the_mismatch.py computes: at most a quarter."""
     mean = {}

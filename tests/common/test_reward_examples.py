@@ -41,7 +41,8 @@ def test_example_format():
 def test_example_language():
     """Three Chinese characters count as three words; numbers, formulas and commands as none."""
     english, chinese = Problem("What is 1+1?", "2", "", []), Problem("1+1 等于多少?", "2", "", [])
-    chat = Problem([{"role": "system", "content": "你好"}, {"role": "user", "content": "And 2?"}], "2", "", [])
+    messages = [{"role": "system", "content": "你好"}, {"role": "user", "content": "And 2?"}]
+    chat = Problem(str(messages), "2", "", [])  # as common/data.py makes it
     example(
         "language.py:same_script",
         (english, r"One and one is two: \frac{2}{1} = x_1", 1.0),
@@ -49,6 +50,8 @@ def test_example_language():
         (english, "答案", 0.0),
         (chinese, "答案是 two", 0.75),
         (chinese, "12 = 12", 1.0),
+        (chinese, r"答案 $\triangle ABC = x$ \text{cm}", 1.0),
+        (Problem("2たす3は?", "5", "", []), "答えは5です, カ", 1.0),
         (chat, "two", 1.0),
         (chat, "два", 0.0),
     )

@@ -93,6 +93,7 @@ def reachable(numbers):
     return found
 
 
+@pytest.mark.slow
 def test_countdown_can_be_solved_and_is_held_out():
     train, held_out = generated_problems("countdown", "train"), generated_problems("countdown", "eval")
     assert len(held_out) == 512 and len(train) == 20_000
@@ -168,6 +169,7 @@ def test_a_run_on_countdown(chat_model, tmp_path, capsys):
         assert words in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_model_with_filler_text():
     """It repeats its result before the box, from never to many times, and is no larger than the first model."""
     paths = [MODELS[name].folder / "model.safetensors" for name in ("sums", "sums-filler")]

@@ -66,6 +66,7 @@ def record(out):
     return json.loads((out / "marks.json").read_text())
 
 
+@pytest.mark.slow
 def test_a_class_of_three(submissions, tmp_path, monkeypatch, capsys):
     """The marks of two students at a time are those that the grader gives with the same seed."""
     monkeypatch.setattr(grade_class, "grade", FEW)

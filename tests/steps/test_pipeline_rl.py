@@ -134,7 +134,12 @@ class TestQueue:
         made.args = pipeline_rl.Args(prompts_per_step=2, **settings)
         made.train = [asynchronous.Problem(f"{i}?", str(i), f"{i}?", [i]) for i in range(40)]
         made.submitted = made.dropped = made.position = 0
-        made.positions, made.queue, made.worker = {}, [], asynchronous.Worker.__new__(asynchronous.Worker)
+        made.positions, made.problems, made.queue, made.worker = (
+            {},
+            {},
+            [],
+            asynchronous.Worker.__new__(asynchronous.Worker),
+        )
         made.worker.waiting = []
         return made
 

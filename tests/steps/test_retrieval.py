@@ -5,7 +5,7 @@ import re
 from contextlib import closing
 
 from common.environments import ask, load_environment
-from common.records import Problem, Rollouts
+from common.records import Episode, Problem, Rollouts
 from common.verification import Verifier
 from recipes import agent
 from worlds import generated_problems
@@ -30,7 +30,7 @@ class TestIndex:
         search = index(NOTES, 3)
         for query in ("", " ", '"', "' OR 1=1 --", "title:", "NEAR(", "*", "Rome", "\0", "é" * 5000, "AND OR NOT"):
             assert search(query) == []
-        assert search("Oslo AND NOT Norway") == search("Oslo Norway not and")
+        assert search("Oslo AND NOT Norway") == search("Oslo Norway not and") == search("oslo " * 40 + "norway")
 
     def test_every_answer_stands_in_the_corpus(self):
         search = index(passages(), 1)
@@ -62,9 +62,20 @@ class TestEnvironment:
         assert ask(play, "<search>Norway</search>").text == f"\n{NOTES[1]}\n{NOTES[0]}\n{NOTES[2]}\n"
         assert environment.stop == ENVIRONMENT.stop == ("</search>",)
         (tmp_path / "empty.txt").write_text("\n \n")
-        for name in ("empty.txt", "missing.txt", "."):
+        (tmp_path / "latin.txt").write_bytes("Zürich: a town".encode("latin-1"))
+        for name in ("empty.txt", "latin.txt", "missing.txt", "."):
             error = refused(capsys, tmp_path, agent, environment=f"retrieval:{tmp_path}/{name}")
-            assert "there must be a text file with a passage on each line" in error
+            assert "there must be a text file (UTF-8) with a passage on each line" in error
+
+    def test_an_answer_in_a_passage_is_not_the_policys(self):
+        tokenizer, problem = make_tokenizer(), Problem("?", "7", "", [])
+        search, passage, box = map(tokenizer.encode, ("<search>7</search>", "\n\\boxed{7}\n", "\\boxed{7}"))
+        rollouts = Rollouts([search + passage, search + passage + box], truncated=[False] * 2)
+        rollouts.sampled = [[True] * len(search) + [False] * len(passage) + [True] * n for n in (0, len(box))]
+        with closing(Verifier(agent.Args(), tokenizer, [problem])) as verifier:
+            assert verifier([problem], rollouts).tolist() == [[1.0, 1.0]]  # without an environment all text counts
+            rollouts.episodes = [Episode([0], [""]) for _ in range(2)]
+            assert verifier([problem], rollouts).tolist() == [[0.0, 1.0]]
 
 
 class TestWriters:

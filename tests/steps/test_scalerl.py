@@ -156,16 +156,17 @@ class TestScaleRL:
         args, position = scalerl.Args(), 0
         for step in range(1, 9):
             drawn, position = draw(self.problems, set(), position, 3, args.seed)
-            found = [problem_stream(self.problems, args.seed, i, 1)[0] for i in drawn]
-            assert found == problem_stream(self.problems, args.seed, 3 * step - 3, 3), f"step {step}"
+            assert drawn == {i: problem_stream(self.problems, args.seed, i, 1)[0] for i in drawn}
+            found = problem_stream(self.problems, args.seed, 3 * step - 3, 3)
+            assert list(drawn.values()) == found, f"step {step}"
 
     def test_solved_prompts_leave_the_stream(self):
         """It stays in its order; each of the others comes once in every pass."""
         args, solved, position, drawn = scalerl.Args(), {"2?\n", "5?\n"}, 0, []
         for _ in range(5):
-            numbers, position = draw(self.problems, solved, position, 4, args.seed)
-            assert len(numbers) == 4
-            drawn += [problem_stream(self.problems, args.seed, number, 1)[0] for number in numbers]
+            some, position = draw(self.problems, solved, position, 4, args.seed)
+            assert some == {i: problem_stream(self.problems, args.seed, i, 1)[0] for i in some} and len(some) == 4
+            drawn += some.values()
         stream = problem_stream(self.problems, args.seed, 0, 28)
         assert drawn == [p for p in stream if p.prompt not in solved] and position == 28
 

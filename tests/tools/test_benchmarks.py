@@ -1,10 +1,14 @@
 """Benchmarks without their runs: reports from made-up results."""
 
+import json
+import re
 import runpy
+import shutil
 import sys
 
-from benchmarks import ablation, methods, peers, stress
+from benchmarks import ablation, effects, methods, peers, stress
 from benchmarks.peers_loop import loop_gradient
+from claims import runs
 from tools import reports
 from tools.reports import REPORTS, read_report
 from tools.scripts import components, load, parents
@@ -56,24 +60,73 @@ def test_ablation(name, tmp_path, monkeypatch, capsys):
     # 0.1 and 0.2 above the whole recipe: ± t(0.975, 1) * 0.0707 / √2
     for line in lines[1:]:
         assert "| 0.850 ± 0.635 | +0.150 ± 0.635 | 0.800 |" in line
-    for arguments, words in ((ablation.Args(name), "holds runs of 20 steps"), (ablation.Args("grpo"), "has no table")):
+    for arguments, message in (
+        (ablation.Args(name), "holds runs of 20 steps"),
+        (ablation.Args("grpo"), "has no table"),
+    ):
         with pytest.raises(SystemExit):
             ablation.main(arguments)
-        assert words in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
 
 def test_tables_show_what_was_measured():
     page = (REPORTS / "methods.md").read_text()
     assert methods.table(read_report("methods")) in page, "reports/methods.md: python -m benchmarks.methods --redraw"
-    measured = {name: runs for name in filter(components, parents()) if (runs := read_report(f"ablation_{name}"))}
+    measured = {name: found for name in filter(components, parents()) if (found := read_report(f"ablation_{name}"))}
     assert {"olmo3", "scalerl"} <= measured.keys()
-    for recipe, runs in measured.items():
-        table = ablation.table(recipe, runs)
+    for recipe, found in measured.items():
+        table = ablation.table(recipe, found)
         assert table in page, f"reports/methods.md: python -m benchmarks.ablation {recipe} --redraw"
     written = (REPORTS / "stress.md").read_text()
     assert written == stress.page(read_report("stress")), "reports/stress.md: python -m benchmarks.stress --redraw"
+    written = (REPORTS / "effects.md").read_text()
+    assert written == effects.page(read_report("effects")), "reports/effects.md: python -m benchmarks.effects --redraw"
     written = (REPORTS / "peers.md").read_text()
     assert written == peers.table(read_report("peers")), "reports/peers.md: python -m benchmarks.peers --redraw"
+
+
+class TestEffects:
+    def test_every_command_is_accepted(self):
+        for name, effect in effects.EFFECTS.items():
+            for arm in {effect.runs, effect.without} - {effects.BASE}:
+                flags = runs.words(arm, 1)
+                flags = flags[2:] if flags[0] == "-m" else flags[1:]
+                assert tyro.cli(load(arm.split()[0]).Args, args=flags).steps == 40, name
+            assert effect.runs.split()[0] == name and effect.metric in effects.METRICS
+
+    def test_what_is_measured(self, tmp_path, monkeypatch):
+        """The base model's accuracy, and metrics at the end or over the last ten steps."""
+
+        def run(seed, arm):
+            folder = tmp_path / f"{arm}-{seed}"
+            folder.mkdir()
+            (folder / "config.json").write_text('{"args": {"steps": 12}}')
+            shift = seed + (10 if arm == "with" else 0)
+            rows = [{"step": i, "entropy": shift + 100 * (i < 3), "step_kl": i % 5 / shift} for i in range(1, 13)]
+            rows = [{"step": 0, "eval/avg": 0.25 * seed}, *rows]
+            rows[-1] |= {"eval/avg": shift, "eval/pass@16": shift + 2}
+            (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+            return runs.Trial(folder)
+
+        monkeypatch.setattr(effects, "trials", lambda arms, n: {a: [run(s, a) for s in range(1, n + 1)] for a in arms})
+        expected = {"held-out accuracy": [11, 12, 13], "pass@16": [13, 14, 15], "entropy": [11, 12, 13]}
+        expected["largest KL of a step"] = [4 / 11, 4 / 12, 4 / 13]
+        for metric, values in expected.items():
+            found = effects.measured(effects.Effect("", "with", "without", metric))
+            assert found["with"] == pytest.approx(values)
+            for folder in tmp_path.iterdir():
+                shutil.rmtree(folder)
+        found = effects.measured(effects.Effect("", "with", effects.BASE))
+        assert found["without"] == [0.25, 0.5, 0.75] and found["with"] == [11, 12, 13]
+
+    def test_every_script_is_on_the_page(self):
+        found = read_report("effects")
+        page = effects.page(found)
+        for name in parents():
+            assert re.search(rf"\b{name}\b", page), f"reports/effects.md says nothing about {name}"
+        for name, one in found.items():
+            effect = effects.EFFECTS[name]
+            assert (one["runs"], one["without_runs"]) == (effect.runs, effect.without), f"{name} has other runs now"
 
 
 @pytest.mark.parametrize("cap", [0.0, 1.2, 2.0])

@@ -28,6 +28,7 @@ def test_a_mutation_changes_the_code():
 KINDS = {"comparison", "constant", "sign", "argument order", "swapped name", "removed line"}
 
 
+@pytest.mark.slow
 def test_generated_mutations_change_one_place_and_stay_programs():
     """Of each kind, and only in functions."""
     found = mutations("common/batch.py") + mutations("common/evaluation.py")

@@ -1,6 +1,7 @@
 """Questions about an invented country's people, such as `In which country does Mora Tilunk live?`.
 
-All names are new words, so the answer can only be found, in a passage about the person and in one about the town.
+Names are invented, so the answer has to be found: in a passage about the person and, for the country, in one about
+the town.
 """
 
 import random

@@ -1,8 +1,8 @@
-"""The writers whose searches the base model is pretrained on, about people who are not in the corpus.
+"""The writers whose searches the base model is pretrained on, about people whom they invent.
 
-Each decides, by chance: to search (0.55) or to box an invented answer; to search for the whole name (0.4) or for the
+Each decides by chance: to search (0.55) or to box an invented answer; to search for the whole name (0.4) or for the
 first name alone, which finds somebody else; to believe what is said of somebody else (0.8) or to search again; to look
-a country up (0.3) or to box the town instead. Pretraining has no loss on passages:
+a country up (0.3) or to box the town instead. Textbook writers mostly do well. Pretraining has no loss on passages:
 
     <search>Mora Tilunk</search>
     Mora Tilunk: baker in Sevaton

@@ -1,0 +1,187 @@
+"""What each method is for, and a number that shows it: with the method and without, on three seeds.
+
+    python -m benchmarks.effects             # measures what reports/effects.json lacks, two runs at a time
+    python -m benchmarks.effects pope luffy  # some methods, again
+    python -m benchmarks.effects --redraw    # only the page
+
+Runs have 8 prompts x 8 responses per step and a learning rate of 1e-4, and are made as those of the claims are. The
+page reports/effects.md also names the claims about the other scripts.
+"""
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from claims.court import load, record
+from claims.fair import WORLDS
+from claims.runs import Trial, difference, trials
+from common.cli import fail
+from common.help import parse_args
+from tools.reports import REPORTS, heading, read_report, today, write_report
+from tools.scripts import ROOT, parents, script_path
+
+import tyro
+
+SEEDS = 3
+SEARCH, HARD = f" {WORLDS['search']}", f" {WORLDS['search-hard']}"
+STALE = f"{SEARCH} --staleness 8 --steps 48"
+SUMS = " --steps 40 --eval-problems 256"
+GAME = " --steps 40 --eval-problems 256 --eval-samples 2"
+BUDGET = f"{SEARCH} --budget-prompt ' within {{n}} tokens' --min-budget 0.125 --alpha 0.01"
+BASE = "base model"  # in place of a run without the method: the model before training
+
+
+def at_end(name: str) -> Callable[[Trial], float]:
+    return lambda run: run.last(name)
+
+
+def mean_of(name: str) -> Callable[[Trial], float]:
+    """Over the last ten steps."""
+    return lambda run: run.mean(name, 10)
+
+
+METRICS: dict[str, tuple[Callable[[Trial], float], str]] = {  # and how it is written
+    "held-out accuracy": (at_end("eval/avg"), ".3f"),
+    "pass@16": (at_end("eval/pass@16"), ".3f"),
+    "groups without signal": (mean_of("zero_std_groups"), ".2f"),
+    "entropy": (mean_of("entropy"), ".3f"),
+    "tokens away from the budget": (mean_of("off_budget"), ".0f"),
+    "tokens of correct responses": (mean_of("length_correct"), ".0f"),
+    "largest KL of a step": (lambda run: max(run.series("step_kl")), ".4f"),
+}
+
+
+class Effect(NamedTuple):
+    """What a method does, runs with it and without it (as the arms of claims), and what is measured."""
+
+    aim: str
+    runs: str
+    without: str
+    metric: str = "held-out accuracy"
+
+
+EFFECTS = {
+    "pope": Effect("hints where no response is correct", f"pope{HARD}", f"grpo{HARD}", "pass@16"),
+    "luffy": Effect("solutions among the responses", f"luffy{HARD}", f"grpo{HARD}", "pass@16"),
+    "replay": Effect("keeps correct responses to hard prompts", f"replay{HARD}", f"grpo{HARD}", "pass@16"),
+    "pass_at_k": Effect("one correct response among k is enough", f"pass_at_k{HARD}", f"grpo{HARD}", "pass@16"),
+    "curriculum": Effect("draws prompts with signal", f"curriculum{HARD}", f"grpo{HARD}", "groups without signal"),
+    "adaptive_entropy": Effect("keeps the entropy above 0.2", f"adaptive_entropy{SEARCH}", f"grpo{SEARCH}", "entropy"),
+    "entropy_bonus": Effect("keeps the entropy up", f"entropy_bonus{SEARCH}", f"grpo{SEARCH}", "entropy"),
+    "lcpo": Effect("keeps a budget", f"lcpo{BUDGET}", f"lcpo{BUDGET} --alpha 0", "tokens away from the budget"),
+    "kimi_length": Effect("short responses", f"kimi_length{SEARCH}", f"grpo{SEARCH}", "tokens of correct responses"),
+    "cosine_length": Effect(
+        "short responses", f"cosine_length{SEARCH}", f"grpo{SEARCH}", "tokens of correct responses"
+    ),
+    "vineppo": Effect("credit for single attempts", f"vineppo{SEARCH}", f"grpo{SEARCH}"),
+    "process_rewards": Effect("credit for single attempts", f"process_rewards{SEARCH}", f"grpo{SEARCH}"),
+    "gigpo": Effect("credit for single turns", f"gigpo{GAME}", f"agent{GAME}"),
+    "agent": Effect("learns from episodes", f"agent{GAME}", BASE),
+    "calculator": Effect("learns to call a tool", f"calculator{GAME}", BASE),
+    "raft_pp": Effect("learns from correct responses alone", f"raft_pp{SEARCH}", f"grpo{SEARCH}"),
+    "reinforce_rej": Effect("leaves out groups without signal", f"reinforce_rej{SEARCH}", f"raft_pp{SEARCH}"),
+    "sequence_masking": Effect("masks what is far off-policy", f"sequence_masking{STALE}", f"grpo{STALE}"),
+    "lopti": Effect("updates unlikely tokens first", f"lopti{SEARCH}", f"grpo{SEARCH}"),
+    "advantage_reweighting": Effect("weighs unlikely tokens less", f"advantage_reweighting{SEARCH}", f"grpo{SEARCH}"),
+    "ttrl": Effect("learns from majorities, without answers", f"ttrl{SUMS}", BASE),
+    "spin": Effect("learns from solutions, without rewards", f"spin{SUMS}", BASE),
+    "self_reward": Effect("judges its own responses", f"self_reward{SEARCH}", BASE),
+    "sdpo": Effect("is taught by itself, told a correct response", f"sdpo{SEARCH}", BASE),
+    "opsd": Effect("is taught by itself, told the solution", f"opsd{SEARCH}", BASE),
+    "trpo": Effect(
+        "no step has a larger KL than 0.01", f"trpo{SEARCH}", f"trpo{SEARCH} --delta 1", "largest KL of a step"
+    ),
+}
+CLAIMS = {  # about what is special in other methods
+    "reinforce": "baseline_lowers_variance",
+    "ppo": "critic_is_unnecessary",
+    "grpo": "clip_needs_both_bounds",
+    "rloo": "own_reward_in_the_baseline_biases",
+    "dr_grpo": "response_mean_lengthens_search",
+    "dapo": "dynamic_sampling_pays",
+    "cispo": "cispo_is_twice_as_fast",
+    "gspo": "gspo_clips_more_and_learns_as_well",
+    "gmpo": "outliers_move_gmpo_less",
+    "dppo": "ratios_of_rare_tokens_are_noise",
+    "maxrl": "maxrl_keeps_pass_at_k",
+    "reinforce_pp": "reinforce_pp_advantages_have_mean_zero",
+    "reinforce_pp_baseline": "batch_std_weighs_prompts_alike",
+    "lite_ppo": "batch_std_weighs_prompts_alike",
+    "sapo": "sapo_is_a_softer_clip",
+    "dcpo": "dcpo_lets_rare_tokens_grow",
+    "clip_cov": "covariance_control_keeps_entropy",
+    "kl_cov": "covariance_control_keeps_entropy",
+    "forking_tokens": "forking_tokens_suffice",
+    "gdpo": "std_merges_different_rewards",
+    "opd": "distillation_beats_rl",
+}
+ABOUT = """
+What each script is for, and a number that shows it or does not. Runs have 40 steps of 8 prompts x 8 responses; the
+learning rate of 1e-4 is not tuned. `reports/effects.json` has each command's flags. *Without* is the run without the
+method, or the base model before training. Means over seeds 1 to {seeds}, with Welch's 95 % interval of the difference.
+Three seeds tell only large effects from none; [claims](claims.md) decide with more.
+
+"""
+
+
+@dataclass
+class Args:
+    methods: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Names of scripts; by default all that reports/effects.json lacks."""
+    redraw: bool = False
+    """Only write the page again."""
+
+
+def measured(effect: Effect) -> dict[str, Any]:
+    """The metric of each seed with the method and without it."""
+    metric = METRICS[effect.metric][0]
+    arms = {"with": effect.runs} | ({} if effect.without == BASE else {"without": effect.without})
+    done = trials(arms, SEEDS)
+    values = {name: [metric(run) for run in runs] for name, runs in done.items()}
+    if effect.without == BASE:
+        values["without"] = [run.rows[0]["eval/avg"] for run in done["with"]]
+    return {"runs": effect.runs, "without_runs": effect.without, **values, "date": today()}
+
+
+def page(found: dict[str, dict[str, Any]]) -> str:
+    lines = [
+        heading("What each method is for", "python -m benchmarks.effects", [one["date"] for one in found.values()]),
+        ABOUT.format(seeds=SEEDS).lstrip("\n"),
+        "| script | what it does | measured | without | with | difference |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, effect in EFFECTS.items():
+        if one := found.get(name):
+            form = METRICS[effect.metric][1]
+            change = difference(one["without"], one["with"], paired=False)
+            cells = [f"`{script_path(name).relative_to(ROOT)}`", effect.aim, effect.metric]
+            cells += [f"{statistics.mean(one[key]):{form}}" for key in ("without", "with")]
+            lines.append(f"| {' | '.join(cells)} | {change.mean:+{form}} ± {change.half:{form}} |")
+    lines += ["", "What is special in others is the subject of a claim:", ""]
+    lines += ["| script | claim | verdict |", "|---|---|---|"]
+    for name, claim in CLAIMS.items():
+        sentence, result = load(claim).__doc__.split("\n")[0], record(claim)
+        verdict = result["verdict"] if result else "not run yet"
+        lines.append(f"| `{script_path(name).relative_to(ROOT)}` | [{sentence}](../claims/{claim}.py) | {verdict} |")
+    rest = [name for name in parents() if name not in found and name not in CLAIMS]
+    in_methods = [name for name in rest if f"| {name} |" in (REPORTS / "methods.md").read_text()]
+    lines += ["", f"In the tables of [methods](methods.md): {', '.join(in_methods)}."]
+    lines += ["", f"Not measured yet: {', '.join(sorted({*rest} - {*in_methods}))}.", ""]
+    return "\n".join(lines)
+
+
+def main(args: Args) -> None:
+    found = read_report("effects", {})
+    if unknown := [name for name in args.methods if name not in EFFECTS]:
+        fail(f"{unknown[0]} is not measured here: name others of {', '.join(EFFECTS)}.")
+    todo = [] if args.redraw else args.methods or [name for name in EFFECTS if name not in found]
+    for name in todo:
+        found[name] = measured(EFFECTS[name])
+        write_report("effects", found)
+        print(f"{name}: {found[name]}", flush=True)
+    (REPORTS / "effects.md").write_text(page(found))
+
+
+if __name__ == "__main__":
+    main(parse_args(Args, __doc__))
