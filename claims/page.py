@@ -87,7 +87,7 @@ QUESTIONS = (
         "Does reinforcement learning teach anything new?",
         "On sums it raises pass@1 and lowers pass@32, which is what sharpening does; on search pass@1 rises from 0.20 "
         "to 0.86, and pass@256 is 1.000 before and after, so nothing is lost and little could be. Coin flips "
-        "as rewards change nothing on search, and cost 0.068 on sums. On search 40 steps lift the base model whose writers "
+        "as rewards change nothing there, and cost 0.068 on sums. On search 40 steps lift the base model whose writers "
         "try, go on and box what fits from 0.234 to 0.841; writers who only guess, who try once, or who go on and then "
         "box something else leave nothing to select, and nothing is gained.",
         (
