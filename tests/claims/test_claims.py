@@ -257,12 +257,16 @@ def test_p_values_are_adjusted_as_holm_says():
 
 
 def p_of(name):
-    """p-values of scipy's t-tests on the stored values: paired, or Welch's where the arms are independent."""
+    """p-values of scipy's t-tests on the stored values: paired, or Welch's where the arms are independent.
+
+    scipy gives NaN where no seed differs, which is no evidence: 1.
+    """
     result = court.record(name)["result"]
     pairs = {pair: pair.split(" → ") for pair in result["differences"]}
     values = {arm: of_arm["values"] for arm, of_arm in result["arms"].items()}
     test = partial(stats.ttest_ind, equal_var=False) if "degrees" in result else stats.ttest_rel
-    return {pair: test(values[b], values[a]).pvalue for pair, (a, b) in pairs.items()}
+    tests = {pair: test(values[b], values[a]).pvalue for pair, (a, b) in pairs.items()}
+    return {pair: 1.0 if math.isnan(p) else p for pair, p in tests.items()}
 
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.title)

@@ -175,6 +175,7 @@ def test_the_time_limit_is_one_of_the_wall_and_is_taken_back():
 def test_the_environments_reward_is_final_and_without_one_the_verifier_judges():
     verifier = Verifier(grpo.Args(), TOKENIZER, [PROBLEM])
     rollouts = Rollouts([tokens_of("\\boxed{7}") for _ in range(4)], truncated=[False] * 4)
+    rollouts.sampled = [[True] * len(tokens) for tokens in rollouts.tokens]
     rollouts.episodes = [Episode([0], [""], reward) for reward in (None, 0.0, 0.25, 1.0)]
     try:
         assert verifier([PROBLEM], rollouts).tolist() == [[1.0, 0.0, 0.25, 1.0]]
