@@ -27,7 +27,7 @@ STEPS = 1000
 
 
 def reading(pid: int, folder: Path) -> dict[str, float]:
-    """What one process holds at this moment, and its run folder."""
+    """What one process holds now (memory, threads, files), and the size of its run folder."""
     proc = Path(f"/proc/{pid}")
     status = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines())
     log = folder / "metrics.jsonl"

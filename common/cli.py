@@ -41,7 +41,7 @@ def flag(name: str) -> str:
 
 
 def on_command_line() -> set[str]:
-    """The settings whose flags stand on the command line."""
+    """The settings that were given on the command line."""
     words = [word.removeprefix("--").split("=")[0] for word in sys.argv[1:] if word.startswith("--")]
     return {word.removeprefix("no-").replace("-", "_") for word in words}
 

@@ -38,7 +38,7 @@ def flags_of(arm, seed):
 
 @pytest.mark.parametrize("name", FAIR)
 def test_every_run_has_its_own_seed_and_problems(name, swept):
-    """Those of a sweep among them; worlds share seeds, as they share nothing else."""
+    """Runs of a sweep included. Runs in different worlds may have the same seed: their problems differ anyway."""
     claim = court.load(name)
     worlds = getattr(claim, "WORLDS", fair.BOTH)
     fair.sweep(claim)
