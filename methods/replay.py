@@ -40,8 +40,8 @@ class Args(Settings):
     # Replay
     buffer: CountOrZero = 64
     """Prompts kept at most, each with a correct response; 0 is GRPO."""
-    replays: Count = 16
-    """Prompts of a step that come from the buffer, at most; the others are new."""
+    replay_fraction: Fraction = 0.5
+    """At most this fraction of a step's prompts comes from the buffer; the others are new."""
     hard: Fraction = 0.5
     """A prompt is kept if no larger fraction of its group is correct, but at least one response."""
     max_age: Count = 20
@@ -181,7 +181,7 @@ def main(args: Args) -> None:
             engine.load_weights(model)
             problems = sample_problems(train, P, step, args)
             # Replay: hard prompts come back in the place of new ones, those first that have waited longest.
-            returning = [*run.state["buffer"]][: args.replays]
+            returning = [*run.state["buffer"]][: int(args.replay_fraction * P)]
             new = [problem for problem in problems if problem.prompt not in returning]
             problems = [*map(by_prompt.get, returning), *new][:P]
             rollouts = engine.generate(problems, G, step)

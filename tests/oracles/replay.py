@@ -1,3 +1,4 @@
+import math
 from dataclasses import dataclass
 
 from oracles import ENGINE_ANCHOR, ONE_UPDATE, Response, at_least, fraction, grpo
@@ -14,7 +15,7 @@ class Kept:
 class Oracle(grpo.Oracle):
     CASES = [
         {
-            "replays": 2,
+            "replay_fraction": 0.75,
             "hard": 0.75,
             "max_age": 2,
             "clip_eps": 0.05,
@@ -23,21 +24,21 @@ class Oracle(grpo.Oracle):
             "tis_cap": 1.1,
             "steps": 5,
         },
-        {"buffer": 2, "hard": 1.0, "max_age": 1, "kl_beta": 0.3, "tis_cap": 0.0, "steps": 4},
-        {"replays": 3, "hard": 0.25, "steps": 4} | ENGINE_ANCHOR,
+        {"buffer": 2, "replay_fraction": 1.0, "hard": 1.0, "max_age": 1, "kl_beta": 0.3, "tis_cap": 0.0, "steps": 4},
+        {"replay_fraction": 0.4, "hard": 0.25, "steps": 4} | ENGINE_ANCHOR,
         {"buffer": 0} | ONE_UPDATE,
     ]
     RANGES = {
         **grpo.Oracle.RANGES,
         "buffer": at_least(0),
-        "replays": at_least(1),
+        "replay_fraction": fraction,
         "hard": fraction,
         "max_age": at_least(1),
     }
     DEFAULTS = {
         **grpo.Oracle.DEFAULTS,
         "buffer": 64,
-        "replays": 16,
+        "replay_fraction": 0.5,
         "hard": 0.5,
         "max_age": 20,
         "model": "search",
@@ -51,9 +52,10 @@ class Oracle(grpo.Oracle):
     def batch(self, rounds):
         """Some groups have an earlier response in front; the buffer is then what the step leaves."""
         groups, step = super().batch(rounds), rounds[0][0][0].step
-        waiting = sorted(self.kept, key=lambda prompt: self.kept[prompt].seen)[: self.args.replays]
+        most = math.floor(self.args.replay_fraction * len(groups))
+        waiting = sorted(self.kept, key=lambda prompt: self.kept[prompt].seen)[:most]
         asked = [tuple(group[0].prompt) for group in groups]
-        assert asked[: len(waiting)] == waiting[: len(asked)], "other prompts came back, or in another order"
+        assert asked[: len(waiting)] == waiting, "other prompts came back, or in another order"
         joined = [self.joined(group) for group in groups]
         for place, group in enumerate(groups):
             self.remember(group, step, place)

@@ -114,7 +114,7 @@ class Replay:
         """They are new, as long as there are new ones."""
         self.prompts |= {tuple(response.prompt) for response in responses}
         different = min(step * self.args.prompts_per_step, PROBLEMS - self.args.eval_problems)
-        if not any(hasattr(self.args, name) for name in ("max_rounds", "pool", "replays")):
+        if not any(hasattr(self.args, name) for name in ("max_rounds", "pool", "replay_fraction")):
             assert len(self.prompts) == different, f"step {step}: {len(self.prompts)} problems so far, not {different}"
 
     def check_engine(self, step, responses):
