@@ -65,8 +65,9 @@ def needed(script, model="worlds/sums/model"):
 
 
 @pytest.fixture(autouse=True)
-def no_curves(request, monkeypatch):
-    """Runs in this process draw no curves, which takes a second for each, unless the test is marked."""
+def quick_runs(request, monkeypatch):
+    """Runs in this process do not wait for the disk, and draw no curves (a second for each) without a mark."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
     if "curves" not in request.keywords:
         monkeypatch.setattr("tools.plots.draw_curves", lambda *_: None)
 
