@@ -1,0 +1,75 @@
+"""Held-out accuracy by the second: ScaleRL with a generator in another process, and in turns.
+
+    python -m benchmarks.wall_clock            # about 20 minutes on two idle cores; writes reports/wall_clock.json
+
+Both ways have the same cores: with --overlap one process generates on half of them while the other trains; in turns,
+with --staleness 0, each step generates and then trains on all of them. World: search. A checkpoint's time is that of
+all steps until then, without evaluation, which comes after the run.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.metrics import read_metrics
+from tools.reports import today, write_report
+from tools.scripts import ROOT
+
+import tyro
+
+WAYS = {"overlap": "--overlap", "in turns": "--staleness 0"}
+HELD_OUT = "--dataset search --eval-problems 256 --eval-samples 2"
+RUN = f"--model search {HELD_OUT} --prompts-per-step 16 --eval-every 0"
+
+
+@dataclass
+class Args:
+    seeds: int = 3
+    """Seeds 1 to so many, the ways one after the other."""
+    steps: int = 60
+    """Rollout batches of a run."""
+    every: int = 15
+    """Steps between the checkpoints that are evaluated."""
+
+
+def python(*command: str) -> None:
+    subprocess.run([sys.executable, *command], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+
+
+def curve(way: str, seed: int, args: Args) -> list[tuple[float, float]]:
+    """Seconds and held-out accuracy of each checkpoint."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        flags = f"{RUN} {WAYS[way]} --seed {seed} --steps {args.steps} --save-every {args.every} --keep 100"
+        python("recipes/scalerl.py", *flags.split(), "--run-dir", f"{folder}/run")
+        spent, found = 0.0, []
+        for row in read_metrics(folder / "run")[1:]:
+            spent += sum(value for key, value in row.items() if key.startswith("seconds/") and "evaluate" not in key)
+            if (step := row["step"]) % args.every == 0:
+                flags = (
+                    "--dataset search --held-out --eval-problems 256 --eval-samples 2 --k 1 --max-response-tokens 200"
+                )
+                model = folder / "run" / f"checkpoint-{step:06d}"
+                python("-m", "tools.evaluate", "--model", str(model), *flags.split(), "--run-dir", f"{folder}/{step}")
+                found.append((spent, json.loads((folder / str(step) / "results.json").read_text())["all"]["avg"]))
+        return found
+
+
+def main(args: Args) -> None:
+    curves: dict[str, list[list[tuple[float, float]]]] = {way: [] for way in WAYS}
+    for seed in range(1, args.seeds + 1):
+        for way in WAYS:
+            curves[way].append(curve(way, seed, args))
+            print(f"{way}, seed {seed}: {', '.join(f'{a:.3f} at {s:.0f} s' for s, a in curves[way][-1])}", flush=True)
+        write_report("wall_clock", {"date": today(), "run": RUN, "ways": WAYS, "curves": curves})
+    last = {way: [one[-1] for one in of_way] for way, of_way in curves.items()}
+    ratio = statistics.median(b[0] / a[0] for a, b in zip(last["overlap"], last["in turns"], strict=True))
+    print(f"{args.steps} steps in turns take {ratio:.2f} times the seconds of --overlap")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args, description=__doc__))
