@@ -36,7 +36,7 @@ def blank(notebook: dict[str, Any], lesson: str, folder: Path) -> dict[str, Any]
             cell |= {"outputs": [], "execution_count": None}
             if cells and "**Predict.**" in "".join(cells[-1]["source"]):
                 number += 1
-                source = [f'predictions.predict({number}, """\n', '""")']
+                source = [f'predictions.predict({number}, r"""\n', '""")']  # raw: it may hold LaTeX
                 cells.append(cell | {"id": f"prediction-{number}", "source": source})
                 cell["source"] = [f"predictions.answer({number})\n", *cell["source"]]
                 answered = True

@@ -103,7 +103,7 @@ def test_copies_for_students_hold_no_outputs(tmp_path):
             if cell.source.startswith("predictions.predict("):
                 number += 1
                 assert "**Predict.**" in before.source
-                assert cell.source == f'predictions.predict({number}, """\n""")'
+                assert cell.source == f'predictions.predict({number}, r"""\n""")', "a backslash stays one"
                 guard, _, below.source = below.source.partition("\n")
                 assert guard == f"predictions.answer({number})" and below.metadata["jupyter"]["source_hidden"]
         original = nbformat.read(path, as_version=4)
