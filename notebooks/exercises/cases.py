@@ -83,7 +83,10 @@ def inputs(exercise: Exercise, draw: Draw, A: int, Z: int) -> dict[str, Any]:
         penalty = draw.uniform(-1, 0, A, Z) * (draw.uniform(0, 1, A, Z) < 0.3)
         return {"inputs": [correct, 2 * correct - 1 + penalty]}
     if function == "compute_advantages" and script != "ppo":
-        return {"inputs": [draw.rewards(A, Z), *([draw.choice.uniform(0.2, 0.8)] if script == "reinforce" else [])]}
+        rewards = draw.rewards(A, Z)
+        # The moving average lies away from the batch's mean; near it, to update it once more changes next to nothing.
+        ema = rewards.mean().item() + draw.choice.choice([-1, 1]) * draw.choice.uniform(0.1, 0.3)
+        return {"inputs": [rewards, *([ema] if script == "reinforce" else [])]}
     if function == "compute_advantages":
         return {"inputs": [draw.normal(A, Z), draw.normal(A, Z), mask], "shown": mask, "parts": 2}
     if function == "token_weights":

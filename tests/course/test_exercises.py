@@ -7,11 +7,11 @@ from types import SimpleNamespace
 from notebooks.exercises import make
 from notebooks.exercises.answers import answers as make_answers
 from notebooks.exercises.answers import ones, wrong_sources
-from notebooks.exercises.cases import SETTINGS
+from notebooks.exercises.cases import SETTINGS, cases
 from notebooks.exercises.exercises import BY_NAME, CHANGES, EXERCISES, SCRIPTS, code, functions, module, needed, owner
 from notebooks.exercises.loop_cases import OF_THE_LOOP
 from notebooks.exercises.mistakes import MISTAKES
-from notebooks.exercises.runner import run
+from notebooks.exercises.runner import run, tensor
 from notebooks.exercises.verdict import passed, verdict
 from tools.scripts import ROOT
 
@@ -148,6 +148,15 @@ def test_hidden_cases_tell_every_mistake(name, seeds):
     for seed in seeds:
         hidden = make_answers(exercise, seed)
         assert not [made for made in wrong if passed(run(made, exercise.function, hidden["cases"]), hidden)], seed
+
+
+def test_the_moving_average_is_not_the_mean():
+    """Near the mean, a function that updates it once more would pass."""
+    exercise = BY_NAME["reinforce.compute_advantages"]
+    for seed in range(300):
+        for case in cases(exercise, seed):
+            rewards, ema = map(tensor, case["inputs"])
+            assert abs(rewards.mean() - ema) > 0.09, seed
 
 
 def literal(value):
