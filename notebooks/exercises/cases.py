@@ -101,7 +101,8 @@ def inputs(exercise: Exercise, draw: Draw, A: int, Z: int) -> dict[str, Any]:
         return {"inputs": [old + moves, old, old + away], "weights": weights}
     old = draw.uniform(-3.0, -0.05, A, Z)
     moves, advantages = draw.moves(mask)
-    logp = (old + moves).clamp(max=-0.01)
+    old = torch.minimum(old, -0.01 - moves)  # a move that is cut short could miss the clip that it is there for
+    logp = old + moves
     rollout = (old + 0.6 * draw.normal(A, Z)).clamp(max=-0.01)
     if function == "kl_penalty":
         return {"inputs": [logp, old], "weights": weights, "shown": mask}
