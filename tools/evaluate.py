@@ -201,7 +201,7 @@ def main(args: Args) -> None:
 def resume_hint(folder: Path | None, args: Args) -> str:
     if folder is None or not (folder / "config.json").exists():
         return "Nothing was written."
-    return f"Finished problems are saved. Resume: python -m tools.evaluate {resume_flags(folder, args.reward)}"
+    return f"Finished problems are saved. Resume: python -m tools.evaluate {resume_flags(folder, args)}"
 
 
 def run(args: Args, folder: Path, say: Callable[[str], None], stack: ExitStack) -> None:

@@ -17,7 +17,7 @@ from common.checkpoints import CHECKSUMS, PARTS
 from common.folders import write_config
 from recipes import r1
 from tools import checkpoints, evaluate
-from tools.scripts import ROOT
+from tools.scripts import ROOT, load
 
 import pytest
 import torch
@@ -150,6 +150,22 @@ def test_rewards_that_are_code(name, with_reward, tmp_path, capsys):
     renamed_reward(with_reward, name)
     assert f"run as code: {name}." in ended(capsys, lambda: grpo.main(grpo.Args(resume=with_reward)))
     assert not (tmp_path / "HACKED").exists()
+
+
+@pytest.mark.parametrize("name", ["{}/own.py:GAME", "python", "verifiers:wordle", "guessing", "retrieval"])
+@pytest.mark.parametrize("method", ["agent", "gigpo"])
+def test_the_environment_of_a_run_folder_is_not_run_unasked(method, name, tmp_path, capsys, monkeypatch):
+    """It may be a file, or run what the folder's model writes. Naming it on the command line accepts it."""
+    monkeypatch.setattr(folders, "trusted", set())
+    args, name = load(method).Args, name.format(tmp_path)
+    write_config(tmp_path, method, args(environment=name))
+    if name in ("guessing", "retrieval"):
+        assert folders.saved_settings(args(resume=tmp_path), method)[0].environment == name
+        return
+    error = ended(capsys, lambda: load(method).main(args(resume=tmp_path)))
+    assert f"environments, which run as code: {name}. " in error
+    assert error.endswith(f"--resume {tmp_path} --environment {name}")
+    assert folders.saved_settings(args(resume=tmp_path, environment=name), method)[0].environment == name
 
 
 def test_an_evaluation_runs_no_reward_unasked(tmp_path, capsys, monkeypatch):
