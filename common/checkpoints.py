@@ -181,13 +181,18 @@ def load_newest(run_dir: Path, model: Any, objects: dict[str, Any]) -> dict[str,
         if problem := next(filter(None, gather(problem)), ""):
             say(f"skipping the broken checkpoint {folder}: {problem}")
             continue
-        if parts.exists():
-            load_shards(parts, model, objects["optimizer"])
-        elif "adapters" not in objects:  # which belong to the weights that the run began with
-            load_state(model, weights)
-        for name, thing in objects.items():
-            if name in state:
-                load_state(thing, state.pop(name))
+        try:
+            if parts.exists():
+                load_shards(parts, model, objects["optimizer"])
+            elif "adapters" not in objects:  # which belong to the weights that the run began with
+                load_state(model, weights)
+            for name, thing in objects.items():
+                if name in state:
+                    load_state(thing, state.pop(name))
+        except Exception as error:  # the checksums are right: somebody else has written it
+            if lacks_memory(error):
+                raise
+            fail(f"{folder} is not a checkpoint of this model: {first_line(error)}.")
         return state
     return None
 

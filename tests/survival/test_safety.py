@@ -112,6 +112,18 @@ def test_a_file_without_a_checksum_is_not_read(tiny_model, tmp_path, capsys):
     assert "has no checksum" in output
 
 
+@pytest.mark.parametrize("content", ["not a shard", {"model.other": torch.ones(1)}, {"other": torch.ones(1)}])
+def test_shards_of_something_else_are_refused(content, tiny_model, tmp_path, capsys):
+    grpo.main(grpo.Args(run_dir=tmp_path / "run", sharded_checkpoints=True, **on_tiny(tiny_model)))
+    newest = tmp_path / "run" / "checkpoint-000002"
+    shard = next((newest / PARTS).iterdir())
+    shard.write_text(content) if isinstance(content, str) else save_file(content, shard)
+    seal(newest)
+    capsys.readouterr()
+    error = ended(capsys, lambda: grpo.main(grpo.Args(resume=tmp_path / "run")))
+    assert f"{newest} is not a checkpoint of this model" in error
+
+
 @pytest.fixture
 def with_reward(tiny_model, tmp_path, monkeypatch, capsys):
     """A finished run whose reward function makes a file when it is loaded."""
