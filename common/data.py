@@ -89,12 +89,17 @@ def make_prompt(
         question, first = [{"role": "system", "content": system}, *question], 1
     turns = [{"role": r, "content": text} for q, a in shown for r, text in (("user", q), ("assistant", a))]
     messages = [*question[:first], *turns, *question[first:]]
+    text = filled_template(messages, tokenizer)
+    return text, tokenizer(text, add_special_tokens=False)["input_ids"]  # the template has them
+
+
+def filled_template(messages: list[dict[str, str]], tokenizer: Any) -> str:
+    """Messages in the chat template; ends the program if it raises an exception or takes too long."""
     try:
         with time_limit(PROMPT_SECONDS):
-            text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+            return tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     except Exception as error:  # of any kind
         fail(f"the model's chat template refuses a question ({first_line(error)}): {str(messages)[:80]}")
-    return text, tokenizer(text, add_special_tokens=False)["input_ids"]  # the template has them
 
 
 def add_text(question: Any, text: str) -> Any:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import worlds
 from common.cli import fail, first_line
-from common.data import time_limit
+from common.data import filled_template, time_limit
 from common.distributed import gather, shard
 from common.engines import Engine, Request, prompt_seeds
 from common.records import Episode, Problem, Rollouts
@@ -91,7 +91,7 @@ def observation_ids(text: str, turn: list[int], tokenizer: Any) -> list[int]:
         return tokenizer(text, add_special_tokens=False)["input_ids"]
     contents = ("user", "?"), ("assistant", "\0"), ("user", text)
     chat = [{"role": role, "content": content} for role, content in contents]
-    chat = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    chat = filled_template(chat, tokenizer)
     ids = tokenizer(chat.partition("\0")[2], add_special_tokens=False)["input_ids"]
     return ids[1:] if ids[0] == turn[-1] else ids
 

@@ -38,9 +38,9 @@ def main(arguments: list[str]) -> None:
         fail(f"{target} exists and is not overwritten: name a new folder.")
     try:
         verify(source)
-    except (OSError, ValueError) as error:
-        fail(f"{source} is damaged: {first_line(error)}.")
-    convert(source, target)
+        convert(source, target)
+    except Exception as error:  # safetensors has its own kind
+        fail(f"{source} is damaged, or cannot be written to {target}: {first_line(error)}.")
     say(f"wrote {target}")
 
 

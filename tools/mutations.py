@@ -375,6 +375,7 @@ MUTATIONS = [
     Mutation("other files beside shards", 'file.suffix != ".safetensors"', "False", "common/checkpoints.py", f"{SAFETY}::test_pickled_shards_are_refused"),
     Mutation("moments are not in the shards", '{"state": dict(moments)}', '{"state": {}}', "common/checkpoints.py", f"{CHECKPOINTS}::test_a_sharded_run_of_one_process"),
     Mutation("a folder's rewards run unasked", "    require_trust(folder, saved)\n", "", "common/folders.py", f"{SAFETY}::test_the_reward_of_a_run_folder_is_not_run_unasked"),
+    Mutation("a folder's environment runs unasked", ', "environment": "environments"}', "}", "common/folders.py", f"{SAFETY}::test_the_environment_of_a_run_folder_is_not_run_unasked"),
     Mutation("any answer is a yes", 'in ("y", "yes")', "is not None", "common/folders.py", f"{SAFETY}::test_a_person_is_asked"),
     Mutation("a start that meets another one's end fails", "return open_folder(args, name, stack)", "raise", "common/folders.py", f"{RUN_FOLDERS}::test_a_start_that_ends_while_another_one_starts"),
     Mutation("a data folder reads what is beside it", "            require_inside(path, given)", "            pass", "common/rows.py", f"{BAD_MODELS}::test_a_data_folder_reads_nothing_else"),

@@ -5,10 +5,10 @@ import time
 from dataclasses import replace
 
 import grpo
-from common import environments
+from common import data, environments
 from common.data import time_limit
 from common.engines import Engine, Request
-from common.environments import Environment, EpisodeEngine, Observation, ask, load_environment
+from common.environments import Environment, EpisodeEngine, Observation, ask, load_environment, observation_ids
 from common.records import Episode, Problem, Rollouts
 from common.verification import Verifier
 from tools.scripts import ROOT
@@ -225,6 +225,18 @@ def test_an_observation_has_no_special_tokens():
     tokens = list(map(ord, "1+2 <<6*7>>8*9"))
     assert engine.cut(tokens, 4, Observation("42", read=7)) == (11, [ord("4"), ord("2")])
     assert engine.cut(tokens, 0, Observation("")) == (14, [])
+
+
+def test_a_chat_template_that_never_ends_at_an_observation(chat_model, monkeypatch, capsys):
+    """Prompts have one message, so they do not show it."""
+    monkeypatch.setattr(data, "PROMPT_SECONDS", 0.3)
+    tokenizer = AutoTokenizer.from_pretrained(chat_model)
+    tokenizer.chat_template = (
+        "{% if messages[1] %}" + "{% for a in range(9999) %}" * 4 + "{% endfor %}" * 4 + "{% endif %}"
+    )
+    with pytest.raises(SystemExit):
+        observation_ids("no", [tokenizer.eos_token_id], tokenizer)
+    assert "it takes more than 0.3 seconds" in capsys.readouterr().err
 
 
 def test_an_environment_is_found_by_its_name(tmp_path, capsys):

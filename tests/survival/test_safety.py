@@ -122,6 +122,9 @@ def test_shards_of_something_else_are_refused(content, tiny_model, tmp_path, cap
     capsys.readouterr()
     error = ended(capsys, lambda: grpo.main(grpo.Args(resume=tmp_path / "run")))
     assert f"{newest} is not a checkpoint of this model" in error
+    if isinstance(content, str):
+        error = ended(capsys, lambda: checkpoints.main([str(newest), str(tmp_path / "model")]))
+        assert f"{newest} is damaged" in error and not (tmp_path / "model").exists()
 
 
 @pytest.fixture
