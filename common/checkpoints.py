@@ -182,6 +182,8 @@ def load_newest(run_dir: Path, model: Any, objects: dict[str, Any]) -> dict[str,
             say(f"skipping the broken checkpoint {folder}: {problem}")
             continue
         try:
+            if type(state.get("step")) is not int:
+                raise ValueError("it names no step")
             if parts.exists():
                 load_shards(parts, model, objects["optimizer"])
             elif "adapters" not in objects:  # which belong to the weights that the run began with

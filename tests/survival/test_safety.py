@@ -127,6 +127,17 @@ def test_shards_of_something_else_are_refused(content, tiny_model, tmp_path, cap
         assert f"{newest} is damaged" in error and not (tmp_path / "model").exists()
 
 
+@pytest.mark.parametrize("state", [{"step": "two"}, {}])
+def test_a_state_without_a_step_is_refused(state, tiny_model, tmp_path, capsys):
+    grpo.main(grpo.Args(run_dir=tmp_path / "run", **on_tiny(tiny_model)))
+    newest = tmp_path / "run" / "checkpoint-000002"
+    torch.save(state, newest / "state.pt")
+    seal(newest)
+    capsys.readouterr()
+    error = ended(capsys, lambda: grpo.main(grpo.Args(resume=tmp_path / "run")))
+    assert error == f"error: {newest} is not a checkpoint of this model: ValueError: it names no step."
+
+
 @pytest.fixture
 def with_reward(tiny_model, tmp_path, monkeypatch, capsys):
     """A finished run whose reward function makes a file when it is loaded."""
