@@ -40,7 +40,7 @@ class Args(Settings):
     # Replay
     buffer: CountOrZero = 64
     """Prompts kept at most, each with a correct response; 0 is GRPO."""
-    replay_fraction: Fraction = 0.5
+    replay_fraction: Fraction = 0.25
     """At most this fraction of a step's prompts comes from the buffer; the others are new."""
     hard: Fraction = 0.5
     """A prompt is kept if no larger fraction of its group is correct, but at least one response."""

@@ -38,7 +38,7 @@ class Oracle(grpo.Oracle):
     DEFAULTS = {
         **grpo.Oracle.DEFAULTS,
         "buffer": 64,
-        "replay_fraction": 0.5,
+        "replay_fraction": 0.25,
         "hard": 0.5,
         "max_age": 20,
         "model": "search",
