@@ -24,8 +24,10 @@ class Notes:
         if self.verifier.judges:
             found = [reward > 0 or self.verifier.find_answer(text) is not None for _, text, reward in samples]
             self.boxed = sum(found) / len(found)
-        solved = metrics[f"eval/pass@{metrics['eval/n']}"]
-        if metrics["eval/truncated"] > MOST or self.boxed < 1 - MOST or solved == 0 or metrics["eval/avg"] == 1:
+            flat = metrics[f"eval/pass@{metrics['eval/n']}"] == 0 or metrics["eval/avg"] == 1
+        else:  # rewards of the user's own may teach without a correct response
+            flat = not any(value for name, value in metrics.items() if name.endswith("/std"))
+        if metrics["eval/truncated"] > MOST or self.boxed < 1 - MOST or flat:
             return "note: " + self.cause(metrics["eval/truncated"], metrics["eval/avg"])
         return ""
 
@@ -33,6 +35,8 @@ class Notes:
         """The note after FLAT_STEPS steps without signal; a KL or a teacher that moves the weights is one."""
         moved = numbers["grad_norm"] > 1e-6 and "kl" not in numbers
         flat = numbers.get("zero_std_groups") == 1 and not moved
+        if flat and self.args.responses_per_prompt == 1:  # it equals itself: what counts are those to all prompts
+            flat = self.verifier.judges and numbers["accuracy"] in (0, 1)
         self.without_signal = self.without_signal + 1 if flat else 0
         if self.without_signal != FLAT_STEPS:
             return ""
@@ -52,6 +56,8 @@ class Notes:
                 f"{1 - self.boxed:.0%} of the responses have no answer in the form that the verifier reads ({form}). "
                 f"Ask for it with --prompt, or see --answer-format."
             )
+        if not self.verifier.judges:
+            return "the reward functions give all of them the same. Look at the responses in samples/."
         if accuracy == 0:
             return "no response is correct. Take easier problems or a stronger model."
         if accuracy == 1:

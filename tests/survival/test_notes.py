@@ -14,13 +14,14 @@ LEARNS = {"truncated": 0.0, "accuracy": 0.5, "zero_std_groups": 0.5, "grad_norm"
 FLAT = LEARNS | {"zero_std_groups": 1.0, "grad_norm": 0.0}
 
 
-def notes(judges=True):
+def notes(judges=True, samples=8):
     verifier = SimpleNamespace(judges=judges, find_answer=lambda text: text or None)
-    return Notes(SimpleNamespace(max_response_tokens=24, answer_format="boxed"), verifier)
+    return Notes(SimpleNamespace(max_response_tokens=24, answer_format="boxed", responses_per_prompt=samples), verifier)
 
 
-def first_evaluation(texts, judges=True, truncated=0.0, average=0.5, solved=0.9):
+def first_evaluation(texts, judges=True, truncated=0.0, average=0.5, solved=0.9, std=0.1):
     metrics = {"eval/n": 4, "eval/truncated": truncated, "eval/avg": average, "eval/pass@4": solved}
+    metrics |= {} if judges else {"eval/reward/f/std": std, "eval/reward/late/std": None}
     return notes(judges).of_first_evaluation(metrics, [(None, text, 0.0) for text in texts])
 
 
@@ -31,6 +32,9 @@ def test_of_the_first_evaluation():
     )
     assert "95% of the responses have no answer in the form" in first_evaluation(["1"] + [""] * 19)
     assert first_evaluation([""] * 20, judges=False) == "", "own rewards do not need a box"
+    own = {"judges": False, "average": 0.0, "solved": 0.0}
+    assert first_evaluation(["1"] * 20, **own) == "", "own rewards that differ teach without a correct response"
+    assert "the reward functions give all of them the same" in first_evaluation(["1"] * 20, std=0.0, **own)
     assert "no response is correct" in first_evaluation(["1"] * 20, average=0.0, solved=0.0)
     assert "all responses are correct" in first_evaluation(["1"] * 20, average=1.0, solved=1.0)
 
@@ -57,6 +61,14 @@ def test_the_reason(numbers, words):
     watch = notes()
     said = "".join(watch.of_step(FLAT | numbers) for _ in range(FLAT_STEPS))
     assert (words in said) if words else not said
+
+
+def test_of_one_response_to_each_prompt():
+    """It never differs from itself; those to all prompts may."""
+    row = FLAT | {"grad_norm": 1.0, "kl": 0.1}
+    for accuracy, judges, expected in ((0.5, True, False), (0.0, False, False), (0.0, True, True), (1.0, True, True)):
+        watch = notes(judges, samples=1)
+        assert any(watch.of_step(row | {"accuracy": accuracy}) for _ in range(FLAT_STEPS)) == expected
 
 
 def test_a_run_whose_responses_are_all_cut_off(tmp_path, capsys):
