@@ -14,8 +14,8 @@ import worlds
 from common.cli import fail, first_line, say
 from common.models import context_length
 from common.records import Problem
-from common.rows import STANDARD, Pair, columns_in, pairs_of, read_dataset
-from common.settings import OF_EACH_DATASET, DataSettings, Settings, dataset_names, local_path
+from common.rows import STANDARD, Pair, pairs_of, read_dataset
+from common.settings import OF_EACH_DATASET, DataSettings, Settings, columns_in, dataset_names, local_path
 from common.verification.answers import last_boxed
 
 import numpy as np

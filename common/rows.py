@@ -8,13 +8,12 @@ from typing import Any
 
 import worlds
 from common.cli import fail, first_line, flag, say
-from common.settings import DATA_FILES, DataSettings, local_path
+from common.settings import COLUMN, DATA_FILES, DataSettings, columns_in, local_path
 from common.verification.answers import last_boxed, parse_number
 
 # A question, as text or chat messages, its answer and, of a row of a data set, where it is and all columns.
 Pair = tuple[Any, ...]
 MAX_EMPTY = 0.01  # largest fraction of rows without a question or answer that is left out
-COLUMN = r"\{(\w[\w.]*)\}"  # in a prompt template
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,9 @@ def question_answer_pairs(args: DataSettings, split: str, setting: str) -> list[
     rows = whole.flatten()
     given = f"{flag(setting)} {args.dataset}"
     needed = [("answer", args.answer_column)]
-    for kind, column in [*needed, ("question", args.question_column)] if not columns_in(args.prompt) else needed:
+    if "question" in (columns_in(args.prompt) or ["question"]):
+        needed.append(("question", args.question_column))
+    for kind, column in needed:
         if column not in rows.column_names:
             fail(f"{given} has no column '{column}': use --{kind}-column with one of {', '.join(rows.column_names)}.")
     if len(rows) == 0:
@@ -135,21 +136,19 @@ def question_answer_pairs(args: DataSettings, split: str, setting: str) -> list[
     return found
 
 
-def columns_in(template: str | None) -> list[str]:
-    """The columns that a prompt template names instead of {question}."""
-    return [] if template is None or "{question}" in template else re.findall(COLUMN, template)
-
-
 def questions(rows: Any, args: DataSettings, given: str) -> list[Any]:
     """The question column, or the prompt template filled with the columns that it names."""
-    columns = columns_in(args.prompt)
-    if not columns:
+    named = {name: args.question_column if name == "question" else name for name in columns_in(args.prompt)}
+    if not named:
         return rows[args.question_column]
+    columns = list(named.values())
     if absent := [column for column in columns if column not in rows.column_names]:
         fail(f"--prompt names {absent[0]}, but {given} has the columns {', '.join(rows.column_names)}.")
     if args.answer_column in columns:
         fail(f"--prompt shows {args.answer_column}, which is the column with the answers.")
-    filled = [re.sub(COLUMN, lambda name, row=row: str(row[name[1]]), args.prompt) for row in rows]
+    filled = [re.sub(COLUMN, lambda name, row=row: str(row[named[name[1]]]), args.prompt) for row in rows]
+    if "question" in named and any(isinstance(row[args.question_column], list) for row in rows):
+        fail(f"--prompt names columns, but the questions of {given} are chat messages: leave it out.")
     return [None if None in map(row.get, columns) else text for row, text in zip(rows, filled, strict=True)]
 
 

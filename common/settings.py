@@ -23,9 +23,10 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 MOST_RESPONSES = 1 << 20  # in one rollout batch or evaluation
 EMBEDDED_MODELS, GENERATED_DATA = tuple(MODELS), tuple(DATASETS)
 STANDARD_DATA = ("gsm8k", "math500", "aime24")  # on the hub, under longer names
+COLUMN = r"(?<!\\boxed)\{(\w[\w.]*)\}"  # in a prompt template
 DATA_FILES = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}  # and what reads them
 
-SAVED = ("show_rewards", "save_rollouts", "save_tokens", "track")
+SAVED = ("show_rewards", "save_rollouts", "save_tokens", "save_dtype", "track")
 MEMORY = ("micro_batch_tokens", "gradient_checkpointing", "gpu_memory_utilization")
 SAME_RESULT = (*MEMORY, "reward_timeout", "reward_workers", *SAVED)  # but for rounding and late rewards
 MODEL_SETTINGS = ("model", "teacher", "student")  # which may name local folders
@@ -64,8 +65,8 @@ class ModelSettings:
     "sums-filler" (repeats results before the box), "products" (calls a calculator) or "search" (tries several
     expressions)."""
     prompt: str | None = None
-    """Template with {question} in it, or with columns of the data set instead: "{context} {query}"; by default a chat
-    model is also asked to reason and to box its answer."""
+    """Template with {question}, columns of the data set, or both: "{context} {question}"; by default a chat model is
+    also asked to reason and to box its answer."""
     system_prompt: str | None = None
     """System message before each question, for chat models."""
     stop: tuple[str, ...] = ()
@@ -98,7 +99,7 @@ class ModelSettings:
         for name in ("run_dir", "resume"):
             if path := getattr(args, name, None):
                 setattr(args, name, expanded(path))
-        columns = isinstance(args, DataSettings) and re.search(r"\{\w[\w.]*\}", args.prompt or "")
+        columns = isinstance(args, DataSettings) and columns_in(args.prompt)
         if args.prompt is not None and "{question}" not in args.prompt and not columns:
             fail("--prompt must contain {question}, where the question goes, or names of columns in braces.")
         if "" in args.stop:
@@ -274,6 +275,12 @@ class Settings(LearnerSettings):
         return args
 
 
+def columns_in(template: str | None) -> list[str]:
+    """The names in a prompt template, if it has others than {question}."""
+    names = re.findall(COLUMN, template or "")
+    return names if {*names} - {"question"} else []
+
+
 def dataset_names(args: DataSettings) -> tuple[str, ...]:
     return args.dataset if isinstance(args.dataset, tuple) else (args.dataset,)
 
@@ -295,7 +302,7 @@ def check_datasets(args: DataSettings) -> None:
     tests = args.eval_dataset if isinstance(args.eval_dataset, tuple) else (args.eval_dataset,)
     if args.eval_dataset is not None and len(names) == 1 and len({*tests} - {None}) < max(1, len(tests)):
         fail("--eval-dataset must name data sets that differ.")
-    if "{question}" not in (args.prompt or "{question}"):
+    if columns_in(args.prompt):
         for name in filter(is_generated, filter(None, (*names, *tests))):
             fail(f"--prompt names columns, and the problems of {name} have none: use {{question}}.")
     if all(map(is_generated, names)):

@@ -13,7 +13,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from common.folders import open_folder, resume_flags, saved_settings, write_conf
 from common.help import parse_args
 from common.models import load_model
 from common.records import Problem
-from common.rows import STANDARD, read_dataset
+from common.rows import STANDARD, questions, read_dataset
 from common.settings import GENERATED_DATA, Count, DataSettings, NonNegative, SamplingSettings, Seed, dataset_names
 from common.terminal import Terminal
 from common.verification import Verifier
@@ -101,8 +101,9 @@ def difficulty(args: Args) -> tuple[str, Callable[[Problem], Any]] | None:
     rows = read_dataset(name, args.dataset_config, split).flatten()
     if column not in rows.column_names:
         fail(f"--difficulty-column {column}: the data set has {', '.join(rows.column_names)}.")
-    questions = map(str, rows[known.question_column if known else args.question_column])
-    values = dict(zip(questions, rows[column], strict=True))
+    if known:
+        args = replace(args, question_column=known.question_column, answer_column=known.answer_column)
+    values = dict(zip(map(str, questions(rows, args, name)), rows[column], strict=True))
     return column, lambda problem: values[problem.question]
 
 

@@ -145,12 +145,24 @@ def test_a_prompt_of_several_columns(with_columns, chat_model):
         assert problem.prompt.startswith(f"<|im_start|>user\n{problem.question}<|im_end|>")
 
 
+def test_a_prompt_of_the_question_and_other_columns(with_columns, chat_model):
+    template = "{Body} {question} End with \\boxed{answer}"
+    own = {"dataset": str(with_columns), "answer_column": "Answer", "question_column": "Ask.text", "prompt": template}
+    args = grpo.Args(model=str(chat_model), max_response_tokens=96, eval_problems=4, **own).checked()
+    for problem in load_problems(args, *load_model(args))[0]:
+        number = int(problem.answer) // 2
+        text = f"Tom has {number} nuts. And {number} more? End with \\boxed{{answer}}"
+        assert problem.prompt.startswith(f"<|im_start|>user\n{text}<|im_end|>")
+
+
 @pytest.mark.parametrize(
     "prompt,words",
     [
         ("{Body} {Nothing}", "--prompt names Nothing, but --dataset"),
         ("{Body} = {Answer}", "--prompt shows Answer, which is the column with the answers"),
         ("no name", "--prompt must contain {question}"),
+        ("\\boxed{Body}", "--prompt must contain {question}"),
+        ("{question} {Nothing}", "has no column 'question'"),
     ],
 )
 def test_columns_that_a_prompt_may_not_name(prompt, words, with_columns, capsys):

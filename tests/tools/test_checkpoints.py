@@ -87,3 +87,6 @@ def test_weights_in_bf16(tmp_path):
     assert AutoModelForCausalLM.from_pretrained(folder, dtype="auto").dtype == torch.bfloat16
     master = torch.load(folder / "state.pt")["master_weights"]
     assert all(torch.equal(master[name], exact[name]) for name in exact)
+    grpo.main(grpo.Args(resume=tmp_path / "whole", steps=3, save_dtype="bf16"))
+    later = load_file(tmp_path / "whole/checkpoint-000003/model.safetensors")
+    assert {weight.dtype for weight in later.values()} == {torch.bfloat16}, "a resumed run may change it"

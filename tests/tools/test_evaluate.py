@@ -231,6 +231,10 @@ def test_known_columns_of_a_local_copy(chat_model, tmp_path):
     problems = evaluate.load_evaluation(args, *load_model(args))
     assert [p.answer for p in problems] == [row["answer"] for row in rows]
     assert list(map(evaluate.difficulty(args)[1], problems)) == [row["level"] for row in rows]
+    args.prompt = "Level {level}: {problem}"
+    problems = evaluate.load_evaluation(args, *load_model(args))
+    assert problems[0].question == "Level 2: 1?"
+    assert list(map(evaluate.difficulty(args)[1], problems)) == [row["level"] for row in rows]
 
 
 def test_greedy_and_parts_of_the_distribution(trained, tiny_model, tmp_path, capsys):
