@@ -28,7 +28,7 @@ SEARCH, HARD = f" {WORLDS['search']}", f" {WORLDS['search-hard']}"
 STALE = f"{SEARCH} --staleness 8 --steps 48"
 SUMS = " --steps 40 --eval-problems 256"
 GAME = " --steps 40 --eval-problems 256 --eval-samples 2"
-BUDGET = f"{SEARCH} --budget-prompt ' within {{n}} tokens' --min-budget 0.125 --alpha 0.01"
+BUDGET = " --budget-prompt ' within {n} tokens' --min-budget 0.125 --max-response-tokens 160"  # 90 in the mean
 BASE = "base model"  # in place of a run without the method: the model before training
 
 
@@ -47,6 +47,7 @@ METRICS: dict[str, tuple[Callable[[Trial], float], str]] = {  # and how it is wr
     "groups without signal": (mean_of("zero_std_groups"), ".2f"),
     "entropy": (mean_of("entropy"), ".3f"),
     "tokens away from the budget": (mean_of("off_budget"), ".0f"),
+    "beyond the limit": (mean_of("over_budget"), ".2f"),
     "tokens of correct responses": (mean_of("length_correct"), ".0f"),
     "largest KL of a step": (lambda run: max(run.series("step_kl")), ".4f"),
 }
@@ -69,7 +70,18 @@ EFFECTS = {
     "curriculum": Effect("draws prompts with signal", f"curriculum{HARD}", f"grpo{HARD}", "groups without signal"),
     "adaptive_entropy": Effect("keeps the entropy above 0.2", f"adaptive_entropy{SEARCH}", f"grpo{SEARCH}", "entropy"),
     "entropy_bonus": Effect("keeps the entropy up", f"entropy_bonus{SEARCH}", f"grpo{SEARCH}", "entropy"),
-    "lcpo": Effect("keeps a budget", f"lcpo{BUDGET}", f"lcpo{BUDGET} --alpha 0", "tokens away from the budget"),
+    "lcpo": Effect(
+        "uses a budget",
+        f"lcpo{HARD}{BUDGET} --alpha 0.01",
+        f"lcpo{HARD}{BUDGET} --alpha 0",
+        "tokens away from the budget",
+    ),
+    "lcpo_max": Effect(
+        "keeps a limit",
+        f"lcpo_max{SEARCH}{BUDGET} --alpha 0.1",
+        f"lcpo_max{SEARCH}{BUDGET} --alpha 0",
+        "beyond the limit",
+    ),
     "kimi_length": Effect("short responses", f"kimi_length{SEARCH}", f"grpo{SEARCH}", "tokens of correct responses"),
     "cosine_length": Effect(
         "short responses", f"cosine_length{SEARCH}", f"grpo{SEARCH}", "tokens of correct responses"
@@ -79,6 +91,7 @@ EFFECTS = {
     "gigpo": Effect("credit for single turns", f"gigpo{GAME}", f"agent{GAME}"),
     "agent": Effect("learns from episodes", f"agent{GAME}", BASE),
     "calculator": Effect("learns to call a tool", f"calculator{GAME}", BASE),
+    "raft": Effect("learns from correct responses alone", f"raft{SEARCH}", BASE),
     "raft_pp": Effect("learns from correct responses alone", f"raft_pp{SEARCH}", f"grpo{SEARCH}"),
     "reinforce_rej": Effect("leaves out groups without signal", f"reinforce_rej{SEARCH}", f"raft_pp{SEARCH}"),
     "sequence_masking": Effect("masks what is far off-policy", f"sequence_masking{STALE}", f"grpo{STALE}"),
@@ -86,6 +99,8 @@ EFFECTS = {
     "advantage_reweighting": Effect("weighs unlikely tokens less", f"advantage_reweighting{SEARCH}", f"grpo{SEARCH}"),
     "ttrl": Effect("learns from majorities, without answers", f"ttrl{SUMS}", BASE),
     "spin": Effect("learns from solutions, without rewards", f"spin{SUMS}", BASE),
+    "rubrics": Effect("learns from criteria, without answers", f"rubrics{SUMS}", BASE),
+    "prorl": Effect("renews the reference", f"prorl{SEARCH}", f"prorl{SEARCH} --renew-every 0"),
     "self_reward": Effect("judges its own responses", f"self_reward{SEARCH}", BASE),
     "sdpo": Effect("is taught by itself, told a correct response", f"sdpo{SEARCH}", BASE),
     "opsd": Effect("is taught by itself, told the solution", f"opsd{SEARCH}", BASE),

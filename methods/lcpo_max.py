@@ -174,7 +174,7 @@ def main(args: Args) -> None:
             lengths = batch.token_mask.sum(1).view(P, G)  # (P, G)
             budgets = torch.tensor([[budget(p.question, args)] for p in problems], device=model.device)  # (P, 1)
             rewards = shape_rewards(rewards, lengths, budgets, args)  # (P, G)
-            run.log(off_budget=(lengths - budgets).abs().float().mean().item())
+            run.log(over_budget=(lengths > budgets).float().mean().item())
             advantages = compute_advantages(rewards, args).view(-1, 1).expand(mask.shape)  # (B, T)
             tis = tis_weight(learner_logp, rollout_logp, args)  # (B, T)
             run.log_rollouts(problems, rollouts, rewards, advantages, learner_logp, rollout_logp, mask)

@@ -15,3 +15,6 @@ class Oracle(lcpo.Oracle):
         a, length = self.args, len(response.tokens)
         limited = min(1.0, max(0.0, a.alpha * (self.budget(response) - length) + a.delta))
         return limited if response.correct else 0.0
+
+    def step_numbers(self, rounds, groups, rows):
+        return {"over_budget": sum(len(r.tokens) > self.budget(r) for group in groups for r in group) / len(rows)}
