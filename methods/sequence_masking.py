@@ -6,7 +6,8 @@
 Differs from its parent grpo.py:
 - incorrect responses that have become too unlikely for the policy since they were sampled are left out: learning
   from other policies' mistakes destabilizes, learning from one's own helps. Recomputed in each update.
-It matters where rollouts are stale or reused many times. The paper gives no δ; TRL has 0.5. The KL is never masked.
+It matters where rollouts are stale or reused many times. The paper gives no δ; TRL's 0.5 leaves nothing out here, even
+where rollouts are 8 batches old. The KL is never masked.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python methods/sequence_masking.py
@@ -32,7 +33,7 @@ from torch import Tensor
 @dataclass
 class Args(Settings):
     # Sequence masking
-    delta: NonNegative = 0.5
+    delta: NonNegative = 0.02
     """δ: incorrect responses whose log-prob per token has fallen by more are left out. TRL 0.5; not in the paper."""
     clip_eps: Positive = 0.2
     """ε: zeroes the gradient above 1 + ε for positive advantages, below 1 - ε for negative ones. Usual 0.2."""

@@ -5,13 +5,13 @@ from oracles import ENGINE_ANCHOR, ONE_UPDATE, Row, grpo, not_negative
 
 class Oracle(grpo.Oracle):
     CASES = [
-        {"delta": 0.02, "clip_eps": 0.05, "kl_beta": 0.3, "tis_cap": 1.1, "ddof": 0, "staleness": 1, "steps": 3},
-        {"delta": 0.02, "tis_cap": 0.0, "staleness": 1, "steps": 3},
+        {"delta": 0.03, "clip_eps": 0.05, "kl_beta": 0.3, "tis_cap": 1.1, "ddof": 0, "staleness": 1, "steps": 3},
+        {"delta": 0.05, "tis_cap": 0.0, "staleness": 1, "steps": 3},
         {"delta": 0.02, "staleness": 1, "steps": 3, "responses_per_prompt": 3} | ENGINE_ANCHOR,
         ONE_UPDATE,
     ]
     RANGES = {**grpo.Oracle.RANGES, "delta": not_negative}
-    DEFAULTS = {**grpo.Oracle.DEFAULTS, "delta": 0.5}
+    DEFAULTS = {**grpo.Oracle.DEFAULTS, "delta": 0.02}
 
     def row(self, row: Row):
         """No loss where a response is incorrect and its tokens have become unlikely."""
