@@ -43,6 +43,7 @@ def test_without_a_buffer_it_is_grpo(tiny_model, tmp_path, half_correct, capsys)
 
 def test_the_buffer_survives_a_resume(tiny_model, tmp_path, half_correct, capsys):
     settings = on_tiny(tiny_model) | {"responses_per_prompt": 2, "lr": 1e-2, "steps": 4, "save_every": 2}
+    settings["replay_fraction"] = 1.0
     weights, rows = run("replay", tmp_path / "run", **settings)
     state = torch.load(tmp_path / "run/checkpoint-000002/state.pt", weights_only=True)
     assert state["buffer"] and sum(row["replayed"] for row in rows[3:]) > 0
