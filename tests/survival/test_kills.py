@@ -66,7 +66,8 @@ def killed_everywhere(name, tiny_model, folder, every=1):
     end = contents(folder)
     for number, state in list(enumerate(states))[::every]:
         kills.restore(folder, state)
-        given = {"resume": folder} if "config.json" in state else {"run_dir": folder, **settings}
+        named = {key: value for key, value in settings.items() if key == "environment"}  # code is named again
+        given = {"resume": folder, **named} if "config.json" in state else {"run_dir": folder, **settings}
         script.main(script.Args(**given))
         again = contents(folder)
         differ = [path for path in end.keys() | again.keys() if end.get(path, 0) != again.get(path, 0)]
