@@ -1,6 +1,7 @@
 """What is printed, and one clear sentence for a user's mistake."""
 
 import sys
+from pathlib import Path
 from typing import NoReturn, TextIO
 
 from common import distributed
@@ -44,6 +45,14 @@ def on_command_line() -> set[str]:
     """The settings that were given on the command line."""
     words = [word.removeprefix("--").split("=")[0] for word in sys.argv[1:] if word.startswith("--")]
     return {word.removeprefix("no-").replace("-", "_") for word in words}
+
+
+def expanded(path: Path) -> Path:
+    """The path with its ~ expanded."""
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        fail(f"{path}: there is no such user.")
 
 
 def lacks_memory(error: BaseException) -> bool:

@@ -14,9 +14,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
 
-from common.cli import fail, flag, on_command_line, say
+from common.cli import expanded, fail, flag, on_command_line, say
 from common.distributed import device, world_size
-from common.settings import DATA_SETTINGS, absolute, expanded, validated
+from common.settings import DATA_SETTINGS, absolute, validated
 from common.verification.rewards import CORRECT, name_of, split_weight
 
 import torch

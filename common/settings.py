@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from common.cli import fail, flag
+from common.cli import expanded, fail, flag
 from common.distributed import world_size
 from worlds import DATASETS, MODELS, check_dataset, is_generated, length_limit
 
@@ -328,14 +328,6 @@ def newest_checkpoint(name: str | None) -> Path | None:
     """The newest checkpoint, if a model's name is a run folder."""
     folder = local_path(name) if name else None
     return max(folder.glob("checkpoint-" + "[0-9]" * 6), default=None) if folder else None
-
-
-def expanded(path: Path) -> Path:
-    """The path with its ~ expanded."""
-    try:
-        return path.expanduser()
-    except RuntimeError:
-        fail(f"{path}: there is no such user.")
 
 
 def local_path(name: str) -> Path | None:

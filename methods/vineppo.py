@@ -119,7 +119,7 @@ def compute_advantages(rewards: Tensor, values: list[list[float]], steps: list[l
     advantages = torch.zeros(len(steps), max(ends[-1] for ends in steps))  # (B, T)
     for i, (reward, before, ends) in enumerate(zip(rewards.flatten().tolist(), values, steps, strict=True)):
         after = [*before[1:], reward]
-        # Process rewards combined; the sum of what each step adds would be `last` again.
+        # One value for the whole response. "sum" is missing, since what the steps add makes "last" again.
         whole = {"last": reward, "min": min(after), "mean": sum(after) / len(after)}
         for start, end, v, then in zip([0, *ends[:-1]], ends, before, after, strict=True):
             advantages[i, start:end] = then - v if args.aggregate == "none" else whole[args.aggregate] - before[0]

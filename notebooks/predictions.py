@@ -53,7 +53,7 @@ class Predictions:
             print("Written down.")
 
     def answer(self, number: int) -> None:
-        """Note that the answer is shown; without a prediction the cell ends here."""
+        """Record that the answer was shown. Without a prediction, the cell stops with an error."""
         if not any(row["prediction"] == number and "text" in row for row in self.rows()):
             raise NoPredictionError(f"run the cell with prediction {number} first, with your words between the quotes.")
         self.write(number, answer="shown")

@@ -30,7 +30,7 @@ def fraction_interval(values: list[float], confidence: float = 0.95) -> tuple[fl
 
 
 def written(values: list[float], form: str = ".3f") -> str:
-    """The mean of some values in this format, with its 95 % interval if there are several."""
+    """The formatted mean, with its 95 % interval if there are several values."""
     if len(values) < 2:
         return f"{values[0]:{form}}"
     mean, half = interval(values)

@@ -47,7 +47,7 @@ def test_a_resumed_run_is_the_same_run(wandb, tiny_model, tmp_path):
 
 
 def test_numbers_and_samples_reach_wandb(wandb, tiny_model, tmp_path):
-    """All rows of the log at their steps, and of each evaluation the samples of its file."""
+    """W&B gets every row of the log at its step, and the samples of each evaluation."""
     run("grpo", tmp_path / "run", **on_tiny(tiny_model) | {"track": "wandb", "eval_problems": 6})
     _, log = results(tmp_path / "run")
     sent = {row["step"]: {"step": row["step"]} for row in log}

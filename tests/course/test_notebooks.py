@@ -1,4 +1,4 @@
-"""Every lesson runs from top to bottom, stores the output of one run, and has all parts of a lesson."""
+"""Every lesson runs from top to bottom, holds the output of a single run, and has all its parts."""
 
 import ast
 import json

@@ -168,7 +168,7 @@ def test_products_and_their_writers():
 
 
 def test_the_base_model_calls_now_and_then():
-    """It was never shown the values of products: without a call it guesses."""
+    """The base model has never seen the value of a product, so without a call it guesses."""
     model, tokenizer = load_model(calculator.Args())
     calls, correct = [], []
     for question, _ in generated_problems("products", "eval")[:100]:
