@@ -5,7 +5,7 @@ python -m claims std_favors_extremes           # compute one, judge it, draw its
 python -m claims std_favors_extremes --redraw  # only judge and draw the stored result
 python -m claims std_favors_extremes --history # what it said, from when on, and why that changed
 python -m claims --page                        # reports/claims.md, the table of verdicts
-python -m claims habits_decide_what_rl_gains --sweep  # each arm's accuracy at three learning rates, on other seeds
+python -m claims habits_decide_what_rl_gains --sweep  # each arm's accuracy by learning rate, on other seeds
 python -m claims small_groups_suffice --check  # whether its first seed gives the stored numbers again, to the bit
 python -m claims --kind runs                   # all claims of a kind; those by runs take up to two hours each
 """

@@ -1,7 +1,8 @@
 """Fair trials: claims by runs, in two worlds, whose arms have nothing in common that could decide.
 
 - **Learning rate**: each arm uses its best one in each world, which `python -m claims NAME --sweep` finds on seeds of
-  its own. It is stored in reports/learning_rates.json before the runs of the verdict can start.
+  its own: three rates, then the next ones beyond the best until it has a worse one on either side. It is stored in
+  reports/learning_rates.json before the runs of the verdict can start.
 - **Seeds and problems**: every run has its own seed, held-out problems and seeds of their samples (--eval-seed), so the
   intervals hold for new problems too. Arms are independent samples.
 - **Control**: the first arm is compared with itself on other seeds, which shows what no difference looks like.
@@ -30,7 +31,8 @@ WORLDS = {
 }
 BOTH = ("sums", "search")
 AGAIN = "again"  # what the control is called after the arm that it repeats
-RATES = ("3e-5", "1e-4", "3e-4", "1e-3")
+RATES = ("3e-6", "1e-5", "3e-5", "1e-4", "3e-4", "1e-3", "3e-3")
+FIRST = RATES[2:5]
 REPORT = "learning_rates"  # the accuracy of each arm that was swept, by rate
 
 Arms = dict[str, str]
@@ -44,15 +46,20 @@ def arms_of(world: str, arms: Arms) -> Arms:
     }
 
 
+def missing_rates(found: dict[str, float]) -> list[str]:
+    """Those to try next: the first three, then the neighbors of the best."""
+    best = RATES.index(max(found, key=found.get)) if found else 0
+    return [rate for rate in (RATES[max(best - 1, 0) : best + 2] if found else FIRST) if rate not in found]
+
+
 def sweep(claim: ModuleType) -> None:
     """Compare learning rates for each arm of a claim in each of its worlds, and store what they gave."""
     metric = getattr(claim, "METRIC", runs.accuracy)
     for world in getattr(claim, "WORLDS", BOTH):
         for name, words in arms_of(world, claim.ARMS).items():
-            known = read_report(REPORT, {})
-            if words not in known:
-                found = runs.sweep(words, metric, RATES)
-                write_report(REPORT, read_report(REPORT, {}) | {words: found})
+            while rates := missing_rates(found := read_report(REPORT, {}).get(words, {})):
+                found |= runs.sweep(words, metric, rates)
+                write_report(REPORT, read_report(REPORT, {}) | {words: {r: found[r] for r in RATES if r in found}})
             say(f"{name}, {world}: {read_report(REPORT)[words]}")
 
 

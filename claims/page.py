@@ -133,8 +133,8 @@ is measured too (grpo_against_itself): with 16 other seeds GRPO differs from its
 adjusted for all differences on this page (Holm). Values by seed, commands, and budgets in responses, tokens and updates
 are in `reports/claims/`.
 
-Fair trials (`claims/fair.py`) are stricter: each arm at its best learning rate of four, on sums and on search or on
-search alone, every run with held-out problems of its own, and the first arm compared with itself. Claims whose runs are
+Fair trials (`claims/fair.py`) are stricter: each arm at its best learning rate, on sums and on search or on one of
+them, every run with held-out problems of its own, and the first arm compared with itself. Claims whose runs are
 still to come say so; their rules stand.
 
 Which effect is worth naming: 0.05 of accuracy is a tenth of what 30 steps of `grpo.py` gain; 0.03 and 0.02 stand where

@@ -16,7 +16,7 @@ import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -160,7 +160,7 @@ def trials(arms: dict[str, str], seeds: int) -> dict[str, list[Trial]]:
     return {name: [done[arm, seed] for seed in range(1, seeds + 1)] for name, arm in arms.items()}
 
 
-def sweep(arm: str, metric: Callable[[Trial], float], rates: tuple[str, ...] = RATES) -> dict[str, float]:
+def sweep(arm: str, metric: Callable[[Trial], float], rates: Sequence[str] = RATES) -> dict[str, float]:
     """The mean metric of an arm at each learning rate, on seeds that no verdict uses."""
     jobs = [(f"{arm} --lr {rate}", seed) for rate in rates for seed in SWEEP_SEEDS]
     with ThreadPoolExecutor(JOBS) as pool:

@@ -67,11 +67,25 @@ def test_no_verdict_before_the_sweep(tmp_path, monkeypatch, capsys):
 def test_a_sweep_is_stored_once(swept, capsys, monkeypatch):
     main(Args(claims=("forking_tokens_suffice",), sweep=True))
     stored = reports.read_report(fair.REPORT)
-    assert len(stored) == 4 and all(len(rates) == len(fair.RATES) for rates in stored.values())
-    assert "a fifth, search: {'3e-5': 0.6," in capsys.readouterr().out
+    assert len(stored) == 4
+    for words, found in stored.items():
+        assert [*found] == (["1e-5", *fair.FIRST] if "search" in words else [*fair.FIRST, "1e-3"])
+    assert "a fifth, search: {'1e-5': 0.5, '3e-5': 0.6," in capsys.readouterr().out
     monkeypatch.setattr(runs, "sweep", lambda *_: pytest.fail("swept again"))
     main(Args(claims=("forking_tokens_suffice",), sweep=True))
     assert reports.read_report(fair.REPORT) == stored
+
+
+@pytest.mark.parametrize("best", fair.RATES)
+def test_a_sweep_goes_on_until_the_best_has_a_worse_neighbor_on_either_side(best, swept, monkeypatch):
+    """However far it is from the first three rates, unless it is the last one of all."""
+    distance = lambda rate: abs(fair.RATES.index(rate) - fair.RATES.index(best))  # noqa: E731
+    monkeypatch.setattr(runs, "sweep", lambda arm, metric, rates: {rate: -distance(rate) for rate in rates})
+    fair.sweep(court.load("forking_tokens_suffice"))
+    for found in reports.read_report(fair.REPORT).values():
+        at = fair.RATES.index(best)
+        assert max(found, key=found.get) == best and {*fair.RATES[max(at - 1, 0) : at + 2], *fair.FIRST} <= {*found}
+        assert list(found) == [rate for rate in fair.RATES if rate in found]
 
 
 def test_differences_of_independent_arms():
