@@ -1,37 +1,39 @@
-"""Groups of two responses learn as well as large ones at equal responses.
+"""Groups of two responses learn as well as groups of eight at equal responses.
 
 Said by: "It Takes Two", 2510.00977 (2-GRPO against GRPO with 16 responses). DeepSeekMath, 2402.03300, uses 64 responses
 per prompt, and write-ups ask for many to keep the gradient stable.
 
-Tested: grpo.py for 30 steps of 64 responses, as 32 prompts with 2, 8 with 8, and 2 with 32 responses; two updates each,
-because two prompts can be split into only two minibatches.
+Tested: grpo.py on sums (30 steps of 64 responses) and on search (40 steps), as 8 prompts with 8 responses and as 32
+prompts with 2; a fair trial (claims/fair.py).
 
-Rule: the claim is that nothing is lost. Contradicted if groups of 2 lose 0.05 of held-out accuracy or more against the
-better of 8 and 32 and the 95 % interval of the paired difference excludes 0; reproduced if the interval excludes a loss
-of 0.05; else inconclusive.
+Rule: by held-out accuracy, 95 % intervals of the difference. The claim is that nothing is lost. Contradicted if groups
+of two lose 0.05 or more and the interval excludes 0; reproduced if the interval excludes a loss of 0.05; inconclusive
+if the two worlds differ.
 """
 
-from claims.runs import compare, draw_arms, judged_lossless, summarize
+from claims import fair
 
 KIND = "runs"
 SMALLEST = 0.05
-ARMS = {
-    f"{G} responses": f"grpo --num-minibatches 2 --prompts-per-step {64 // G} --responses-per-prompt {G}"
-    for G in (2, 8, 32)
-}
+ARMS = {"8 responses": "grpo", "2 responses": "grpo --prompts-per-step 32 --responses-per-prompt 2"}
+PAIR = ("8 responses", "2 responses")
 
 
 def compute(seeds):
-    return compare(ARMS, [("8 responses", "2 responses"), ("32 responses", "2 responses")], seeds)
+    return fair.compute(ARMS, [PAIR], seeds)
+
+
+def of_worlds(result):
+    return fair.in_each_world(result, PAIR, SMALLEST, lossless=True)
 
 
 def verdict(result):
-    against_best = min(result["differences"], key=result["differences"].get)
-    return judged_lossless(result, against_best, SMALLEST)
+    return fair.of_both(of_worlds(result))
 
 
-effect = summarize
+def effect(result):
+    return fair.effect(result, of_worlds(result))
 
 
 def draw(result):
-    return draw_arms(result, "64 responses a step, in groups of 2, 8 and 32")
+    return fair.draw(result, "64 responses a step, in groups of 8 and of 2")
