@@ -117,9 +117,10 @@ def not_testable(name: str) -> str:
 
 
 def store(name: str, result: dict[str, Any], **about: Any) -> dict[str, Any]:
-    """Judge a result, and store it with its verdict and effect; `about` says when and how it was made."""
+    """Judge a result by the claim's last version, and store it; `about` says when and how it was made."""
     claim = load(name)
     verdict = NOT_TESTABLE if not_testable(name) else claim.verdict(result)
+    about |= {"version": len(versions()[name])}
     judged = {"verdict": verdict, "effect": claim.effect(result), **about, "result": result}
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(judged, indent=1, ensure_ascii=False) + "\n")
@@ -129,12 +130,11 @@ def store(name: str, result: dict[str, Any], **about: Any) -> dict[str, Any]:
 def run(name: str, seeds: int) -> dict[str, Any]:
     """Compute a claim, judge and store it; `seeds` is for claims by runs, and never fewer than the stored result's."""
     claim, before = load(name), record(name)
-    about = {"date": today(), "version": len(versions()[name])}
     if claim.KIND != "runs":
-        return store(name, rounded(claim.compute()), **about)
+        return store(name, rounded(claim.compute()), date=today())
     if before and before["result"].get("seeds", 0) > seeds:  # a claim of another kind has none
         fail(f"{name} has a verdict by {before['result']['seeds']} seeds: pass at least --seeds with that number.")
-    return store(name, rounded(claim.compute(seeds)), **about)
+    return store(name, rounded(claim.compute(seeds)), date=today())
 
 
 def redraw(name: str) -> Path:
@@ -142,8 +142,7 @@ def redraw(name: str) -> Path:
     stored = record(name)
     if stored is None:
         fail(f"{name} has no result to draw yet: run python -m claims {name} first.")
-    stored = {key: value for key, value in stored.items() if key not in ("verdict", "effect")}
-    store(name, **stored)
+    store(name, **{key: value for key, value in stored.items() if key not in ("verdict", "effect", "version")})
     path = RESULTS / f"{name}.png"
     load(name).draw(stored["result"]).savefig(path, dpi=80)
     return path

@@ -23,12 +23,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from claims.court import VOID, judge, judge_lossless, load, record, rounded
+from claims.court import VOID, judge, judge_lossless, load, record, rounded, store
 from common.checkpoints import checkpoints
 from common.cli import fail
 from common.metrics import read_metrics
 from tools.compare import code
 from tools.plots import BLUE, GRAY, GREEN, ORANGE, PURPLE, RED, draw_intervals, panel
+from tools.reports import today
 from tools.scripts import ROOT, command, script_path
 
 import torch
@@ -131,6 +132,17 @@ def code_hash(arm: str) -> str:
     if changes:
         text += (Path(__file__).parent / "variant.py").read_text()
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def by_todays_code(result: dict[str, Any]) -> bool:
+    """Whether the scripts of all arms are still those that made their runs, comments apart."""
+
+    def script(command: str) -> str:
+        words = command.removeprefix("python ").removeprefix("-m ").removeprefix("claims.variant ").split()
+        return words[0].removesuffix(".py").rpartition(".")[2] if "+" not in words[0] else words[0]
+
+    arms = result["arms"].values()
+    return all("code" in arm and arm["code"] == code_hash(script(arm["command"])) for arm in arms)
 
 
 def trial(arm: str, seed: int) -> Trial:
@@ -264,14 +276,21 @@ def p_values(result: dict[str, Any]) -> dict[str, float]:
 
 
 def check(name: str) -> str:
-    """Whether the first seed of each arm of a claim gives its stored value again, to the bit."""
+    """Whether the first seed of each arm of a claim gives its stored value again, to the bit.
+
+    If so, the result is from now on that of today's commands and code, and says when it was `repeated`.
+    """
     claim, stored = load(name), record(name)
     if claim.KIND != "runs" or stored is None:
         fail(f"{name} has no result by runs to repeat: python -m claims {name} computes it.")
-    again, arms = rounded(claim.compute(1)), stored["result"]["arms"]
-    pairs = {arm: (arms[arm]["values"][0], again["arms"][arm]["values"][0]) for arm in arms}
-    other = [f"{arm} {was} and now {now}" for arm, (was, now) in pairs.items() if was != now]
-    return f"other values: {'; '.join(other)}" if other else f"the same in {len(arms)} arms"
+    again, arms = rounded(claim.compute(1))["arms"], stored["result"]["arms"]
+    pairs = {arm: (arms[arm]["values"][0], again[arm]["values"][0]) for arm in arms}
+    if other := [f"{arm} {was} and now {now}" for arm, (was, now) in pairs.items() if was != now]:
+        return f"other values: {'; '.join(other)}"
+    for arm, of_arm in arms.items():
+        of_arm |= {key: again[arm][key] for key in ("command", "code")}
+    store(name, stored["result"], date=stored["date"], repeated=today())
+    return f"the same in {len(arms)} arms"
 
 
 def judged_by_clip(result: dict[str, Any], verdict: str) -> str:

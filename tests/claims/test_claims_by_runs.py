@@ -99,14 +99,19 @@ def test_what_a_run_says(tmp_path):
 
 @pytest.mark.parametrize("again,said", [(0.5, "the same in 2 arms"), (0.25, "8 responses 0.5 and now 0.25")])
 def test_a_repeated_seed_is_compared(again, said, monkeypatch, capsys):
-    """Each arm's value of the first seed, with the stored one; 0.5 is stored."""
-    stored = {"result": {"arms": {"8 responses": {"values": [0.5, 0.7]}, "b": {"values": [again]}}}}
-    repeated = {"arms": {arm: {"values": [again]} for arm in stored["result"]["arms"]}}
-    claim = SimpleNamespace(KIND="runs", compute=lambda seeds: repeated if seeds == 1 else None)
+    """Each arm's value of the first seed, with the stored one; 0.5 is stored. Only a repeated result is of new code."""
+    arms = {"8 responses": {"values": [0.5, 0.7]}, "b": {"values": [again], "command": "old", "code": "old"}}
+    new = {"values": [again], "command": "new", "code": "new"}
+    kept = {}
+    claim = SimpleNamespace(KIND="runs", compute=lambda seeds: {"arms": dict.fromkeys(arms, new)} if seeds == 1 else {})
     monkeypatch.setattr(runs, "load", lambda name: claim)
-    monkeypatch.setattr(runs, "record", lambda name: stored)
+    monkeypatch.setattr(runs, "record", lambda name: {"date": "2026-11-22", "result": {"arms": arms}})
+    monkeypatch.setattr(runs, "store", lambda name, result, **about: kept.update(about, **result))
     main(Args(claims=("any",), check=True))
-    assert said in capsys.readouterr().out
+    assert said in capsys.readouterr().out and bool(kept) == (again == 0.5)
+    if kept:
+        assert kept["date"] == "2026-11-22" and kept["repeated"] == runs.today()
+        assert kept["arms"] == {"8 responses": new | {"values": [0.5, 0.7]}, "b": new}
 
 
 def test_differences_are_paired(tmp_path, monkeypatch):

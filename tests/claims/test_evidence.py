@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import grpo
 from benchmarks import stress
 from claims import court, fair, runs, variant
+from claims.register import versions
 from tools.scripts import docstring
 
 import pytest
@@ -47,6 +48,22 @@ def test_the_stored_arms_are_the_claims(name):
         assert renamed(stored["arms"][arm]["command"]) == expected, arm
     pairs = [pair.split(" → ") for pair in stored["differences"]]
     assert all(one in arms and other in arms for one, other in pairs)
+
+
+@pytest.mark.parametrize("arm", ["grpo", "pass_at_k --k 2", "scalerl", "grpo+dr_grpo.token_weights --lr 1e-5"])
+def test_results_know_the_code_that_made_them(arm, monkeypatch):
+    """However a script is started. A result without a hash of its code is not known to be of today's."""
+    made = {"command": "python " + " ".join(runs.words(arm, 1)), "code": runs.code_hash(arm)}
+    assert runs.by_todays_code({"arms": {"a": made, "b": made}})
+    assert not runs.by_todays_code({"arms": {"a": made, "b": {"command": made["command"]}}})
+    code = runs.code
+    monkeypatch.setattr(runs, "code", lambda script: [*code(script), "another line"])
+    assert not runs.by_todays_code({"arms": {"a": made}})
+
+
+@pytest.mark.parametrize("name", JUDGED)
+def test_results_are_judged_by_the_last_version(name):
+    assert court.record(name)["version"] == len(versions()[name]), f"python -m claims {name} --redraw judges it again"
 
 
 WORDS = {0.5: "half", 2: "half|twice", 3: "third|three", 4: "quarter", 10: "tenth", 0.99: "within 1 %"}
