@@ -22,9 +22,10 @@ Differs from its parent grpo.py:
 - with a β, --renew-every 400 makes the policy the reference every 400 steps, as the paper does; else it stays the model
   that the stage starts from.
 The paper's other rewards are in docs/rewards/: for R1-Zero's format --reward correct=1
-docs/rewards/format.py:thinks_first=0.2 (the box is part of the reward for the answer already), and for the language in
-R1's first RL --reward correct=1 docs/rewards/language.py:same_script=1. Not here: questions without a verifiable
-answer.
+docs/rewards/format.py:thinks_first=0.2 (the box is part of the reward for the answer already), for the language in R1's
+first RL --reward correct=1 docs/rewards/language.py:same_script=1, and for general questions among those of its last RL
+--dataset math.jsonl general.jsonl --reward correct=1 docs/rewards/judge.py:general=1. Rejection keeps no response to a
+general question, as none is correct.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python recipes/r1.py

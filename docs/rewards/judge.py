@@ -59,6 +59,11 @@ async def judge(problem: Any, text: str, tokens: list[int], truncated: bool) -> 
     return await asyncio.shield(asked[key])  # another response may wait for the same request
 
 
+async def general(problem: Any, text: str, tokens: list[int], truncated: bool) -> float:
+    """The judge's score in rows with a rubric, and 0 in others, which the verifier judges: R1's general questions."""
+    return await judge(problem, text, tokens, truncated) if problem.row.get("rubric") else 0.0
+
+
 def request(problem: Any, text: str) -> dict[str, Any]:
     """The body of a request: task, reference answer, rubric and response."""
     rubric = problem.row.get("rubric") or RUBRIC

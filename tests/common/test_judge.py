@@ -78,10 +78,10 @@ def server(monkeypatch):
 
 
 @contextmanager
-def judge():
-    """Scores of responses to problems, by the example in a worker process."""
+def judge(name="judge"):
+    """Scores of responses to problems, by a function of the example in a worker process."""
     pool = Pool(2)
-    rewards = Rewards(grpo.Args(reward=(JUDGE,)), pool, Counter())
+    rewards = Rewards(grpo.Args(reward=(JUDGE.removesuffix("judge") + name,)), pool, Counter())
 
     def scores(texts, rows=None, cut=None):
         problems = [Problem("1+1=?", "2", "1+1=?\n", [], row=row) for row in rows or [{}] * len(texts)]
@@ -107,6 +107,13 @@ def test_requests(server):
         assert body["model"] == "judge-7b" and body["temperature"] == 0
         assert body["response_format"]["type"] == "json_schema"
         assert headers["Authorization"] == "Bearer secret"
+
+
+def test_only_general_questions_are_judged(server):
+    """Those of rows with a rubric; the verifier judges the others."""
+    with judge("general") as scores:
+        assert scores(["77", "77", "7"], [{"rubric": "be brief"}, {}, {"rubric": ""}]) == [0.2, 0.0, 0.0]
+    assert len(server.bodies) == 1
 
 
 def test_requests_run_at_the_same_time(server, monkeypatch):
