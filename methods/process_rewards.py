@@ -22,17 +22,18 @@ Not in the formula: each token's policy loss is multiplied by its TIS weight (`t
 from dataclasses import dataclass
 from typing import Literal
 
-from common.batch import Batch, collate, micro_batches, minibatches
+from common.batch import collate, micro_batches, minibatches
 from common.data import load_problems, sample_problems
 from common.distributed import place
 from common.engines import Engine, make_engine
 from common.help import parse_args
-from common.logprobs import batch_logps, in_micro_batches, response_hidden, token_logps
+from common.logprobs import batch_logps, in_micro_batches, token_logps
 from common.models import load_model
 from common.records import Problem, Rollouts
 from common.run import Run
 from common.settings import Count, CountOrZero, Fraction, GroupSize, Names, NonNegative, Positive, Rate, Settings
 from common.verification import Verifier
+from methods.step_rewards import RewardModel, last_tokens, split_steps
 
 import torch
 import torch.nn.functional as F
@@ -98,35 +99,6 @@ class Args(Settings):
     """Gradients are scaled down to this norm."""
     staleness: CountOrZero = 0
     """k: the engine samples with the weights of k rollout batches ago, as in asynchronous training."""
-
-
-class RewardModel(torch.nn.Module):
-    """Logit of the chance that a response will be correct: the body of a language model with a scalar head."""
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        super().__init__()
-        self.base_model = model.base_model
-        self.head = torch.nn.Linear(model.config.get_text_config().hidden_size, 1).to(model.device)
-        torch.nn.init.zeros_(self.head.weight)
-        torch.nn.init.zeros_(self.head.bias)
-
-    def forward(self, batch: Batch, rows: Tensor, args: Args) -> Tensor:
-        """Logits (b, T): at t, of the prompt and the tokens before t; 0 on padding."""
-        hidden, mask = response_hidden(self, batch, rows, args), batch.token_mask[rows]  # (N, D), (b, T)
-        return torch.zeros(mask.shape, device=mask.device).masked_scatter(mask, self.head(hidden.float()).squeeze(-1))
-
-
-def split_steps(tokens: list[int], ends: set[int]) -> list[int]:
-    """Where each step of a response ends: after a token in `ends`; the last one at the end, EOS included."""
-    return [*(t + 1 for t, token in enumerate(tokens[:-2]) if token in ends), len(tokens)]
-
-
-def last_tokens(steps: list[list[int]], like: Tensor) -> Tensor:
-    """Mask (B, T), like this one, of the last token of each step of each response."""
-    found = torch.zeros_like(like)
-    for i, ends in enumerate(steps):
-        found[i, [end - 1 for end in ends]] = True
-    return found
 
 
 def label_steps(

@@ -1,0 +1,37 @@
+"""A reward model that scores the steps of a response, and where these end."""
+
+from common.batch import Batch
+from common.logprobs import response_hidden
+from common.settings import Settings
+
+import torch
+from torch import Tensor
+
+
+class RewardModel(torch.nn.Module):
+    """Logit of the chance that a response will be correct: the body of a language model with a scalar head."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.base_model = model.base_model
+        self.head = torch.nn.Linear(model.config.get_text_config().hidden_size, 1).to(model.device)
+        torch.nn.init.zeros_(self.head.weight)
+        torch.nn.init.zeros_(self.head.bias)
+
+    def forward(self, batch: Batch, rows: Tensor, args: Settings) -> Tensor:
+        """Logits (b, T): at t, of the prompt and the tokens before t; 0 on padding."""
+        hidden, mask = response_hidden(self, batch, rows, args), batch.token_mask[rows]  # (N, D), (b, T)
+        return torch.zeros(mask.shape, device=mask.device).masked_scatter(mask, self.head(hidden.float()).squeeze(-1))
+
+
+def split_steps(tokens: list[int], ends: set[int]) -> list[int]:
+    """Where each step of a response ends: after a token in `ends`; the last one at the end, EOS included."""
+    return [*(t + 1 for t, token in enumerate(tokens[:-2]) if token in ends), len(tokens)]
+
+
+def last_tokens(steps: list[list[int]], like: Tensor) -> Tensor:
+    """Mask (B, T), like this one, of the last token of each step of each response."""
+    found = torch.zeros_like(like)
+    for i, ends in enumerate(steps):
+        found[i, [end - 1 for end in ends]] = True
+    return found
