@@ -11,6 +11,20 @@ FOUND = [path.relative_to(ROOT) for path in ROOT.rglob("*.md")]
 PAGES = sorted(str(path) for path in FOUND if not any(p == "runs" or p.startswith(".") for p in path.parts))
 
 
+def test_folders_are_as_large_as_the_readme_says():
+    """Within 5 %, in lines of Python."""
+    found = re.findall(r"^- (`.+`): .*\(([\d,]+)(?: lines)?\)$", (ROOT / "README.md").read_text(), re.M)
+    assert len(found) == 7, f"these folders have a size: {found}"
+    for folders, size in found:
+        paths = [
+            path
+            for name in re.findall("`(.+?)`", folders)
+            for path in ROOT.glob(f"{name}**/*.py" if "/" in name else name)
+        ]
+        lines = sum(len(path.read_text().splitlines()) for path in paths if "ipynb_checkpoints" not in str(path))
+        assert abs(lines / int(size.replace(",", "")) - 1) < 0.05, f"{folders} has {lines:,} lines, not {size}"
+
+
 def test_quoted_lines_are_in_the_code():
     """Every answer to learners that shows a line names its file, and the file has the line."""
     page = (ROOT / "notebooks/README.md").read_text()
@@ -77,7 +91,14 @@ def test_the_citation_is_that_of_the_latest_release():
 
 def test_the_readme_is_short_and_its_diff_is_real():
     page = (ROOT / "README.md").read_text()
-    assert len(page.splitlines()) - 2 * len(parents()) <= 126  # each script has a line of the tree and of the table
+    prose = re.sub(r"```.*?```|<table>.*?</table>|^(\||- `|!?\[!).*?$", "", page, flags=re.M | re.S)
+    assert len(prose.split()) <= 700, (
+        f"README.md has {len(prose.split())} words outside of code, tables and lists of files"
+    )
+    cells = [cell.strip() for line in page.splitlines() if line.startswith("|") for cell in line.split("|")]
+    assert max(map(len, cells)) <= 60 and page.count("|---") == page.count("\n|---") * 4, (
+        "a wide cell, or another table"
+    )
     (diff,) = re.findall(r"```diff\n(.*?)```", page, re.S)
     scripts = {"-": (ROOT / "grpo.py").read_text(), "+": (ROOT / "dr_grpo.py").read_text()}
     for line in filter(None, diff.splitlines()):
