@@ -27,7 +27,7 @@ PACKAGES = ("torch", "transformers", "datasets", "math-verify", "tyro", "vllm", 
 LOCK = ".lock"  # held while a run uses its folder
 OF_A_START = (LOCK, "config.json.partial")  # what a start that was killed may leave
 CODE = {"reward": "reward functions", "environment": "environments"}  # settings that may name code
-HARMLESS = ("guessing", "calculator", "retrieval", "reasoning-gym")  # environments that run no code from elsewhere
+RUN_NO_CODE = ("guessing", "calculator", "retrieval", "reasoning-gym")  # environments whose code is not from elsewhere
 A = TypeVar("A")
 trusted: set[Any] = set()  # values of settings that name code which this program may run
 
@@ -207,7 +207,7 @@ def code_in(name: str, args: Any) -> list[str]:
     value = getattr(args, name, None)
     if name == "environment":
         source, _, rest = (value or "guessing").rpartition(":")
-        return [] if (source or rest) in HARMLESS else [value]
+        return [] if (source or rest) in RUN_NO_CODE else [value]
     return [reward for reward in map(name_of, value) if split_weight(reward)[0] != CORRECT]
 
 

@@ -47,8 +47,9 @@ def help_text(kind: type, description: str) -> str:
         lines.append(f"\n{title}")
         for field in groups[title]:
             lines.append(f"  {flags(field.name, metavar(type_of[field.name]))}")
-            text = f"{help_of.get(field.name, '')} Default: {shown(field)}"
-            lines += textwrap.wrap(text.strip(), width, initial_indent=" " * 6, subsequent_indent=" " * 6)
+            default = "" if shown(field) == "none" else f" Default: {shown(field)}"
+            text, indent = f"{help_of.get(field.name, '')}{default}".strip(), " " * 6
+            lines += textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
     return "\n".join(lines)
 
 

@@ -31,6 +31,30 @@ def model_path(name: str) -> str:
     return str(MODELS[name].folder) if name in MODELS else name
 
 
+def read_model(name: str, given: str, local: bool) -> tuple[Any, Any, dict[str, Any]]:
+    """A model, its tokenizer, and what transformers says of its weights; `given` is how the user named it."""
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer  # takes seconds to load
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    where = {"trust_remote_code": False, "local_files_only": local}
+    config = AutoConfig.from_pretrained(name, **where)
+    if named := QUANTIZED & config.to_dict().keys() | QUANTIZED & config.get_text_config().to_dict().keys():
+        fail(f"{given} is quantized ({min(named)}), and fp32 weights are needed: take the model it was made from.")
+    # Kernels, files and patches that a config names, here or on the hub, are not used: transformers has defaults.
+    config._attn_implementation = config._experts_implementation = None
+    for name_in_config in NAMES_CODE:
+        config.__dict__.pop(name_in_config, None)
+    # No dropout: the ratio would be noise with it.
+    for dropout in [key for key in config.to_dict() if "drop" in key]:
+        setattr(config, dropout, 0.0)
+    tokenizer = AutoTokenizer.from_pretrained(name, **where)
+    model, loaded = AutoModelForCausalLM.from_pretrained(
+        name, config=config, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **where
+    )
+    return model, tokenizer, loaded
+
+
 def load_model(args: ModelSettings, placed: bool = True, setting: str = "model") -> tuple[Any, Any]:
     """The model that a setting names, with fp32 master weights, frozen below adapters with LoRA, and its tokenizer.
 
@@ -41,10 +65,6 @@ def load_model(args: ModelSettings, placed: bool = True, setting: str = "model")
     Only safetensors are read, no code that comes with a model is run, and for a local folder nothing is looked up
     elsewhere. What the log-probs rely on is checked once: attention is causal, and the logits are the head's.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer  # takes seconds to load
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
     given = f"{flag(setting)} {getattr(args, setting)}"
     name = model_path(getattr(args, setting))
     local = local_path(name)
@@ -54,22 +74,8 @@ def load_model(args: ModelSettings, placed: bool = True, setting: str = "model")
             f"{given}: no such model folder (it must hold a config.json)."
             + (f" Did you mean {local.parent / near[0]}?" if near and near[0] != local.name else "")
         )
-    where = {"trust_remote_code": False, "local_files_only": local is not None}
     try:
-        config = AutoConfig.from_pretrained(name, **where)
-        if named := QUANTIZED & config.to_dict().keys() | QUANTIZED & config.get_text_config().to_dict().keys():
-            fail(f"{given} is quantized ({min(named)}), and fp32 weights are needed: take the model it was made from.")
-        # Kernels, files and patches that a config names, here or on the hub, are not used: transformers has defaults.
-        config._attn_implementation = config._experts_implementation = None
-        for name_in_config in NAMES_CODE:
-            config.__dict__.pop(name_in_config, None)
-        # No dropout: the ratio would be noise with it.
-        for dropout in [key for key in config.to_dict() if "drop" in key]:
-            setattr(config, dropout, 0.0)
-        tokenizer = AutoTokenizer.from_pretrained(name, **where)
-        model, loaded = AutoModelForCausalLM.from_pretrained(
-            name, config=config, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **where
-        )
+        model, tokenizer, loaded = read_model(name, given, local is not None)
         if adapter := adapter_folder(getattr(args, setting)):
             model = merged(model, adapter)
     except Exception as error:  # every way in which loading fails has its own exception

@@ -109,6 +109,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
         pytest.param(["--engine", "magic"], "magic", marks=pytest.mark.slow),
         (["--lr", "-1"], "error: --lr must be greater than 0, not -1.0."),
         (["--prompts-per-step", "3"], "error: --num-minibatches 4 does not divide --prompts-per-step 3"),
+        (["--model", "./nowhere"], "nowhere: no such model folder"),
         (["--help"], "--clip-eps"),
     ],
 )
