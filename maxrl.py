@@ -36,7 +36,7 @@ from torch import Tensor
 class Args(Settings):
     # MaxRL
     clip_eps: Positive = 0.2
-    """ε: zeroes the gradient above 1 + ε for positive advantages, below 1 - ε for negative ones. Usual 0.2."""
+    """ε: no gradient for ratios above 1 + ε with positive advantages, below 1 - ε with negative ones. Usual 0.2."""
     kl_beta: NonNegative = 0.0
     """β: weight of the KL to the initial model in the loss. Paper 0."""
     ratio_anchor: Literal["learner", "engine"] = "learner"

@@ -36,7 +36,7 @@ from torch import Tensor
 class Args(Settings):
     # PPO
     clip_eps: Positive = 0.2
-    """ε: zeroes the gradient above 1 + ε for positive advantages, below 1 - ε for negative ones. Usual 0.2."""
+    """ε: no gradient for ratios above 1 + ε with positive advantages, below 1 - ε with negative ones. Usual 0.2."""
     gamma: Rate = 1.0
     """γ: discount per token. 1 for language models: a late answer is not discounted."""
     gae_lambda: Fraction = 0.95

@@ -9,7 +9,7 @@ The root of the family: every other script here changes some lines of this one.
 - The log-prob of a response is the sum over its tokens. Many write-ups divide by its length: that is
   another objective, which prefers short correct answers and long incorrect ones.
 - One update per rollout batch: the expectation is over the current policy.
-verl's REINFORCE loss sums over the tokens of a response too, unless it is told otherwise.
+verl's REINFORCE loss sums over the tokens of a response too, by default.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python reinforce.py

@@ -99,10 +99,10 @@ EFFECTS = {
     "advantage_reweighting": Effect("weighs unlikely tokens less", f"advantage_reweighting{SEARCH}", f"grpo{SEARCH}"),
     "ttrl": Effect("learns from majorities, without answers", f"ttrl{SUMS}", BASE),
     "spin": Effect("learns from solutions, without rewards", f"spin{SUMS}", BASE),
-    "rubrics": Effect("learns from criteria, without answers", f"rubrics{SUMS}", BASE),
+    "rubrics": Effect("learns from criteria (patterns), without answers", f"rubrics{SUMS}", BASE),
     "prorl": Effect("renews the reference", f"prorl{SEARCH}", f"prorl{SEARCH} --renew-every 0"),
     "self_reward": Effect("judges its own responses", f"self_reward{SEARCH}", BASE),
-    "sdpo": Effect("is taught by itself, told a correct response", f"sdpo{SEARCH}", BASE),
+    "sdpo": Effect("is taught by itself, told how long to search", f"sdpo{SEARCH}", BASE),
     "opsd": Effect("is taught by itself, told the solution", f"opsd{SEARCH}", BASE),
     "trpo": Effect(
         "no step has a larger KL than 0.01", f"trpo{SEARCH}", f"trpo{SEARCH} --delta 1", "largest KL of a step"
@@ -134,8 +134,8 @@ CLAIMS = {  # about what is special in other methods
 ABOUT = """
 What each script is for, and a number that shows it or does not. Runs have 40 steps of 8 prompts x 8 responses; the
 learning rate of 1e-4 is not tuned. `reports/effects.json` has each command's flags. *Without* is the run without the
-method, or the base model before training. Means over seeds 1 to {seeds}, with Welch's 95 % interval of the difference.
-Three seeds tell only large effects from none; [claims](claims.md) decide with more.
+method, or the base model before training. Means over seeds 1 to {seeds}, with Welch's 95 % interval of the difference;
+it is *seen* if the interval excludes 0. Three seeds show only large effects; [claims](claims.md) decide with more.
 
 """
 
@@ -163,8 +163,8 @@ def page(found: dict[str, dict[str, Any]]) -> str:
     lines = [
         heading("What each method is for", "python -m benchmarks.effects", [one["date"] for one in found.values()]),
         ABOUT.format(seeds=SEEDS).lstrip("\n"),
-        "| script | what it does | measured | without | with | difference |",
-        "|---|---|---|---|---|---|",
+        "| script | what it does | measured | without | with | difference | seen |",
+        "|---|---|---|---|---|---|---|",
     ]
     for name, effect in EFFECTS.items():
         if one := found.get(name):
@@ -172,7 +172,9 @@ def page(found: dict[str, dict[str, Any]]) -> str:
             change = difference(one["without"], one["with"], paired=False)
             cells = [f"`{script_path(name).relative_to(ROOT)}`", effect.aim, effect.metric]
             cells += [f"{statistics.mean(one[key]):{form}}" for key in ("without", "with")]
-            lines.append(f"| {' | '.join(cells)} | {change.mean:+{form}} ± {change.half:{form}} |")
+            cells.append(f"{change.mean:+{form}} ± {change.half:{form}}")
+            cells.append("yes" if abs(change.mean) > change.half else "no")
+            lines.append(f"| {' | '.join(cells)} |")
     lines += ["", "What is special in others is the subject of a claim:", ""]
     lines += ["| script | claim | verdict |", "|---|---|---|"]
     for name, claim in CLAIMS.items():

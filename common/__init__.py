@@ -17,7 +17,7 @@ This file sets what must be set before torch and transformers are imported.
 import os
 import sys
 
-# A standard stream that was closed (`>&-`) discards what is written, and its number goes to no other file.
+# A standard stream that was closed (`>&-`) is opened on /dev/null, so that no other file gets its number.
 while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
     os.set_inheritable(opened, True)
 os.close(opened)

@@ -85,7 +85,7 @@ def micro_batches(minibatch: Tensor, weights: Tensor, batch: Batch, args: Settin
 def split_rows(rows: Tensor, batch: Batch, max_tokens: int) -> Iterator[Tensor]:
     """Split row numbers into parts of at most `max_tokens` padded tokens, rows of similar length together.
 
-    Several processes are dealt the rows round-robin, by length. All make the same number of passes,
+    Rows are sorted by length and dealt to the processes in turn. All make the same number of passes,
     possibly on no rows, because each pass synchronizes gradients.
     """
     lengths = batch.lengths[rows].cpu()  # (b,)

@@ -200,7 +200,7 @@ def load_newest(run_dir: Path, model: Any, objects: dict[str, Any]) -> dict[str,
 
 
 def drop_old(run_dir: Path, step: int, keep: int) -> None:
-    """Delete all but the newest `keep` checkpoints up to a step; later ones are broken and count for nothing."""
+    """Delete all but the newest `keep` checkpoints up to a step; later ones are broken and not counted."""
     old = [folder for folder in checkpoints(run_dir) if step_of(folder) <= step][:-keep]
     for folder in old if rank() == 0 else ():
         shutil.rmtree(folder)

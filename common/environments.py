@@ -121,7 +121,7 @@ class EpisodeEngine(Engine):
             observed = {row: answer for row, answer in answers.items() if isinstance(answer, Observation)}
             for row in answers.keys() - observed.keys():
                 episodes[row].reward, episodes[row].failure = answers[row]
-            if turn == self.max_turns:  # what was observed then is of no use
+            if turn == self.max_turns:  # an observation after the last turn is never read
                 break
             cuts = {row: self.cut(rollouts.tokens[row], episodes[row].starts[-1], o) for row, o in observed.items()}
             begun = rollouts.splice(cuts, limit)

@@ -94,7 +94,7 @@ def merged(model: Any, folder: Path) -> Any:
     from peft import PeftModel, get_peft_model_state_dict
 
     adapted = PeftModel.from_pretrained(model, folder, local_files_only=True)
-    with safe_open(folder / WEIGHTS, "pt") as file:  # peft leaves out what does not fit
+    with safe_open(folder / WEIGHTS, "pt") as file:  # peft ignores weights that do not fit
         unfit = get_peft_model_state_dict(adapted, save_embedding_layers=False).keys() ^ set(file.keys())
     if unfit:
         raise ValueError(f"{CONFIG} and {WEIGHTS} differ in {min(unfit)} and {len(unfit) - 1} others")

@@ -35,7 +35,7 @@ class Notes:
         """The note after FLAT_STEPS steps without signal; a KL or a teacher that moves the weights is one."""
         moved = numbers["grad_norm"] > 1e-6 and "kl" not in numbers
         flat = numbers.get("zero_std_groups") == 1 and not moved
-        if flat and self.args.responses_per_prompt == 1:  # it equals itself: what counts are those to all prompts
+        if flat and self.args.responses_per_prompt == 1:  # a group of one is always uniform: look at all prompts
             flat = self.verifier.judges and numbers["accuracy"] in (0, 1)
         self.without_signal = self.without_signal + 1 if flat else 0
         if self.without_signal != FLAT_STEPS:

@@ -77,8 +77,8 @@ class ModelSettings:
     """Fraction of a GPU's memory that vLLM holds while it generates, beside the learner's weights and optimizer."""
     rollout_precision: Literal["auto", "fp32", "fp16", "bf16", "fp8", "int8", "int4"] = "auto"
     """Precision of the engine. auto: bf16 on a GPU with bf16 hardware, else fp32. fp8: bf16 with 8-bit weights, in vLLM
-    with 8-bit activations too (compute capability 8.9 or more). int8, int4: bf16 with weights rounded to 8 or 4 bits,
-    which has such an engine's mismatch without its speed."""
+    with 8-bit activations too (compute capability 8.9 or more). int8, int4: weights rounded to 8 or 4 bits,
+    computed in bf16; it has a quantized engine's mismatch, not its speed."""
     fp32_lm_head: bool = False
     """Run the output layer in fp32 on both sides: less mismatch between engine and learner under bf16."""
 
@@ -145,7 +145,7 @@ class DataSettings(ModelSettings):
     eval_split: OrNone = None
     """Split to evaluate on; without it, rows of the training split are held out."""
     eval_dataset: OrNone = None
-    """Data set to evaluate on, if not --dataset; for one data set several, with a score each."""
+    """Data set to evaluate on; by default --dataset. Several are allowed with one --dataset; each has its own score."""
     eval_seed: Seed = 0
     """Which held-out problems are taken, and the seeds of their samples; runs with the same one are comparable."""
     few_shot: str | None = None
@@ -227,7 +227,7 @@ class Settings(LearnerSettings):
     save_every: CountOrZero = 50
     """Steps between checkpoints; 0: only the last."""
     keep: Count = 2
-    """Checkpoints that are kept: the newest, and others in case it is broken."""
+    """Newest checkpoints to keep."""
     save_dtype: Literal["fp32", "bf16"] = "fp32"
     """Precision of the weights in checkpoints; with bf16, state.pt has them in fp32, to resume."""
     sharded_checkpoints: bool = False
@@ -239,7 +239,7 @@ class Settings(LearnerSettings):
     resume: Path | None = None
     """Run folder to resume."""
     show_rewards: bool = False
-    """Show the mean of each reward function in the line of a step, where less important numbers give way."""
+    """Show the mean of each reward function in the line of a step, in place of less important numbers."""
     save_rollouts: CountOrZero | None = None
     """Steps between rollout batches saved in rollouts/; 0: none. By default 1 for embedded models, 0 for others."""
     save_tokens: bool = False

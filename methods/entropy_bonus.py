@@ -36,7 +36,7 @@ class Args(Settings):
     entropy_coef: NonNegative = 0.005
     """α: weight of the entropy, in nats per token. Usual 0.001 to 0.005."""
     clip_eps: Positive = 0.2
-    """ε: zeroes the gradient above 1 + ε for positive advantages, below 1 - ε for negative ones. Usual 0.2."""
+    """ε: no gradient for ratios above 1 + ε with positive advantages, below 1 - ε with negative ones. Usual 0.2."""
     ddof: Literal[0, 1] = 1
     """The group's std divides by G - ddof: 1 gives the sample std of most code, 0 the population std."""
     kl_beta: NonNegative = 0.0

@@ -35,7 +35,7 @@ from torch import Tensor
 class Args(Settings):
     # GDPO
     clip_eps: Positive = 0.2
-    """ε: zeroes the gradient above 1 + ε for positive advantages, below 1 - ε for negative ones. Usual 0.2."""
+    """ε: no gradient for ratios above 1 + ε with positive advantages, below 1 - ε with negative ones. Usual 0.2."""
     ddof: Literal[0, 1] = 1
     """The group's std divides by G - ddof, the batch's by P·G - ddof: 1 as in most code, 0 for the population std."""
     kl_beta: NonNegative = 0.0

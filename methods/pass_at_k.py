@@ -39,7 +39,7 @@ class Args(Settings):
     k: Count = 2
     """k: responses of which the best one counts; 1 to G - 1. 1 is GRPO with the population std."""
     clip_eps: Positive = 0.2
-    """ε: zeroes the gradient above 1 + ε for positive advantages, below 1 - ε for negative ones. Usual 0.2."""
+    """ε: no gradient for ratios above 1 + ε with positive advantages, below 1 - ε with negative ones. Usual 0.2."""
     kl_beta: NonNegative = 0.0
     """β: weight of the KL to the initial model in the loss. Most reasoning recipes 0."""
     ratio_anchor: Literal["learner", "engine"] = "learner"

@@ -47,7 +47,7 @@ class Args(Settings):
     aggregate: Literal["none", "last", "min", "mean"] = "none"
     """none: an advantage for each step. Else one per response: its step values combined, minus V(x)."""
     clip_eps: Positive = 0.2
-    """ε: zeroes the gradient above 1 + ε for positive advantages, below 1 - ε for negative ones. Usual 0.2."""
+    """ε: no gradient for ratios above 1 + ε with positive advantages, below 1 - ε with negative ones. Usual 0.2."""
     kl_beta: NonNegative = 0.0
     """β: weight of the KL to the initial model in the loss. Paper 1e-4; most reasoning recipes 0."""
     ratio_anchor: Literal["learner", "engine"] = "learner"

@@ -85,7 +85,7 @@ class Args(Settings):
     sft_lr: Rate = 3e-4
     """AdamW's peak learning rate in SFT, after --warmup-steps updates. Models of 1B and more: 5e-6 to 5e-5."""
     clip_eps: Positive = 10.0
-    """ε: zeroes the gradient above 1 + ε for positive advantages, below 1 - ε for negative ones. R1's first RL 10."""
+    """ε: no gradient for ratios above 1 + ε with positive advantages, below 1 - ε with negative ones. R1: 10."""
     ddof: Literal[0, 1] = 1
     """The group's std divides by G - ddof: 1 gives the sample std of most code, 0 the population std."""
     kl_beta: NonNegative = 0.0

@@ -131,7 +131,7 @@ class Verifier:
         answers = [None if cut else self.find_answer(text) for text, cut in pairs]
         golds = dict.fromkeys(filter(None, answers))
         equal = {gold: self.judge(texts, [gold] * len(texts), group.truncated) for gold in golds}
-        # Both ways: as a gold answer 39+62 equals 101, but as an answer to 101 it leaves the sum to the verifier.
+        # Both ways: 101 is correct where 39+62 is the gold answer, but 39+62 is not where 101 is.
         votes = [
             [
                 min(equal[gold][i], equal[answer][answers.index(gold)]) if answer else 0.0
