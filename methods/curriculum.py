@@ -10,7 +10,7 @@ Differs from its parent grpo.py:
 MoPPS takes the prompts whose sampled p_x are nearest to 0.5, from candidates; its code shrinks with λ too, 0.5 on
 countdown. Others draw by 1 - p (Kimi k1.5, 2501.12599), choose among categories by their mean |A| (SEC, 2505.14970),
 take the prompts nearest to a level of difficulty that follows the reward (AdaRFT, 2504.05520), or learn to predict
-p (1 - p) (Goldilocks, 2602.14868).
+p (1 - p) (Goldilocks, 2602.14868). None of these is here, nor a filter by the base model's pass rate before training.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python methods/curriculum.py

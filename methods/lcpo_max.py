@@ -24,7 +24,7 @@ from common.help import parse_args
 from common.logprobs import batch_logps, token_logps
 from common.models import load_model
 from common.run import Run
-from common.settings import Count, CountOrZero, Fraction, GroupSize, NonNegative, Positive, Rate, Settings
+from common.settings import Count, CountOrZero, Fraction, GroupSize, Names, NonNegative, Positive, Rate, Settings
 from common.verification import Verifier, require_binary
 
 import torch
@@ -34,11 +34,16 @@ from torch import Tensor
 @dataclass
 class Args(Settings):
     # LCPO-Max
-    budget_prompt: str = " Think for {n} tokens."
-    """Text added to a question, with the budget for {n}, which the model must be able to read. The default is L1's."""
-    min_budget: Fraction = 0.025
+    model: str = "search"
+    """A model on the hub, a local folder, or one of this repository, of which the default one reads budgets."""
+    dataset: Names = "search"
+    """A data set on the hub, a local file, or a generated one; by default plus and minus between numbers."""
+    budget_prompt: str = " within {n} tokens"
+    """Text added to a question, with the budget for {n}, which the model must be able to read. L1: " Think for {n}
+    tokens."; the default is for the embedded model."""
+    min_budget: Fraction = 0.125
     """Budgets are drawn evenly between this fraction of the length limit and the limit. Paper: 100 to 4,000 tokens."""
-    alpha: NonNegative = 3e-4
+    alpha: NonNegative = 0.1
     """α: reward for one token of length. Paper 3e-4, with lengths up to 4,000."""
     delta: Fraction = 0.5
     """δ: what is left of a correct answer's reward at the budget itself. Paper 0.5."""

@@ -14,7 +14,8 @@ Differs from its parent opd.py:
 The authors' code (lasgroup/SDPO) can also take the forward KL, its default, or the Jensen-Shannon divergence, as its
 runs without rich feedback do; those with it take the reverse KL, as here. It multiplies the loss by the ratio, up to 2,
 and averages over all tokens of responses with feedback; here the full KL has no ratio, and each response has the same
-weight. Text of an environment, such as a compiler's, is not used. Their template, for real models: --feedback
+weight. Not here: an environment's text as feedback, such as a compiler's, and a teacher held in a trust region. Their
+template, for real models: --feedback
 $'\\nCorrect solution:\\n\\n{response}\\n\\nCorrectly solve the original question.'
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 

@@ -88,9 +88,9 @@ class TestLengthRewards:
         args = lcpo.Args(eval_problems=5)
         for problems in load_problems(args, *load_model(args), lambda question: lcpo.budget_text(question, args)):
             for p in problems[:5]:
-                assert p.prompt == f"{p.question} Think for {lcpo.budget(p.question, args)} tokens.\n"
+                assert p.prompt == f"{p.question} within {lcpo.budget(p.question, args)} tokens\n"
         chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1=?"}]
-        asked = f"1+1=? Think for {lcpo.budget(chat, args)} tokens."
+        asked = f"1+1=? within {lcpo.budget(chat, args)} tokens"
         assert add_text(chat, lcpo.budget_text(chat, args)) == [chat[0], {"role": "user", "content": asked}]
         assert add_text(chat, "") == chat
 

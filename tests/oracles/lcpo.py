@@ -15,9 +15,9 @@ class Oracle(kimi_length.Oracle):
     RANGES = {**grpo.Oracle.RANGES, "min_budget": fraction, "alpha": not_negative}
     DEFAULTS = {
         **grpo.Oracle.DEFAULTS,
-        "budget_prompt": " Think for {n} tokens.",
-        "min_budget": 0.025,
-        "alpha": 3e-4,
+        "budget_prompt": " within {n} tokens",
+        "min_budget": 0.125,
+        "alpha": 0.01,
     }
 
     def budget(self, response: Response):

@@ -9,7 +9,7 @@ class Oracle(lcpo.Oracle):
         {"budget_prompt": " {n}"} | ONE_UPDATE,
     ]
     RANGES = {**lcpo.Oracle.RANGES, "delta": fraction}
-    DEFAULTS = {**lcpo.Oracle.DEFAULTS, "delta": 0.5}
+    DEFAULTS = {**lcpo.Oracle.DEFAULTS, "delta": 0.5, "alpha": 0.1}
 
     def reward(self, response: Response, group: list[Response]):
         a, length = self.args, len(response.tokens)
