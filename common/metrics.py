@@ -90,12 +90,6 @@ def mismatch_metrics(old_logp: Tensor, rollout_logp: Tensor, mask: Tensor) -> di
     }
 
 
-def effective_sample_size(old_logp: Tensor, rollout_logp: Tensor, mask: Tensor) -> float:
-    """How few on-policy tokens would be as informative, as a fraction: (Σ ρ)² / (N Σ ρ²) (2509.19128, Eq. 6)."""
-    rho = torch.exp(old_logp - rollout_logp)[mask]  # (N,)
-    return (rho.sum() ** 2 / (len(rho) * (rho**2).sum())).item()
-
-
 def is_number(value: Any) -> bool:
     """Whether a logged value is one; a whole number that no float can hold is not."""
     return isinstance(value, float | None) or (isinstance(value, int) and abs(value) < 1 << 63)

@@ -31,9 +31,9 @@ from common.logprobs import batch_logps, token_logps, vocabulary_logps
 from common.models import load_model
 from common.run import Run
 from common.settings import Count, CountOrZero, Fraction, Names, NonNegative, Positive, Rate, Settings
-from common.solutions import solutions_to
 from common.verification import Verifier
 from methods.self_teacher import SelfTeacher
+from methods.solutions import solutions_to
 
 import torch
 from torch import Tensor

@@ -29,8 +29,8 @@ from common.logprobs import batch_logps, token_logps
 from common.models import load_model
 from common.run import Run
 from common.settings import Count, CountOrZero, Fraction, GroupSize, Names, NonNegative, Positive, Rate, Settings
-from common.solutions import load_solutions
 from common.verification import Verifier
+from methods.solutions import load_solutions
 
 import torch
 from torch import Tensor

@@ -25,8 +25,8 @@ from common.logprobs import batch_logps, token_logps
 from common.models import load_model
 from common.run import Run
 from common.settings import Count, CountOrZero, Fraction, GroupSize, Positive, Rate, Settings
-from common.solutions import as_responses, before_groups, load_demonstrations
 from common.verification import Verifier
+from methods.solutions import as_responses, before_groups, load_demonstrations
 
 import torch
 import torch.nn.functional as F

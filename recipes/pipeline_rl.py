@@ -38,7 +38,6 @@ from common.data import load_problems
 from common.engines import make_engine
 from common.help import parse_args
 from common.logprobs import batch_logps, token_logps
-from common.metrics import effective_sample_size
 from common.models import load_model
 from common.run import Run
 from common.settings import Count, CountOrZero, Fraction, GroupSize, NonNegative, Positive, Rate, Settings
@@ -154,6 +153,12 @@ def tis_weight(old_logp: Tensor, rollout_logp: Tensor, mask: Tensor, args: Args)
         return rho.clamp(max=args.tis_cap)
     low = args.icepop_low if args.correction == "icepop" else 0.0
     return rho.where((low <= rho) & (rho <= args.tis_cap), 0.0)
+
+
+def effective_sample_size(old_logp: Tensor, rollout_logp: Tensor, mask: Tensor) -> float:
+    """How few on-policy tokens would be as informative, as a fraction: (Σ ρ)² / (N Σ ρ²) (2509.19128, Eq. 6)."""
+    rho = torch.exp(old_logp - rollout_logp)[mask]  # (N,)
+    return (rho.sum() ** 2 / (len(rho) * (rho**2).sum())).item()
 
 
 def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:

@@ -9,8 +9,8 @@ from common.data import load_problems
 from common.logprobs import vocabulary_logps
 from common.models import load_model, load_teacher
 from common.records import Problem, Rollouts
-from common.solutions import as_responses, before_groups, load_demonstrations
 from methods import dpo, opd, spin
+from methods.solutions import as_responses, before_groups, load_demonstrations
 
 import pytest
 import torch

@@ -5,8 +5,8 @@ import re
 
 from common.data import load_problems
 from common.models import load_model
-from common.solutions import load_demonstrations, load_solutions
 from methods import luffy, pope, spin
+from methods.solutions import load_demonstrations, load_solutions
 from worlds import generated_problems
 
 import pytest

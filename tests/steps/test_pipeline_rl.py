@@ -4,7 +4,6 @@ import itertools
 from typing import get_args, get_type_hints
 
 import grpo
-from common.metrics import effective_sample_size
 from common.run import Run
 from recipes import asynchronous, pipeline_rl
 from tools.scripts import components
@@ -118,11 +117,11 @@ class TestPipelineRL:
     def test_effective_sample_size(self):
         """1 on-policy; with one of n tokens that counts alone, 1/n."""
         old, mask = torch.zeros(2, 3), torch.ones(2, 3, dtype=torch.bool)
-        assert effective_sample_size(old, old - 0.7, mask) == pytest.approx(1.0)
+        assert pipeline_rl.effective_sample_size(old, old - 0.7, mask) == pytest.approx(1.0)
         far = torch.full((2, 3), 30.0)
         far[0, 0] = 0.0
-        assert effective_sample_size(old, far, mask) == pytest.approx(1 / 6)
-        assert effective_sample_size(old, far, mask & (far > 0)) == pytest.approx(1.0)
+        assert pipeline_rl.effective_sample_size(old, far, mask) == pytest.approx(1 / 6)
+        assert pipeline_rl.effective_sample_size(old, far, mask & (far > 0)) == pytest.approx(1.0)
 
 
 class TestQueue:
