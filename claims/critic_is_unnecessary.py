@@ -16,23 +16,7 @@ from claims import fair
 KIND = "runs"
 SMALLEST = 0.05
 ARMS = {"GRPO": "grpo", "PPO": "ppo"}
-PAIR = ("GRPO", "PPO")
-
-
-def compute(seeds):
-    return fair.compute(ARMS, [PAIR], seeds)
-
-
-def of_worlds(result):
-    return fair.in_each_world(result, PAIR, SMALLEST, sign=-1, lossless=True)
-
-
-def verdict(result):
-    return fair.of_both(of_worlds(result))
-
-
-def effect(result):
-    return fair.effect(result, of_worlds(result))
+compute, verdict, effect = fair.between(ARMS, ("GRPO", "PPO"), SMALLEST, sign=-1, lossless=True)
 
 
 def draw(result):

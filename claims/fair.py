@@ -12,7 +12,7 @@ that of both; where they do not agree it is inconclusive, and the effect says wh
 world, which they name in WORLDS. Claims whose first arm is the same share its runs.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
@@ -117,6 +117,21 @@ def effect(result: dict[str, Any], found: dict[str, str], what: str = "accuracy"
     tokens = ", ".join(f"{arm['tokens']:.0f}" for arm in result["arms"].values())
     verdicts = ", ".join(f"{world} {verdict}" for world, verdict in found.items())
     return f"{runs.summarize(result, what, form)}; {verdicts}; responses {spent}; tokens {tokens}"
+
+
+def between(
+    arms: Arms, pair: tuple[str, str], smallest: float, sign: int = 1, lossless: bool = False
+) -> tuple[Callable[[int], dict[str, Any]], Callable[[dict[str, Any]], str], Callable[[dict[str, Any]], str]]:
+    """`compute`, `verdict` and `effect` of a claim about the accuracy of two arms in both worlds."""
+
+    def of_worlds(result: dict[str, Any]) -> dict[str, str]:
+        return in_each_world(result, pair, smallest, sign, lossless)
+
+    return (
+        lambda seeds: compute(arms, [pair], seeds),
+        lambda result: of_both(of_worlds(result)),
+        lambda result: effect(result, of_worlds(result)),
+    )
 
 
 def draw(result: dict[str, Any], title: str, metric: str = "held-out accuracy") -> Figure:

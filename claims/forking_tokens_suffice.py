@@ -19,23 +19,7 @@ ARMS = {
     "all tokens": "forking_tokens --top-fraction 1",
     "a fifth": "forking_tokens --top-fraction 0.2",
 }
-PAIR = ("all tokens", "a fifth")
-
-
-def compute(seeds):
-    return fair.compute(ARMS, [PAIR], seeds)
-
-
-def of_worlds(result):
-    return fair.in_each_world(result, PAIR, SMALLEST, lossless=True)
-
-
-def verdict(result):
-    return fair.of_both(of_worlds(result))
-
-
-def effect(result):
-    return fair.effect(result, of_worlds(result))
+compute, verdict, effect = fair.between(ARMS, ("all tokens", "a fifth"), SMALLEST, lossless=True)
 
 
 def draw(result):

@@ -16,23 +16,7 @@ from claims import fair
 KIND = "runs"
 SMALLEST = 0.05
 ARMS = {"8 responses": "grpo", "2 responses": "grpo --prompts-per-step 32 --responses-per-prompt 2"}
-PAIR = ("8 responses", "2 responses")
-
-
-def compute(seeds):
-    return fair.compute(ARMS, [PAIR], seeds)
-
-
-def of_worlds(result):
-    return fair.in_each_world(result, PAIR, SMALLEST, lossless=True)
-
-
-def verdict(result):
-    return fair.of_both(of_worlds(result))
-
-
-def effect(result):
-    return fair.effect(result, of_worlds(result))
+compute, verdict, effect = fair.between(ARMS, ("8 responses", "2 responses"), SMALLEST, lossless=True)
 
 
 def draw(result):
