@@ -54,9 +54,10 @@ class WeightVector:
     def hessian_product(self, v: Tensor, losses: Callable[[], Iterable[Tensor]]) -> Tensor:
         """H v (n,), H the Hessian of the sum of the losses: the central difference of its gradient.
 
-        In fp32, 1e-3 of weights is near enough for a straight line and far enough for rounding.
+        In fp32, 3e-3 of weights is near enough for a straight line and far enough for rounding: at 1e-3, another size
+        of micro-batches changed the KL of TRPO's step by 4 %, here by 0.01 %.
         """
-        h, gradients = 1e-3 / dot(v, v).sqrt(), []
+        h, gradients = 3e-3 / dot(v, v).sqrt(), []
         for change in (h * v, -h * v):
             self.move(change)
             for loss in losses():
