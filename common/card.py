@@ -11,7 +11,7 @@ from worlds import MODELS, is_generated
 from huggingface_hub import ModelCardData
 
 OF_THE_MACHINE = ("run_dir", "resume", "track")  # settings that say nothing about the weights
-CARD = """---
+TEMPLATE = """---
 {data}
 ---
 
@@ -48,7 +48,7 @@ def model_card(run_dir: Path, args: Settings, evaluations: dict[int, dict[str, A
     rows = [(step, evaluations[step]) for step in sorted({min(evaluations), max(evaluations)})] if evaluations else []
     settings = {name: value for name, value in config["args"].items() if name not in OF_THE_MACHINE}
     named = {name: without_folders(settings.get(name)) for name in (*MODEL_SETTINGS, *DATA_SETTINGS)}
-    return CARD.format(
+    return TEMPLATE.format(
         data=data.to_yaml(),
         method=config["method"],
         model=printable(without_folders(args.model)),

@@ -22,7 +22,7 @@ from common.records import Episode, Problem, Rollouts
 from common.verification.worker import load
 
 TIME_LIMIT = 30.0  # seconds for an answer to one turn
-MOST_LATE = 16  # answers in one turn of a batch; with more the run ends
+MAX_LATE = 16  # answers in one turn of a batch; with more the run ends
 LATE = "too late"
 
 
@@ -161,7 +161,7 @@ class EpisodeEngine(Engine):
         for row in filter(plays.__contains__, turns):
             mine[row] = ask(plays[row], self.tokenizer.decode(turns[row], skip_special_tokens=True))
             late += isinstance(mine[row], End) and mine[row].failure.startswith(LATE)
-            if late > MOST_LATE:
+            if late > MAX_LATE:
                 fail(f"the environment took more than {TIME_LIMIT:g} seconds for {late} turns of a batch.", code=1)
         return {row: answer for part in gather(mine) for row, answer in part.items()}
 

@@ -153,7 +153,7 @@ def test_an_environment_that_always_fails_ends_the_run(monkeypatch, capsys):
     assert stop.value.code == 1
     assert "the environment failed in all 2 episodes: ValueError: no such game" in capsys.readouterr().err
     monkeypatch.setattr(environments, "TIME_LIMIT", 0.01)
-    monkeypatch.setattr(environments, "MOST_LATE", 1)
+    monkeypatch.setattr(environments, "MAX_LATE", 1)
 
     def hang(problem):
         yield
