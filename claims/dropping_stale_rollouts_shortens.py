@@ -24,7 +24,7 @@ import torch
 KIND = "exact"
 T, G, LIMIT, STOP = 8, 3, 4, 0.25
 SCRIPTS = {"dr_grpo": (dr_grpo, {}), "reinforce, no baseline": (reinforce, {"baseline": "none"})}
-CHANCES = {"alike": lambda l: 0.5 + 0 * l, "longer is better": lambda l: l / (T + 1)}  # of a correct response
+CHANCES = {"alike": (0.5, 0.0), "longer is better": (0.0, 1 / (T + 1))}  # of a correct response: fixed, and per token
 
 
 def compute():
@@ -37,8 +37,8 @@ def compute():
     lengths, rewards = outcome[groups, 0], outcome[groups, 1].double()  # ((2 T)^G, G), the same
     kept = (length[lengths] <= LIMIT).all(1)  # ((2 T)^G,)
     result = {"mean length": {}, "pull": {}}
-    for where, chance in CHANCES.items():
-        correct = chance(length)[lengths]  # ((2 T)^G, G)
+    for where, (fixed, per_token) in CHANCES.items():
+        correct = fixed + per_token * length[lengths]  # ((2 T)^G, G)
         weight = (p[lengths] * torch.where(rewards > 0, correct, 1 - correct)).prod(1)  # ((2 T)^G,)
         for name, (script, settings) in SCRIPTS.items():
             args = script.Args(**settings)

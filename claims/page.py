@@ -52,7 +52,12 @@ QUESTIONS = (
         "If nothing corrects for it, rollouts that are 8 batches old cost most of what is learned on sums, and 0.245 "
         "on search. Importance sampling gives the greater part back: with the engine's log-probs in the ratio "
         "all but 0.105 on search, and on sums more than with truncated weights.",
-        ("stale_rollouts_are_harmless", "anchoring_on_the_sampler_repairs_staleness", "stale_search_is_harmless"),
+        (
+            "stale_rollouts_are_harmless",
+            "anchoring_on_the_sampler_repairs_staleness",
+            "stale_search_is_harmless",
+            "dropping_stale_rollouts_shortens",
+        ),
     ),
     Question(
         "How exact must the engine's log-probs be?",
