@@ -21,6 +21,7 @@ from common.cli import fail, lacks_memory
 from common.data import evaluation_pairs, few_shot_examples, first_problems, load_problems
 from common.distributed import world_size
 from common.engines import MAX_ROWS, Engine, make_engine, prompt_seeds
+from common.environments import EpisodeEngine, load_environment
 from common.evaluation import Outcome, behavior, figures, mean, pass_at_k, respond
 from common.folders import open_folder, resume_flags, saved_settings, write_config, write_whole
 from common.help import parse_args
@@ -47,6 +48,10 @@ class Args(SamplingSettings, DataSettings):
     """Only this many problems, the first ones (of an order of --eval-seed, if that is not 0); by default all."""
     held_out: bool = False
     """Only the rows that a training run with the same settings would hold out of --train-split."""
+    environment: str | None = None
+    """What answers the turns of a response: guessing, calculator, retrieval, python, ADAPTER:TASK or file.py:NAME."""
+    max_turns: Count = 8
+    """Turns of an episode, with an --environment."""
     difficulty_column: str | None = None
     """Separate figures for each value of this column. Built in: the number of terms of sums, the level of math500."""
     max_response_tokens: Count | None = None
@@ -208,6 +213,7 @@ def resume_hint(folder: Path | None, args: Args) -> str:
 def run(args: Args, folder: Path, say: Callable[[str], None], stack: ExitStack) -> None:
     """Sample, verify and print the figures."""
     rehearse_rewards(args, args.eval_dataset or args.dataset, "eval")
+    environment = load_environment(args.environment) if args.environment else None
     model, tokenizer = load_model(args)
     model.requires_grad_(False)  # so no gradients take memory
     problems, graded = load_evaluation(args, model, tokenizer), difficulty(args)
@@ -215,6 +221,8 @@ def run(args: Args, folder: Path, say: Callable[[str], None], stack: ExitStack) 
     stack.callback(verifier.close)
     engine = make_engine(args, model, tokenizer, problems)
     stack.callback(engine.close)
+    if environment:
+        engine = EpisodeEngine(engine, environment, tokenizer, args, args.max_turns)
     if not (folder / "config.json").exists():
         write_config(folder, "evaluate", args)
     n, ks = args.eval_samples or max(args.k), sorted(set(args.k))

@@ -11,6 +11,7 @@ from common.metrics import read_metrics
 from common.models import load_model
 from common.rows import STANDARD
 from common.transformers_engine import TransformersEngine
+from recipes import agent
 from tools import evaluate
 from tools.stats import fraction_interval
 
@@ -56,6 +57,22 @@ def test_a_checkpoint_has_the_figures_that_its_run_logged(trained, tiny_model, t
     assert found["pass@1"] == pytest.approx(found["avg"], abs=1e-12)
     table = capsys.readouterr().out
     assert f"{found['pass@8']:.3f} [{found['pass@8_interval'][0]:.3f}" in table and "samples of each problem" in table
+
+
+def test_episodes_have_the_figures_that_their_run_logged(tmp_path):
+    """With the answers of an environment between the turns; without them the game cannot be won so often."""
+    settings = SMALL | {"steps": 1, "eval_problems": 6, "eval_samples": 4, "max_response_tokens": 60}
+    agent.main(agent.Args(run_dir=tmp_path / "run", max_turns=4, **settings))
+    logged, found = read_metrics(tmp_path / "run")[0], {}
+    same = {"model": "guessing", "dataset": "guessing", "k": (4,), "eval_problems": 6, "held_out": True}
+    same |= {"max_response_tokens": 60}
+    for environment in ("guessing", None):
+        folder = tmp_path / str(environment)
+        evaluate.main(evaluate.Args(run_dir=folder, environment=environment, max_turns=4, **same))
+        found[environment] = json.loads((folder / "results.json").read_text())["all"]
+    for name in ("avg", "greedy", "length_incorrect", "pass@4"):
+        assert found["guessing"][name] == logged[f"eval/{name}"], name
+    assert found["guessing"]["length_incorrect"] != found[None]["length_incorrect"]
 
 
 def test_figures_come_from_the_samples_in_the_files(trained, tiny_model, tmp_path):
