@@ -488,6 +488,7 @@ MUTATIONS = [
     Mutation("countdown in binary fractions", "return Fraction(number)", "return float(number)", "worlds/countdown/problems.py", WORLDS),
     # Tools
     Mutation("every chunk has the seeds of the first", "seeds[part])", "seeds[: len(problems)])", "tools/evaluate.py", EVALUATE),
+    Mutation("episodes without their environment", "    if environment:\n", "    if False:\n", "tools/evaluate.py", f"{EVALUATE}::test_episodes_have_the_figures_that_their_run_logged"),
     Mutation("half a chunk is kept", "lines = lines[: len(lines) // self.chunk * self.chunk]", "pass", "tools/evaluate.py", EVALUATE),
     Mutation("as many values as problems", "len(values) * mean * (1 - mean) / variance", "len(values)", "tools/stats.py", EVALUATE),
     Mutation("each piece of a response has the same random numbers", "prompt_seeds(1, *key, end)", "prompt_seeds(1, *key)", "tools/chat.py", CHAT),

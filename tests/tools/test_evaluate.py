@@ -59,6 +59,7 @@ def test_a_checkpoint_has_the_figures_that_its_run_logged(trained, tiny_model, t
     assert f"{found['pass@8']:.3f} [{found['pass@8_interval'][0]:.3f}" in table and "samples of each problem" in table
 
 
+@pytest.mark.slow
 def test_episodes_have_the_figures_that_their_run_logged(tmp_path):
     """With the answers of an environment between the turns; without them the game cannot be won so often."""
     settings = SMALL | {"steps": 1, "eval_problems": 6, "eval_samples": 4, "max_response_tokens": 60}
