@@ -113,7 +113,8 @@ HEAD = (
 INTRODUCTION = """
 What papers and write-ups say about these methods, each tested by one file of `claims/`. Its docstring gives the source
 of the claim, the test and the decision rule; `python -m claims NAME` computes it. A verdict holds for what was measured
-here, on a policy that can be enumerated or on the embedded model, at one learning rate, not for large models.
+here, on a policy that can be enumerated or on the embedded model, and but for fair trials at one learning rate; not for
+large models.
 
 - **reproduced**: the effect goes the claimed way, its interval excludes 0, and its mean is at least the smallest effect
   worth naming. A claim that nothing is lost is reproduced if the interval excludes a loss worth naming.
@@ -124,16 +125,15 @@ here, on a policy that can be enumerated or on the embedded model, at one learni
 - **void**: a claim about clipping, tested where less than 1 % of the loss weight is clipped.
 - **not testable here**: this world cannot show the effect; the claim's file says why.
 
-Claims by runs compare arms on the same seeds: the same base model, problems and seeds of the engine (other problems
-where arms have different numbers of prompts: dynamic_sampling_pays, small_groups_suffice). All runs are evaluated on
-the same held-out problems, so the intervals are those of new seeds, not of new problems. What no difference looks like
-is measured too (grpo_against_itself): with 16 other seeds GRPO differs from itself by +0.008 ± 0.022. p-values are
-adjusted for all differences on this page (Holm). Values by seed, commands, and budgets in responses, tokens and updates
-are in `reports/claims/`.
+Fair trials (`claims/fair.py`), whose arms name their world, sums or search, compare each arm at its best learning rate
+by 16 seeds. Every run has held-out problems of its own, and the first arm is compared with itself, which shows what no
+difference looks like. Claims whose runs are still to come say so; their rules stand.
 
-Fair trials (`claims/fair.py`) are stricter: each arm at its best learning rate, on sums and on search or on one of
-them, every run with held-out problems of its own, and the first arm compared with itself. Claims whose runs are
-still to come say so; their rules stand.
+Other claims by runs compare arms on the same seeds: the same base model, problems and seeds of the engine (other
+problems where arms have different numbers of prompts: dynamic_sampling_pays). All runs are evaluated on the same
+held-out problems, so the intervals are those of new seeds, not of new problems; with 16 other seeds GRPO differs from
+itself by +0.008 ± 0.022 (grpo_against_itself). p-values are adjusted for all differences on this page (Holm). Values by
+seed, commands, and budgets in responses, tokens and updates are in `reports/claims/`.
 
 † The scripts have changed since these runs. What they compute is meant to be the same, but another order of sums rounds
 otherwise, so `python -m claims NAME --check` no longer gives the first seeds to the bit, as it does without †.
