@@ -37,8 +37,8 @@ QUESTIONS = (
     Question(
         "What does the clip do?",
         "It stops the gradient of a token that has left the bounds, and does not keep it inside: after 16 updates 8 % "
-        "of the tokens are outside, most of them where a response forks. At the one learning rate that was tried, 16 "
-        "updates from a batch need both bounds, and end lower than one update does.",
+        "of the tokens are outside, most of them where a response forks. At a learning rate of 1e-4, 16 updates from a "
+        "batch need both bounds; at the best one of each, they change accuracy by +0.023 on sums and -0.019 on search.",
         (
             "clip_needs_both_bounds",
             "clip_keeps_ratios_within_its_bounds",
