@@ -173,6 +173,7 @@ def test_a_flipped_claim_is_refuted():
         assert claim.verdict({"removed": {"token, C = 2": [sign * fraction, half]}}) == verdict
 
 
+@pytest.mark.slow
 def test_updates_on_one_rollout_batch():
     """The policy that sampled clips nothing; a high learning rate then does. No draw comes from outside."""
     args, found = grpo.Args(lr=1e-3, num_minibatches=2, update_epochs=2, prompts_per_step=4), []
@@ -198,6 +199,7 @@ def test_the_tree_is_a_policy():
     torch.testing.assert_close(scores[17].sum(0).detach(), by_autograd.flatten())
 
 
+@pytest.mark.slow
 def test_the_command_lists_all_claims():
     listed = subprocess.run([sys.executable, "-m", "claims"], cwd=ROOT, capture_output=True, text=True, check=True)
     for name, line in zip(court.names(), listed.stdout.splitlines(), strict=True):

@@ -36,7 +36,7 @@ def flags_of(arm, seed):
     return tyro.cli(load(name).Args, args=words[first:])
 
 
-@pytest.mark.parametrize("name", FAIR)
+@pytest.mark.parametrize("name", [FAIR[0], *(pytest.param(name, marks=pytest.mark.slow) for name in FAIR[1:])])
 def test_every_run_has_its_own_seed_and_problems(name, swept):
     """Runs of a sweep included. Runs in different worlds may have the same seed: their problems differ anyway."""
     claim = court.load(name)

@@ -75,6 +75,7 @@ def test_bad_input_gets_one_sentence(arguments, words, sharded, monkeypatch, tmp
     assert ended.value.code == 2 and words in message and message.count("\n") == 1, message
 
 
+@pytest.mark.slow
 def test_weights_in_bf16(tmp_path):
     """Checkpoints and best/ are in bf16, as their config says, and a resumed run ends as the one in fp32 does."""
     grpo.main(grpo.Args(run_dir=tmp_path / "whole", **SMALL))
