@@ -204,7 +204,7 @@ class Generator:
     def __init__(
         self, run: Run, engine: Engine, model: Any, tokenizer: Any, train: list[Problem], interrupt: Any = None
     ) -> None:
-        """`interrupt` is a function of the recipe, which may cut responses; see `Interrupt`."""
+        """`interrupt`, of type `Interrupt`, is the recipe's function that may cut responses short."""
         self.run, self.args, self.model, self.train = run, run.args, model, train
         if run.args.overlap:
             from recipes.remote import Remote

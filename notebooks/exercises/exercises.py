@@ -73,7 +73,7 @@ class Exercise:
         return (defaults(self.method) if self.method else {}) | defaults(self.script)
 
     def module(self, source: str | None = None) -> ModuleType:
-        """The functions of the solution's file, with this one's source replaced."""
+        """The solution's module, in which the source of this exercise's function is replaced."""
         return module(self.script, {self.function: source or self.source}, self.method)
 
 

@@ -140,7 +140,7 @@ class TestOPD:
         assert (loss == 0).all()
 
     def test_sampled_kl_has_the_gradient_of_the_kl(self):
-        """On a softmax over four tokens, by enumeration: E[-r A] has ∇KL(π‖teacher) for its gradient, and its value."""
+        """By enumeration of four tokens: E[-r A] has the value and the gradient of KL(π‖teacher)."""
         logits = torch.tensor([0.3, -0.5, 1.1, 0.2], dtype=torch.float64, requires_grad=True)
         logp = logits.log_softmax(0)
         teacher = torch.tensor([0.1, 0.4, -0.3, 0.9], dtype=torch.float64).log_softmax(0)

@@ -13,9 +13,9 @@ from tools.scripts import call
 
 import torch
 
-# Parts of many CASES. The ratio's denominator is what the engine reported;
+# Settings that many CASES share. The ratio's denominator: the engine's log-probs.
 ENGINE_ANCHOR = {"ratio_anchor": "engine", "tis_cap": 0.0}
-# a single update per rollout batch, with groups of another size.
+# One update per rollout batch, with groups of another size.
 ONE_UPDATE = {"tis_cap": 1.1, "num_minibatches": 1, "update_epochs": 1, "responses_per_prompt": 3}
 
 
@@ -172,7 +172,7 @@ class Reference:
         return row.rollout if getattr(self.args, "ratio_anchor", "learner") == "engine" else row.old
 
     def row(self, row: Row) -> tuple[list[float], list[float]]:
-        """A response's losses, one per token and weighted by TIS, and the slope of their sum in each `new` log-prob."""
+        """A response's losses per token, weighted by TIS, and the derivative of their sum by each `new` log-prob."""
         raise NotImplementedError("each method has its own")
 
     def entropy_slopes(self, row: Row) -> list[float]:

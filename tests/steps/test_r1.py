@@ -206,7 +206,7 @@ class TestR1:
 
     @pytest.mark.slow
     def test_an_interrupted_stage_ends_the_run(self, tmp_path, monkeypatch, capsys):
-        """By a signal in the first stage: it is saved, the next one does not begin, and the rest can follow."""
+        """A signal in the first stage: that stage is saved, the next one does not begin, and the run can be resumed."""
         original = r1.collate
         monkeypatch.setattr(r1, "collate", lambda *args: (os.kill(os.getpid(), signal.SIGTERM), original(*args))[1])
         assert [f.name for f in self.run(tmp_path / "run")] == ["1-cold-start"]
