@@ -10,6 +10,7 @@ python -m claims small_groups_suffice --check  # whether its first seed gives th
 python -m claims --kind runs                   # all claims of a kind; those by runs take up to two hours each
 """
 
+import signal
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -79,4 +80,5 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it silently
     main(parse_args(Args, __doc__))

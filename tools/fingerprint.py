@@ -1,7 +1,7 @@
 """What a method does to a token, as three curves computed from the functions of its script.
 
 python -m tools.fingerprint                 # the scripts at the top level, one row each: reports/fingerprints.png
-python -m tools.fingerprint grpo gspo       # some scripts over each other: fingerprint.png
+python -m tools.fingerprint grpo gspo       # some scripts over each other: runs/fingerprint.png
 
 The advantage of a correct and of an incorrect response, by the number of correct ones in the group. The factor that
 the ratio puts before A ∇log π, by autograd through `policy_loss`: for one token whose ratio differs from 1, and for a
@@ -249,12 +249,12 @@ class Args:
     scripts: tyro.conf.Positional[tuple[str, ...]] = ()
     """Names of scripts, drawn over each other; without any, those at the top level, one row each."""
     out: Path | None = None
-    """The picture; by default fingerprint.png, without names reports/fingerprints.png."""
+    """The picture; by default runs/fingerprint.png, without names reports/fingerprints.png."""
 
 
 def main(args: Args) -> None:
     names = [script_path(name).stem for name in args.scripts]
-    out = args.out or (Path("fingerprint.png") if names else REPORTS / "fingerprints.png")
+    out = args.out or (ROOT / "runs/fingerprint.png" if names else REPORTS / "fingerprints.png")
     if out.suffix[1:] not in Figure().canvas.get_supported_filetypes():
         fail(f"--out {out} is not a picture: its name must end in .png, .pdf or .svg.")
     eleven = [name for name in parents() if script_path(name).parent == ROOT]
@@ -264,6 +264,7 @@ def main(args: Args) -> None:
             say(f"{name} has no curve of {key}: {why}")
     figure = overlay(found) if names else small_multiples(found)
     try:
+        out.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(out, dpi=80)
     except OSError as error:
         fail(f"--out {out} cannot be written: {error.strerror}.")

@@ -3,6 +3,7 @@
 import ast
 import os
 import shlex
+import signal
 import subprocess
 import sys
 
@@ -32,6 +33,15 @@ def test_stdout_that_is_closed(tiny_model, tmp_path):
     assert "Traceback" not in error and "BrokenPipe" not in error, error
     (checkpoint,) = (tmp_path / "run").glob("checkpoint-*")
     assert int(checkpoint.name.removeprefix("checkpoint-")) < 200
+
+
+@pytest.mark.parametrize("command", ["claims", "claims --history", "tools.compare grpo dapo"])
+def test_commands_whose_reader_has_left(command):
+    process = subprocess.Popen(
+        [sys.executable, "-m", *command.split()], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    process.stdout.close()
+    assert process.stderr.read() == "" and process.wait(60) == -signal.SIGPIPE
 
 
 @pytest.mark.slow
