@@ -6,7 +6,7 @@
 - engines.py, transformers_engine.py (stream.py, cache.py), vllm_engine.py, environments.py: responses;
 - verification/: verdicts and rewards;
 - batch.py: rollouts as tensors, minibatches, micro-batches; logprobs.py: their log-probs; distributed.py: several GPUs;
-- cli.py: messages, and failures in one sentence; of some methods only: solutions.py (of training questions).
+- cli.py: messages, and failures in one sentence.
 
 `Run` uses the others: schedule.py (seeds, learning rate), evaluation.py, metrics.py, clock.py, terminal.py, notes.py,
 trackers.py, saved_rollouts.py (what is logged), folders.py, checkpoints.py, card.py (what is saved), ending.py.

@@ -88,14 +88,11 @@ def split_rows(rows: Tensor, batch: Batch, max_tokens: int) -> Iterator[Tensor]:
     Rows are sorted by length and dealt to the processes in turn. All make the same number of passes,
     possibly on no rows, because each pass synchronizes gradients.
     """
-    lengths = batch.lengths[rows].cpu()  # (b,)
+    lengths, N = batch.lengths[rows].cpu(), world_size()  # (b,)
     rows = rows[lengths.argsort(descending=True, stable=True)]
-    N = world_size()
     of_process = [list(parts(rows[i::N], batch, max_tokens)) for i in range(N)]
-    passes = max(map(len, of_process))
     mine = of_process[rank()]
-    yield from mine
-    yield from [rows[:0]] * (passes - len(mine))
+    yield from mine + [rows[:0]] * (max(map(len, of_process)) - len(mine))
 
 
 def parts(rows: Tensor, batch: Batch, max_tokens: int) -> Iterator[Tensor]:

@@ -148,32 +148,23 @@ def forward(function: Callable[..., T], model: Any, *args: Any) -> T:
     return model.run(function, *args) if world_size() > 1 else function(model, *args)
 
 
-def is_sharded(tensor: Tensor) -> bool:
-    if world_size() == 1:
-        return False
-    from torch.distributed.tensor import DTensor  # takes seconds to load
-
-    return isinstance(tensor, DTensor)
-
-
 def local(tensor: Tensor) -> Tensor:
-    """This process's part of a sharded tensor."""
-    return tensor.to_local() if is_sharded(tensor) else tensor
+    """This process's part of a sharded tensor, a DTensor."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def whole(tensor: Tensor) -> Tensor:
     """The whole of a sharded tensor. All processes must ask for it."""
-    return tensor.full_tensor() if is_sharded(tensor) else tensor
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 def like(tensor: Tensor, example: Tensor) -> Tensor:
     """A whole tensor, sharded as the example is."""
-    if not is_sharded(example):
+    if not hasattr(example, "device_mesh"):
         return tensor
     from torch.distributed.tensor import distribute_tensor
 
-    tensor = tensor.to(example.to_local().device)
-    return distribute_tensor(tensor, example.device_mesh, example.placements, src_data_rank=None)
+    return distribute_tensor(tensor.to(example.device), example.device_mesh, example.placements, src_data_rank=None)
 
 
 def whole_state(state: Any) -> Any:

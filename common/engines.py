@@ -14,7 +14,7 @@ from common.clock import clock
 from common.distributed import gather, local, shard, whole
 from common.lora import named_weights
 from common.records import Problem, Rollouts
-from common.settings import ModelSettings, SamplingSettings
+from common.settings import ModelSettings
 
 import numpy as np
 import torch
@@ -96,12 +96,12 @@ class WeightHistory:
 
 
 class Engine:
-    """What engines share. Those of vLLM and transformers implement `sample`, `update`, `sleep` and `close`."""
+    """What engines share. Those of vLLM and transformers implement `sample`, `update` and `close`."""
+
+    top_p, top_k = 1.0, 0  # part of the distribution to sample from, set by tools
 
     def __init__(self, args: ModelSettings) -> None:
         self.args = args
-        sampling = args if isinstance(args, SamplingSettings) else SamplingSettings()  # DPPO's --top-k is another
-        self.top_p, self.top_k = sampling.top_p, sampling.top_k
         self.history = WeightHistory(getattr(args, "staleness", 0))
 
     def load_weights(self, model: Any) -> None:
@@ -120,13 +120,6 @@ class Engine:
         limits = [args.max_response_tokens] * len(problems)
         with clock("generate"):
             return self.sample_shards(Request(prompts, G, limits, args.temperature, seeds, top_k, problems))
-
-    def continue_responses(self, problems: list[Problem], begun: Rollouts, *key: int) -> Rollouts:
-        """Responses that continue the tokens in `begun`, one per problem, up to the length limit in all."""
-        args, prompts = self.args, [problem.prompt_ids for problem in problems]
-        seeds = prompt_seeds(len(problems), args.seed, *key)
-        with clock("generate"):
-            return self.extend(prompts, begun, args.max_response_tokens, args.temperature, seeds)
 
     def extend(
         self,
@@ -161,8 +154,7 @@ class Engine:
         raise NotImplementedError
 
     def sleep(self) -> None:
-        """Hand memory to the learner until the next `update`."""
-        raise NotImplementedError
+        """Hand memory to the learner until the next `update`, if there is any."""
 
     def close(self) -> None:
         """Give back memory and processes."""

@@ -90,18 +90,14 @@ def mismatch_metrics(old_logp: Tensor, rollout_logp: Tensor, mask: Tensor) -> di
     }
 
 
-def is_number(value: Any) -> bool:
-    """Whether a logged value is one; a whole number that no float can hold is not."""
-    return isinstance(value, float | None) or (isinstance(value, int) and abs(value) < 1 << 63)
-
-
 def logged_rows(run_dir: Path) -> list[dict]:
     """The lines of a run's log; a line that a kill cut off, or that is damaged otherwise, is skipped."""
     rows = []
     for line in (run_dir / "metrics.jsonl").read_text(encoding="utf-8", errors="replace").splitlines():
         with suppress(ValueError, AttributeError, RecursionError):
             row = json.loads(line)
-            if type(row.get("step")) is int and all(map(is_number, row.values())):
+            numbers = (isinstance(x, float | None) or (isinstance(x, int) and abs(x) < 1 << 63) for x in row.values())
+            if type(row.get("step")) is int and all(numbers):  # a whole number that no float can hold is none
                 rows.append(row)
     return rows
 

@@ -102,14 +102,6 @@ def load_model(args: ModelSettings, placed: bool = True, setting: str = "model")
     return place(model) if placed else model, tokenizer
 
 
-def load_teacher(args: Any, tokenizer: Any) -> Any:
-    """The model that `args.teacher` names, frozen, and placed as `load_model` does; it reads the model's tokens."""
-    teacher, its_tokenizer = load_model(args, placed=False, setting="teacher")
-    if its_tokenizer.get_vocab() != tokenizer.get_vocab():
-        fail(f"--teacher {args.teacher} has another tokenizer than --model {args.model}, whose tokens it must read.")
-    return place(teacher.requires_grad_(False))
-
-
 @torch.no_grad()
 def check_log_probs(given: str, model: Any) -> None:
     """End the program where log-probs computed from the body and the head would not be the model's own."""

@@ -17,6 +17,7 @@ from common.clock import clock, stopwatch
 from common.data import settings_of_each
 from common.distributed import gather, local, local_world_size, rank, whole, world_size
 from common.folders import flush, remove_if_empty, write_whole
+from common.lora import Adapters, whole_weights
 from common.metrics import StepMetrics, cut_logs, mismatch_metrics, rollout_metrics
 from common.notes import Notes
 from common.records import Problem, Rollouts, Sample
@@ -175,8 +176,6 @@ class Run:
         """Write the config or load the checkpoint to resume from; the number of finished steps."""
         self.model, self.tokenizer, self.objects = model, tokenizer, {"optimizer": optimizer, **objects}
         if self.args.lora_rank:
-            from common.lora import Adapters
-
             self.objects["adapters"] = Adapters(model)
         if hasattr(model, "loss_scale"):
             self.objects["loss_scale"] = model.loss_scale
@@ -299,8 +298,7 @@ class Run:
             numbers["tokens_per_second/generate"] = tokens / numbers["seconds/generate"]
         numbers["tokens_per_second/train"] = tokens * self.args.update_epochs / numbers["seconds/train"]
         seconds = sum(value for name, value in numbers.items() if name.startswith("seconds/"))
-        hidden = () if self.args.show_rewards else [name for name in numbers if name.startswith("reward/")]
-        shown = {name: value for name, value in numbers.items() if name not in hidden}
+        shown = {k: v for k, v in numbers.items() if self.args.show_rewards or not k.startswith("reward/")}
         self.terminal.print_step(step, self.args.steps, shown, seconds)
         self.write_metrics(step, numbers)
         self.saved_rollouts.write(self.dir, self.tokenizer)
@@ -327,7 +325,6 @@ class Run:
         if not due or self.interrupted or self.evaluations.get(step, {"eval/n": 0})["eval/n"] >= n:
             return
         from common.evaluation import evaluate
-        from common.lora import whole_weights
 
         stopwatch.restart()
         with clock("evaluate"):

@@ -21,7 +21,6 @@ from annotated_types import Ge, Interval
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 MOST_RESPONSES = 1 << 20  # in one rollout batch or evaluation
-EMBEDDED_MODELS, GENERATED_DATA = tuple(MODELS), tuple(DATASETS)
 STANDARD_DATA = ("gsm8k", "math500", "aime24")  # on the hub, under longer names
 COLUMN = r"(?<!\\boxed)\{(\w[\w.]*)\}"  # in a prompt template
 DATA_FILES = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}  # and what reads them
@@ -94,8 +93,6 @@ class ModelSettings:
         for name in (*MODEL_SETTINGS, *DATA_SETTINGS):  # a resumed run may be started from another folder
             if value := getattr(args, name, None):
                 setattr(args, name, tuple(map(absolute, value)) if isinstance(value, tuple) else absolute(value))
-            if name in MODEL_SETTINGS and (found := newest_checkpoint(getattr(args, name, None))):
-                setattr(args, name, str(found))
         for name in ("run_dir", "resume"):
             if path := getattr(args, name, None):
                 setattr(args, name, expanded(path))
@@ -105,18 +102,6 @@ class ModelSettings:
         if "" in args.stop:
             fail("--stop: an empty string would end every response at once.")
         return args
-
-
-@dataclass(kw_only=True)
-class SamplingSettings:
-    """Sampling from a part of the distribution: for evaluation and chat only, since training scores what it samples."""
-
-    GROUP = "Model and engine"
-
-    top_p: Rate = 1.0
-    """Sample only from the fewest most likely tokens whose probabilities add up to at least this."""
-    top_k: CountOrZero = 0
-    """Sample from this many of the likeliest tokens; 0: from all."""
 
 
 @dataclass(kw_only=True)
@@ -250,7 +235,7 @@ class Settings(LearnerSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.save_rollouts is None:
-            self.save_rollouts = int(self.model in EMBEDDED_MODELS)
+            self.save_rollouts = int(self.model in MODELS)
 
     def checked(self) -> Self:
         """The checks that every script needs; a script adds those of its own method."""
@@ -309,7 +294,7 @@ def check_datasets(args: DataSettings) -> None:
         for name in ("dataset_config", "eval_split", "eval_dataset"):
             if getattr(args, name) is not None:
                 fail(f"{flag(name)} needs a data set of your own: name it with --dataset.")
-    if all(name in STANDARD_DATA for name in names) and args.eval_dataset in (None, *GENERATED_DATA, *STANDARD_DATA):
+    if all(name in STANDARD_DATA for name in names) and args.eval_dataset in (None, *DATASETS, *STANDARD_DATA):
         for name in ("dataset_config", "question_column", "answer_column", "train_split", "eval_split"):
             if getattr(args, name) != getattr(DataSettings, name):
                 fail(f"{flag(name)} is fixed for --dataset {names[0]}: leave it out.")
@@ -319,15 +304,11 @@ def check_datasets(args: DataSettings) -> None:
 
 
 def absolute(name: str | None) -> str | None:
-    """A local file or folder by its absolute path; any other name as it is."""
-    known = name is None or name in (*EMBEDDED_MODELS, *STANDARD_DATA) or is_generated(name)
-    return name if known or not (path := local_path(name)) else str(path)
-
-
-def newest_checkpoint(name: str | None) -> Path | None:
-    """The newest checkpoint, if a model's name is a run folder."""
-    folder = local_path(name) if name else None
-    return max(folder.glob("checkpoint-" + "[0-9]" * 6), default=None) if folder else None
+    """A local file or folder by its absolute path, a run folder as its newest checkpoint; any other name as it is."""
+    known = name is None or name in (*MODELS, *STANDARD_DATA) or is_generated(name)
+    if known or not (path := local_path(name)):
+        return name
+    return str(max(path.glob("checkpoint-" + "[0-9]" * 6), default=path))
 
 
 def local_path(name: str) -> Path | None:

@@ -207,11 +207,10 @@ class Stream:
         if self.rows:
             alive = self.responses.alive(self.rows.numbers)  # (b,)
             self.rows.keep(alive, int(alive.sum()))
-        stay = torch.tensor([key in self.groups for key, n in self.order for _ in range(n)], dtype=torch.bool)  # (B,)
-        if stay.all():
+        stays = [key in self.groups for key, n in self.order for _ in range(n)]
+        if all(stays):
             return
-        stays = stay.tolist()
-        stay = stay.to(self.model.device)
+        stay = torch.tensor(stays, device=self.model.device)  # (B,)
         if self.rows:
             self.rows.numbers = (stay.cumsum(0) - 1)[self.rows.numbers]
         self.responses = self.responses.select(stay)

@@ -23,9 +23,8 @@ class TransformersEngine(Engine):
 
     def __init__(self, args: ModelSettings, model: Any, tokenizer: Any, max_rows: int = MAX_ROWS) -> None:
         super().__init__(args)
-        self.precision = args.rollout_precision
-        if self.precision == "auto":
-            self.precision = "bf16" if has_bf16(model.device) else "fp32"
+        auto = "bf16" if has_bf16(model.device) else "fp32"
+        self.precision = auto if args.rollout_precision == "auto" else args.rollout_precision
         dtype = {"fp32": torch.float32, "fp16": torch.float16}.get(self.precision, torch.bfloat16)
         with no_init_weights():
             self.model = AutoModelForCausalLM.from_config(copy.deepcopy(model.config), dtype=dtype)
@@ -58,9 +57,6 @@ class TransformersEngine(Engine):
             for name, learned in rounded(weights, self.precision):
                 mine.pop(name).copy_(learned)
         assert not mine, f"no weights for {', '.join(mine)}"
-
-    def sleep(self) -> None:
-        pass  # between two calls it holds nothing but its copy of the weights
 
     def close(self) -> None:
         del self.model

@@ -23,6 +23,7 @@ from common.engines import make_engine
 from common.help import parse_args
 from common.logprobs import batch_logps, token_logps
 from common.models import load_model
+from common.records import Rollouts
 from common.run import Run
 from common.settings import Count, CountOrZero, Fraction, GroupSize, NonNegative, Positive, Rate, Settings
 from common.verification import Verifier
@@ -119,6 +120,18 @@ def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
     return torch.exp(ref_logp - logp) - (ref_logp - logp) - 1
 
 
+def rewards_apart(verifier: Verifier, rewards: Tensor, rollouts: Rollouts) -> tuple[Tensor, Tensor]:
+    """What each of n reward functions gave (n, P, G), 0 where it took too long, and their weights (n,).
+
+    `rewards` (P, G) are the weighted sums. Without --reward they are the only ones.
+    """
+    if verifier.reward_functions is None:
+        return rewards[None], rewards.new_ones(1)
+    weights = list(verifier.reward_functions.weights.values())
+    values = [[value or 0.0 for value in of_response.values()] for of_response in rollouts.rewards]  # (B, n)
+    return rewards.new_tensor(values).T.reshape(len(weights), *rewards.shape), rewards.new_tensor(weights)
+
+
 def main(args: Args) -> None:
     with Run(args, __file__) as run:  # the run's folder, log and checkpoints; Ctrl-C and --resume
         args, P, G = run.args, run.args.prompts_per_step, run.args.responses_per_prompt
@@ -145,7 +158,7 @@ def main(args: Args) -> None:
             old_logp = learner_logp if args.ratio_anchor == "learner" else rollout_logp  # (B, T)
             ref_logp = batch_logps(reference, batch, args)[0] if reference else None  # (B, T)
             # GDPO: what each reward function gave; `rewards` are their weighted sums.
-            function_rewards, reward_weights = verifier.rewards_apart(rewards, rollouts)  # (n, P, G), (n,)
+            function_rewards, reward_weights = rewards_apart(verifier, rewards, rollouts)  # (n, P, G), (n,)
             advantages = compute_advantages(function_rewards, reward_weights, args)  # (P, G)
             advantages = advantages.view(-1, 1).expand(mask.shape)  # (B, T)
             tis = tis_weight(learner_logp, rollout_logp, args)  # (B, T)

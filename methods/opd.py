@@ -19,15 +19,16 @@ Not in the formula: each token's policy loss is multiplied by its TIS weight (`t
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from common.batch import collate, micro_batches, minibatches
 from common.cli import fail
 from common.data import load_problems, sample_problems
+from common.distributed import place
 from common.engines import make_engine
 from common.help import parse_args
 from common.logprobs import batch_logps, token_logps, vocabulary_logps
-from common.models import load_model, load_teacher
+from common.models import load_model
 from common.run import Run
 from common.settings import Count, CountOrZero, Fraction, NonNegative, Positive, Rate, Settings
 from common.verification import Verifier
@@ -117,6 +118,14 @@ def full_kl(logp: Tensor, teacher_logp: Tensor, mask: Tensor) -> Tensor:
     """KL(π_θ ‖ π_T) (2306.13649, Eq. 2), (b, T) and 0 on padding, from log-probs (N, V) at the N tokens of the mask."""
     kl = (logp.exp() * (logp - teacher_logp)).sum(-1)  # (N,)
     return torch.zeros(mask.shape, device=mask.device).masked_scatter(mask, kl)
+
+
+def load_teacher(args: Args, tokenizer: Any) -> Any:
+    """The model that `args.teacher` names, frozen, and placed as `load_model` does; it reads the model's tokens."""
+    teacher, its_tokenizer = load_model(args, placed=False, setting="teacher")
+    if its_tokenizer.get_vocab() != tokenizer.get_vocab():
+        fail(f"--teacher {args.teacher} has another tokenizer than --model {args.model}, whose tokens it must read.")
+    return place(teacher.requires_grad_(False))
 
 
 def main(args: Args) -> None:

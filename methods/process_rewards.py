@@ -33,7 +33,7 @@ from common.records import Problem, Rollouts
 from common.run import Run
 from common.settings import Count, CountOrZero, Fraction, GroupSize, Names, NonNegative, Positive, Rate, Settings
 from common.verification import Verifier
-from methods.step_rewards import RewardModel, last_tokens, split_steps
+from methods.step_rewards import RewardModel, continue_responses, last_tokens, split_steps
 
 import torch
 import torch.nn.functional as F
@@ -117,9 +117,9 @@ def label_steps(
     begun = [(i, end) for i, ends in enumerate(steps) for end in ends[:-1]]
     if begun:
         tokens = [rollouts.tokens[i][:end] for i, end in begun for _ in range(args.label_samples)]
-        given = Rollouts(tokens, [[0.0] * len(ids) for ids in tokens], [], [[True] * len(ids) for ids in tokens])
         asked = [problems[i] for i, _ in begun for _ in range(args.label_samples)]
-        correct = verifier([problems[i] for i, _ in begun], engine.continue_responses(asked, given, step, 2))  # (S, N)
+        ended = continue_responses(engine, asked, tokens, step, 2)
+        correct = verifier([problems[i] for i, _ in begun], ended)  # (S, N)
         rows, ends = torch.tensor(begun).T  # (S,), (S,)
         labels[rows, ends - 1] = (correct.amax(1) if args.labels == "hard" else correct.mean(1)).to(labels.device)
     return labels

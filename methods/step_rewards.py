@@ -1,7 +1,10 @@
-"""A reward model that scores the steps of a response, and where these end."""
+"""A reward model that scores the steps of a response, where these end, and responses that go on from there."""
 
 from common.batch import Batch
+from common.clock import clock
+from common.engines import Engine, prompt_seeds
 from common.logprobs import response_hidden
+from common.records import Problem, Rollouts
 from common.settings import Settings
 
 import torch
@@ -35,3 +38,12 @@ def last_tokens(steps: list[list[int]], like: Tensor) -> Tensor:
     for i, ends in enumerate(steps):
         found[i, [end - 1 for end in ends]] = True
     return found
+
+
+def continue_responses(engine: Engine, problems: list[Problem], begun: list[list[int]], *key: int) -> Rollouts:
+    """Responses that continue these tokens, one per problem, up to the length limit in all."""
+    given = Rollouts(begun, [[0.0] * len(ids) for ids in begun], [], [[True] * len(ids) for ids in begun])
+    args, prompts = engine.args, [problem.prompt_ids for problem in problems]
+    seeds = prompt_seeds(len(problems), args.seed, *key)
+    with clock("generate"):
+        return engine.extend(prompts, given, args.max_response_tokens, args.temperature, seeds)

@@ -19,11 +19,14 @@ from typing import Literal
 
 from common.batch import collate, micro_batches, minibatches
 from common.cli import fail
+from common.clock import clock
 from common.data import load_problems, sample_problems
+from common.distributed import device, gather, shard
 from common.engines import make_engine
 from common.help import parse_args
 from common.logprobs import batch_logps, token_logps
 from common.models import load_model
+from common.records import Rollouts
 from common.run import Run
 from common.settings import Count, CountOrZero, Fraction, GroupSize, NonNegative, Positive, Rate, Settings
 from common.verification import Verifier
@@ -118,6 +121,32 @@ def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
     return torch.exp(ref_logp - logp) - (ref_logp - logp) - 1
 
 
+def majority(verifier: Verifier, rollouts: Rollouts, G: int) -> Tensor:
+    """(P, G): 1 if an answer equals the majority answer of its G responses, else 0. No gold answer is used.
+
+    Responses without an answer do not vote. Of answers with as many votes the first one wins.
+    """
+    with clock("verify"):
+        groups = rollouts.split(G)
+        parts = gather([vote(verifier, group) for group in groups[shard(len(groups))]])
+        return torch.tensor([row for part in parts for row in part], dtype=torch.float, device=device())
+
+
+def vote(verifier: Verifier, group: Rollouts) -> list[float]:
+    """Which responses of a group have its majority answer."""
+    texts = verifier.tokenizer.batch_decode(group.tokens, skip_special_tokens=True)
+    pairs = zip(texts, group.truncated, strict=True)
+    answers = [None if cut else verifier.find_answer(text) for text, cut in pairs]
+    golds = dict.fromkeys(filter(None, answers))
+    equal = {gold: verifier.judge(texts, [gold] * len(texts), group.truncated) for gold in golds}
+    # Both ways: 101 is correct where 39+62 is the gold answer, but 39+62 is not where 101 is.
+    votes = [
+        [min(equal[gold][i], equal[answer][answers.index(gold)]) if answer else 0.0 for i, answer in enumerate(answers)]
+        for gold in golds
+    ]
+    return max(votes, key=sum, default=[0.0] * len(texts))
+
+
 def main(args: Args) -> None:
     if args.reward:
         fail("in TTRL the majority answer is the only reward: leave out --reward.")
@@ -138,7 +167,7 @@ def main(args: Args) -> None:
             rollouts = engine.generate(problems, G, step)
             rewards = verifier(problems, rollouts)  # (P, G)
             # TTRL: the majority's verdicts take the place of the verifier's, which are only logged.
-            rewards, correct = verifier.majority(rollouts, G), rewards  # (P, G), (P, G)
+            rewards, correct = majority(verifier, rollouts, G), rewards  # (P, G), (P, G)
             run.log(majority_correct=(rewards * correct).amax(1).mean().item())
             engine.sleep()  # frees its memory for the learner
 

@@ -30,6 +30,7 @@ from common.records import Problem, Rollouts
 from common.run import Run
 from common.settings import Count, CountOrZero, Fraction, NonNegative, Positive, Rate, Settings
 from common.verification import Verifier
+from methods.step_rewards import continue_responses
 
 import torch
 from torch import Tensor
@@ -107,8 +108,7 @@ def estimate_values(
     ]
     states = list(dict.fromkeys(state for row in starts for state in row))  # each once: (problem, tokens so far)
     begun = [list(tokens) for _, *tokens in states for _ in range(K)]
-    begun = Rollouts(begun, [[0.0] * len(ids) for ids in begun], [], [[True] * len(ids) for ids in begun])
-    ended = engine.continue_responses([problems[i] for i, *_ in states for _ in range(K)], begun, step, 1)
+    ended = continue_responses(engine, [problems[i] for i, *_ in states for _ in range(K)], begun, step, 1)
     rewards = verifier([problems[i] for i, *_ in states], ended)  # (states, K)
     value = dict(zip(states, rewards.mean(1).tolist(), strict=True))
     return [[value[state] for state in row] for row in starts], len(ended.tokens)

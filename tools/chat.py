@@ -19,7 +19,8 @@ from common.engines import Engine, make_engine, prompt_seeds
 from common.help import parse_args
 from common.models import context_length, load_model
 from common.records import Problem, Rollouts
-from common.settings import Count, ModelSettings, NonNegative, SamplingSettings, Seed
+from common.settings import Count, ModelSettings, NonNegative, Seed
+from tools.sampling import SamplingSettings
 
 PIECE = 16  # tokens shown at a time
 LONGEST = 8192  # tokens of prompt and response that vLLM reserves memory for, or twice the longest response if more
@@ -75,6 +76,7 @@ def chat(args: Args, read: Callable[[str], str] = input) -> None:
         vocabulary = model.get_input_embeddings().num_embeddings
         longest = Problem("", "", "", [0] * (context - args.max_response_tokens))
         engine = make_engine(args, model, tokenizer, [longest])
+        engine.top_p, engine.top_k = args.top_p, args.top_k
         stack.callback(engine.close)
         say("Ctrl-C stops a response, Ctrl-D ends.")
         messages: list[dict[str, str]] = []

@@ -28,10 +28,11 @@ from common.help import parse_args
 from common.models import load_model
 from common.records import Problem
 from common.rows import STANDARD, questions, read_dataset
-from common.settings import GENERATED_DATA, Count, DataSettings, NonNegative, SamplingSettings, Seed, dataset_names
+from common.settings import Count, DataSettings, NonNegative, Seed, dataset_names
 from common.terminal import Terminal
 from common.verification import Verifier
 from common.verification.rewards import rehearse_rewards, summary
+from tools.sampling import SamplingSettings
 from tools.stats import aligned, fraction_interval
 from worlds import DATASETS
 
@@ -75,7 +76,7 @@ class Args(SamplingSettings, DataSettings):
             fail("an evaluation uses one data set: pass one --dataset, and evaluate the others separately.")
         if args.held_out and args.eval_problems is None:
             fail("--held-out needs the --eval-problems of the training run, which decides the held-out rows.")
-        if args.dataset in GENERATED_DATA and args.difficulty_column:
+        if args.dataset in DATASETS and args.difficulty_column:
             fail("--difficulty-column belongs to a data set of your own: name it with --dataset.")
         return args
 
@@ -94,9 +95,9 @@ def load_evaluation(args: Args, model: Any, tokenizer: Any) -> list[Problem]:
 def difficulty(args: Args) -> tuple[str, Callable[[Problem], Any]] | None:
     """How difficulty is measured: its name, and its value for a problem; None if it is unknown."""
     name = args.eval_dataset or args.dataset
-    if name in GENERATED_DATA and DATASETS[name][0] in ("countdown", "search"):
+    if name in DATASETS and DATASETS[name][0] in ("countdown", "search"):
         return "numbers", lambda problem: len(problem.answer.numbers)
-    if name in GENERATED_DATA:
+    if name in DATASETS:
         return "terms", lambda problem: len(re.findall(r"\d+", problem.question))
     known = STANDARD.get(name)
     column = args.difficulty_column or (known and known.difficulty_column)
@@ -220,6 +221,7 @@ def run(args: Args, folder: Path, say: Callable[[str], None], stack: ExitStack) 
     verifier = Verifier(args, tokenizer, problems)
     stack.callback(verifier.close)
     engine = make_engine(args, model, tokenizer, problems)
+    engine.top_p, engine.top_k = args.top_p, args.top_k
     stack.callback(engine.close)
     if environment:
         engine = EpisodeEngine(engine, environment, tokenizer, args, args.max_turns)

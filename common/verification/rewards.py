@@ -73,35 +73,22 @@ class Rewards:
             fail("--reward names a function twice: name it once, with the sum of the weights.")
         if len(set(map(short, self.weights))) < len(names):
             fail("--reward has two functions of the same name in different files: rename one of them.")
+        self.needs_verdicts = CORRECT in self.weights
+        self.programs: dict[str, Program] = {}
+        self.batched: dict[str, bool] = {}  # whether a function gets all responses at once
+        self.values: dict[str, list[float | None]] = {name: [] for name in self.weights}  # since take_numbers
         for name, reward in zip(self.weights, args.reward, strict=True):
             file = name.rpartition(":")[0]
             if file.endswith(".py") and not Path(file).is_file():
                 fail(f"--reward {name}: no such file.")
             if file == OBJECT and isinstance(reward, str):
                 fail(f"--reward {name} was a Python object: resume from Python, with the function in reward=[].")
-        self.needs_verdicts = CORRECT in self.weights
-        functions = zip(self.weights, args.reward, strict=True)
-        self.programs = {
-            name: Program(name if isinstance(reward, str) else reward, args.reward_timeout)
-            for name, reward in functions
-            if name != CORRECT
-        }
-        self.batched: dict[str, bool] = {}  # whether a function gets all responses at once
-        self.values: dict[str, list[float | None]] = {name: [] for name in self.weights}  # since take_numbers
-        for name, program in self.programs.items():
-            reply = next(pool.map([(program, None)]))
-            if reply.failed:
-                fail(f"--reward {name} {reply.failed}.")
-            self.batched[name] = reply.value
-
-    def rehearse(self, problem: Problem) -> None:
-        """Call each function once, with a made-up response, and end the program if that fails."""
-        for name, program in self.programs.items():
-            reply = next(self.pool.map([(program, [[as_given(problem), MADE_UP, list(range(9)), False]])]))
-            value = math.nan if reply.failed else reply.value[0]
-            if value is None or not math.isfinite(value):
-                reason = reply.failed or ("no answer in time" if value is None else f"it gave {value}")
-                fail(f"--reward {name} fails for a made-up response to {problem.question[:80]!r}: {reason}.")
+            if name != CORRECT:
+                program = Program(name if isinstance(reward, str) else reward, args.reward_timeout)
+                reply = next(pool.map([(program, None)]))
+                if reply.failed:
+                    fail(f"--reward {name} {reply.failed}.")
+                self.programs[name], self.batched[name] = program, reply.value
 
     def __call__(
         self, problems: list[Problem], texts: list[str], rollouts: Rollouts, correct: list[bool] | None
@@ -120,8 +107,7 @@ class Rewards:
         for name in self.weights:
             self.values[name] += values[name]
         of_each = [{short(name): values[name][i] for name in self.weights} for i in range(len(rows))]
-        values = {name: [value or 0.0 for value in values[name]] for name in self.weights}
-        rewards = [sum(w * values[name][i] for name, w in self.weights.items()) for i in range(len(rows))]
+        rewards = [sum(w * (values[name][i] or 0.0) for name, w in self.weights.items()) for i in range(len(rows))]
         return correct, rewards, of_each
 
     def take_numbers(self) -> dict[str, float]:
@@ -177,7 +163,12 @@ def rehearse_rewards(args: DataSettings, dataset: str, part: str) -> None:
     pool = Pool(1)
     try:
         problem = Problem(str(question), answer, str(question), [], row=more[1] if more else {})
-        Rewards(args, pool, Counter()).rehearse(problem)
+        for name, program in Rewards(args, pool, Counter()).programs.items():
+            reply = next(pool.map([(program, [[as_given(problem), MADE_UP, list(range(9)), False]])]))
+            value = math.nan if reply.failed else reply.value[0]
+            if value is None or not math.isfinite(value):
+                reason = reply.failed or ("no answer in time" if value is None else f"it gave {value}")
+                fail(f"--reward {name} fails for a made-up response to {problem.question[:80]!r}: {reason}.")
     finally:
         pool.close()
 

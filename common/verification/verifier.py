@@ -85,17 +85,6 @@ class Verifier:
             rollouts.correct = list(map(bool, correct))
             return torch.tensor(rewards, dtype=torch.float, device=device()).view(len(problems), G)
 
-    def rewards_apart(self, rewards: Tensor, rollouts: Rollouts) -> tuple[Tensor, Tensor]:
-        """What each of n reward functions gave (n, P, G), 0 where it took too long, and their weights (n,).
-
-        `rewards` (P, G) are the weighted sums. Without --reward they are the only ones.
-        """
-        if self.reward_functions is None:
-            return rewards[None], rewards.new_ones(1)
-        weights = list(self.reward_functions.weights.values())
-        values = [[value or 0.0 for value in of_response.values()] for of_response in rollouts.rewards]  # (B, n)
-        return rewards.new_tensor(values).T.reshape(len(weights), *rewards.shape), rewards.new_tensor(weights)
-
     def judge_and_reward(self, problems: list[Problem], rollouts: Rollouts) -> Judged:
         """Which of B responses are correct, their rewards, and what each reward function gave."""
         texts = self.tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True)
@@ -113,33 +102,6 @@ class Verifier:
         rows = zip(rollouts.tokens, rollouts.sampled, strict=True)
         own = [list(itertools.compress(tokens, sampled)) for tokens, sampled in rows]
         return self.tokenizer.batch_decode(own, skip_special_tokens=True)
-
-    def majority(self, rollouts: Rollouts, G: int) -> Tensor:
-        """(P, G): 1 if an answer equals the majority answer of its G responses, else 0. No gold answer is used.
-
-        Responses without an answer do not vote. Of answers with as many votes the first one wins.
-        """
-        with clock("verify"):
-            groups = rollouts.split(G)
-            parts = gather([self.vote(group) for group in groups[shard(len(groups))]])
-            return torch.tensor([row for part in parts for row in part], dtype=torch.float, device=device())
-
-    def vote(self, group: Rollouts) -> list[float]:
-        """Which responses of a group have its majority answer."""
-        texts = self.tokenizer.batch_decode(group.tokens, skip_special_tokens=True)
-        pairs = zip(texts, group.truncated, strict=True)
-        answers = [None if cut else self.find_answer(text) for text, cut in pairs]
-        golds = dict.fromkeys(filter(None, answers))
-        equal = {gold: self.judge(texts, [gold] * len(texts), group.truncated) for gold in golds}
-        # Both ways: 101 is correct where 39+62 is the gold answer, but 39+62 is not where 101 is.
-        votes = [
-            [
-                min(equal[gold][i], equal[answer][answers.index(gold)]) if answer else 0.0
-                for i, answer in enumerate(answers)
-            ]
-            for gold in golds
-        ]
-        return max(votes, key=sum, default=[0.0] * len(texts))
 
     def judge(self, responses: list[str], golds: list[Any], truncated: list[bool]) -> list[float]:
         """The scores of B responses: 1 if the answer is correct, else 0; a scorer may also give a value between.

@@ -11,6 +11,7 @@ from common.verification import answers
 from common.verification.answers import parse_number
 from common.verification.comparison import compare
 from common.verification.workers import Reply
+from methods import gdpo, ttrl
 
 import pytest
 import torch
@@ -142,12 +143,12 @@ def test_groups_get_their_own_answers(verifier):
 def test_rewards_apart(verifier, monkeypatch):
     """A row of groups for each function, late values as 0; without functions the verdicts are the only rewards."""
     rewards = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
-    alone, weight = verifier.rewards_apart(rewards, Rollouts())
+    alone, weight = gdpo.rewards_apart(verifier, rewards, Rollouts())
     assert torch.equal(alone, rewards[None]) and weight.tolist() == [1]
     monkeypatch.setattr(verifier, "reward_functions", SimpleNamespace(weights={"correct": 1.0, "a.py:f": -0.5}))
     given = [(1.0, 2.0), (0.0, 3.0), (0.0, None), (1.0, 5.0)]
     rollouts = Rollouts(rewards=[{"correct": correct, "f": value} for correct, value in given])
-    each, weights = verifier.rewards_apart(rewards, rollouts)
+    each, weights = gdpo.rewards_apart(verifier, rewards, rollouts)
     assert each.tolist() == [rewards.tolist(), [[2, 3], [0, 5]]] and weights.tolist() == [1, -0.5]
 
 
@@ -168,7 +169,7 @@ def test_majority(verifier, group, cut, rewards):
     """The answers of each group vote on their own; a response without an answer, or cut off, has no vote."""
     texts = ["no box" if answer is None else rf"\boxed{{{answer}}}" for answer in ["1", "1", "1", "9", *group]]
     truncated = [row - 4 in cut for row in range(8)]
-    majority = verifier.majority(Rollouts([list(map(ord, text)) for text in texts], truncated=truncated), 4)
+    majority = ttrl.majority(verifier, Rollouts([list(map(ord, text)) for text in texts], truncated=truncated), 4)
     assert majority.tolist() == [[1, 1, 1, 0], rewards]
 
 

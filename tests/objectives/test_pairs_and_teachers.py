@@ -7,7 +7,7 @@ import grpo
 from common.batch import collate
 from common.data import load_problems
 from common.logprobs import vocabulary_logps
-from common.models import load_model, load_teacher
+from common.models import load_model
 from common.records import Problem, Rollouts
 from methods import dpo, opd, spin
 from methods.solutions import as_responses, before_groups, load_demonstrations
@@ -155,7 +155,7 @@ class TestOPD:
         args = opd.Args(temperature=0.7)
         model, tokenizer = load_model(args)
         args.teacher = teacher_of("worlds/sums/model")
-        teacher = load_teacher(args, tokenizer)
+        teacher = opd.load_teacher(args, tokenizer)
         prompt, responses = tokenizer("7+5=?\n")["input_ids"], [[5, 6, 7, 1], [8, 1]]
         logps, sampled = [[0.0] * len(r) for r in responses], [[True] * len(r) for r in responses]
         batch = collate(
