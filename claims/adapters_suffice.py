@@ -16,7 +16,7 @@ from claims import fair
 KIND = "runs"
 SMALLEST = 0.05
 ARMS = {"all weights": "grpo", "rank 1": "grpo --lora-rank 1"}
-compute, verdict, effect = fair.between(ARMS, ("all weights", "rank 1"), SMALLEST, lossless=True)
+compute, of_worlds, verdict, effect = fair.between(ARMS, ("all weights", "rank 1"), SMALLEST, lossless=True)
 
 
 def draw(result):

@@ -1,8 +1,8 @@
 """Importance sampling recovers accuracy that stale rollouts lose.
 
 Said by: slides on asynchronous training ("applying importance sampling also helps"); DPPO, 2602.04879, uses the
-engine's probability in the ratio's denominator; AReaL, 2505.24298, keeps a recomputed ratio and weights it by its
-distance from the engine's policy.
+engine's probability in the ratio's denominator; AReaL, 2505.24298, keeps a recomputed ratio and weights it by
+π_old / π_engine.
 
 Tested: grpo.py with rollouts 8 batches old (two updates from each, learning rate 1.5e-4, 48 steps): uncorrected; with
 recomputed log-probs and truncated importance sampling (TIS); with the engine's log-probs in the ratio and its clip

@@ -9,6 +9,8 @@ problems of its own, with 256 samples of each.
 
 Rule: 95 % interval of the paired difference in pass@256. Reproduced if pass@1 rises and pass@256 falls by 0.02 or more,
 with an interval that excludes 0; contradicted if the interval excludes such a fall, or if pass@1 does not rise.
+
+Not testable here: a problem has eight possible expressions, so 256 guesses solve each, before training and after it.
 """
 
 from claims.court import CONTRADICTED

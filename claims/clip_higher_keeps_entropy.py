@@ -1,4 +1,4 @@
-"""The clip's upper bound lowers the entropy, and a higher upper bound keeps it up.
+"""At a small drift, the clip's upper bound lowers the entropy, and a higher upper bound keeps it up.
 
 Said by: DAPO, 2503.14476, Fig. 2b and Sec. 3.1 (clip-higher, bounds 0.2 and 0.28). 2509.26114 finds under random
 rewards that the upper bound lowers the entropy and the lower bound raises it.

@@ -9,7 +9,7 @@ over each batch, which is 4 updates, stands beside them.
 
 Rule: by held-out accuracy, 95 % intervals of the differences from both bounds. Reproduced if taking away the upper
 bound and taking away the lower one each lose 0.05 or more, with intervals that exclude 0; contradicted if one of the
-intervals excludes a loss of 0.05; else inconclusive.
+intervals excludes a loss of 0.05 and includes 0 or gains; else inconclusive.
 """
 
 from claims import fair

@@ -16,7 +16,7 @@ from claims import fair
 KIND = "runs"
 SMALLEST = 0.05
 ARMS = {"GRPO": "grpo", "PPO": "ppo"}
-compute, verdict, effect = fair.between(ARMS, ("GRPO", "PPO"), SMALLEST, sign=-1, lossless=True)
+compute, of_worlds, verdict, effect = fair.between(ARMS, ("GRPO", "PPO"), SMALLEST, sign=-1, lossless=True)
 
 
 def draw(result):

@@ -65,9 +65,9 @@ def sweep(claim: ModuleType) -> None:
 
 def at_best_rate(words: str) -> str:
     """An arm with the learning rate that its sweep has found."""
-    found = read_report(REPORT, {}).get(words)
-    if not found:
-        fail(f"no learning rate is known for `{words}`: run python -m claims NAME --sweep first.")
+    found = read_report(REPORT, {}).get(words, {})
+    if missing_rates(found):
+        fail(f"the best learning rate of `{words}` is not known: run python -m claims NAME --sweep first.")
     return f"{words} --lr {max(found, key=found.get)}"
 
 
@@ -121,14 +121,15 @@ def effect(result: dict[str, Any], found: dict[str, str], what: str = "accuracy"
 
 def between(
     arms: Arms, pair: tuple[str, str], smallest: float, sign: int = 1, lossless: bool = False
-) -> tuple[Callable[[int], dict[str, Any]], Callable[[dict[str, Any]], str], Callable[[dict[str, Any]], str]]:
-    """`compute`, `verdict` and `effect` of a claim about the accuracy of two arms in both worlds."""
+) -> tuple[Callable[..., Any], ...]:
+    """`compute`, `of_worlds`, `verdict` and `effect` of a claim about the accuracy of two arms in both worlds."""
 
     def of_worlds(result: dict[str, Any]) -> dict[str, str]:
         return in_each_world(result, pair, smallest, sign, lossless)
 
     return (
         lambda seeds: compute(arms, [pair], seeds),
+        of_worlds,
         lambda result: of_both(of_worlds(result)),
         lambda result: effect(result, of_worlds(result)),
     )

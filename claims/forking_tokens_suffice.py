@@ -19,7 +19,7 @@ ARMS = {
     "all tokens": "forking_tokens --top-fraction 1",
     "a fifth": "forking_tokens --top-fraction 0.2",
 }
-compute, verdict, effect = fair.between(ARMS, ("all tokens", "a fifth"), SMALLEST, lossless=True)
+compute, of_worlds, verdict, effect = fair.between(ARMS, ("all tokens", "a fifth"), SMALLEST, lossless=True)
 
 
 def draw(result):

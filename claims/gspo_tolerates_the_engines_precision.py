@@ -9,7 +9,7 @@ are the fraction of responses whose gspo.py ratio is outside the bounds, and of 
 
 Rule: reproduced if in bf16 at most 5 % of the responses of both models are outside; else contradicted, at this length.
 
-Not testable here: the mean over a response of 40 tokens does not average the engine's rounding as that over 10,000
+Not testable here: the mean over a response of 20 tokens does not average the engine's rounding as that over 10,000
 does, where the extrapolation finds next to no responses outside the bounds.
 """
 

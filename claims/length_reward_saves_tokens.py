@@ -31,6 +31,12 @@ def verdict(result):
     return judge_all(judged(result, PAIR, SMALLEST, sign=-1), judged_lossless(result["accuracy"], PAIR, smallest=0.03))
 
 
+def deciding(result):
+    """What the verdict depends on beside the difference."""
+    mean, half, _ = result["accuracy"]["differences"][PAIR]
+    return f"accuracy {mean:+.3f} ± {half:.3f}"
+
+
 def effect(result):
     return f"{summarize(result, 'tokens per response', '.1f')}; {summarize(result['accuracy'])}"
 

@@ -21,10 +21,12 @@ class Question:
 
 QUESTIONS = (
     Question(
-        "What does the group's standard deviation do, and what its size?",
-        "Dividing by it gives nearly solved and nearly unsolved prompts more weight, at 64 responses 3.39 times as "
-        "much; the standard deviation of the batch does not. Groups of two have twice the variance of large ones per "
-        "prompt, but at equal responses they come from more prompts, and learn as well here.",
+        "What does the group give: its standard deviation, its size, its baseline?",
+        "With 64 responses per prompt, dividing by the group's standard deviation gives a prompt that is solved 1% of "
+        "the time 3.39 times the weight of one that is solved half of the time, with 8 responses 1.41 times; dividing "
+        "by that of the batch does not. On one prompt, groups of 2 have twice the variance of groups of 64 at equal "
+        "responses, but spread over more prompts they learn as well as groups of 8, and the group's mean does as well "
+        "as PPO's critic.",
         (
             "std_favors_extremes",
             "batch_std_weighs_prompts_alike",
@@ -36,9 +38,10 @@ QUESTIONS = (
     ),
     Question(
         "What does the clip do?",
-        "It stops the gradient of a token that has left the bounds, and does not keep it inside: after 16 updates 8 % "
-        "of the tokens are outside, most of them where a response forks. At a learning rate of 1e-4, 16 updates from a "
-        "batch need both bounds; at the best one of each, they change accuracy by +0.023 on sums and -0.019 on search.",
+        "It stops the gradient of a token that has left the bounds in the direction of its advantage, and does not "
+        "hold it inside: after 16 updates from a fresh optimizer 8% of the tokens are outside, and nearly all that it "
+        "silences are where a response forks. CLIP; 16 updates from each batch instead of 4, each at its best learning "
+        "rate, change accuracy by +0.023 on sums and -0.019 on search.",
         (
             "clip_needs_both_bounds",
             "clip_keeps_ratios_within_its_bounds",
@@ -61,20 +64,22 @@ QUESTIONS = (
     ),
     Question(
         "How exact must the engine's log-probs be?",
-        "Rounding changes the log-probs of rare tokens most, and FP16 leaves an eighth of BF16's mismatch. Truncated "
-        "weights per token remove a sixth of the bias of one gradient, as they must leave out the tokens before; where "
-        "the engine's weights are old and not only rounded, the same weights still gain 0.297 of accuracy.",
+        "Not very exact if the learner computes them again: with 4-bit weights in the engine GRPO reaches 0.762, but "
+        "only 0.358 with the engine's log-probs in the ratio, which help where the engine is merely old. Rounding "
+        "changes the log-probs of rare tokens most, FP16 leaves an eighth of BF16's mismatch, and truncated weights "
+        "per token remove only a sixth of the bias in a small exact example.",
         (
             "fp16_removes_the_mismatch",
+            "ratios_of_rare_tokens_are_noise",
             "tis_repairs_the_gradient",
             "sampler_anchor_suits_a_quantized_sampler",
         ),
     ),
     Question(
         "What makes responses long?",
-        "The reward does: with shuffled rewards they do not grow. That the mean over each response lengthens wrong "
-        "answers is true of the expected gradient; on sums it is too small to be sure of, and on search, where lengths "
-        "vary by ten times, wrong answers end 10.1 tokens longer than with a constant, which is 5 %.",
+        "The reward does: after 30 steps responses on sums have 38.1 tokens with true rewards and 22.9 with shuffled "
+        "ones. GRPO's mean over each response lengthens incorrect answers in the expected gradient; in training by "
+        "1.8 ± 1.6 tokens on sums, less than the 2 worth naming, and by 10.1 ± 8.4 tokens, which is 5%, on search.",
         (
             "thinking_lengthens_because_it_pays",
             "token_mean_removes_length_bias",
@@ -84,16 +89,19 @@ QUESTIONS = (
     ),
     Question(
         "Does reinforcement learning teach anything new?",
-        "On sums it raises pass@1 and lowers pass@32, which is what sharpening does; on search pass@1 rises from 0.20 "
-        "to 0.86 and pass@256 stays 1.000, so little could be lost. It selects what the base model does: one whose "
-        "writers try, go on and box what fits rises from 0.234 to 0.841, writers who only guess leave nothing to "
-        "select, coin flips as rewards gain nothing, and learning from incorrect responses alone loses 0.051 on sums "
-        "and 0.112 on search.",
+        "On sums of 5 to 8 terms it raises pass@1 from 0.086 to 0.304 while pass@32 falls by 0.056 ± 0.039, which is "
+        "sharpening; on search it raises pass@1 from 0.199 to 0.861, and guessing alone solves every problem in 256 "
+        "samples. It strengthens what the base model does: one that searches and answers correctly rises from 0.234 "
+        "to 0.841, those that only guess or always answer incorrectly stay at 0.132 and 0.137, coin flips as rewards "
+        "gain nothing, and learning from incorrect responses alone ends 0.051 (sums) and 0.112 (search) below "
+        "learning from all.",
         (
             "habits_decide_what_rl_gains",
             "negatives_suffice",
             "rl_trades_pass_at_k_for_pass_at_1",
             "maxrl_keeps_pass_at_k",
+            "maxrl_keeps_pass_at_k_in_training",
+            "maxrl_keeps_pass_at_k_on_search",
             "base_catches_up_at_large_k",
             "random_rewards_teach",
             "entropy_predicts_accuracy",
@@ -113,43 +121,53 @@ HEAD = (
 INTRODUCTION = """
 What papers and write-ups say about these methods, each tested by one file of `claims/`. Its docstring gives the source
 of the claim, the test and the decision rule; `python -m claims NAME` computes it. A verdict holds for what was measured
-here, on a policy that can be enumerated or on the embedded model, and but for fair trials at one learning rate; not for
-large models.
+here, on a policy that can be enumerated or on the embedded model, not for large models. Claims by runs that are not
+fair trials have one learning rate, except for habits_decide_what_rl_gains, priming_with_wrong_answers and
+base_catches_up_at_large_k.
 
 - **reproduced**: the effect goes the claimed way, its interval excludes 0, and its mean is at least the smallest effect
   worth naming. A claim that nothing is lost is reproduced if the interval excludes a loss worth naming.
 - **contradicted**: the interval excludes every effect worth naming, and does not lie above 0; for a claim that nothing
   is lost, such a loss is there.
-- **inconclusive**: the interval holds effects that are worth naming and effects that are not, or the effect is there
-  and certainly smaller than that.
-- **void**: a claim about clipping, tested where less than 1 % of the loss weight is clipped.
+- **inconclusive**: everything else: the interval holds effects that are worth naming and effects that are not, an
+  effect is certain but smaller than worth naming, or the two worlds of a fair trial have different verdicts.
+- **void**: a claim about clipping, tested where less than 1% of the loss weight is clipped.
 - **not testable here**: this world cannot show the effect; the claim's file says why.
 
-Fair trials (`claims/fair.py`), whose arms name their world, sums or search, compare each arm at its best learning rate
-by 16 seeds. Every run has held-out problems of its own, and the first arm is compared with itself, which shows what no
-difference looks like. Claims whose runs are still to come say so; their rules stand.
+A claim of several parts has the verdict of the worst. Claims by enumeration are decided by the threshold in their file;
+those on the embedded model have one seed. A → B +x ± y means that B has x more than A, so an effect that is claimed to
+be a decrease is negative. G is the size of a group, p the chance of a correct response, w(p) the weight of a prompt,
+β and C settings of the scripts ([glossary](../docs/glossary.md)).
+
+Fair trials (`claims/fair.py`), whose arms name their world (sums, search or search-hard), compare each arm at its best
+learning rate with 16 seeds. Every run has held-out problems of its own, and the first arm is compared with itself,
+which shows what no difference looks like. Claims whose runs are still to come say so; their rules stand.
 
 Other claims by runs compare arms on the same seeds: the same base model, problems and seeds of the engine (other
 problems where arms have different numbers of prompts: dynamic_sampling_pays). All runs are evaluated on the same
 held-out problems, so the intervals are those of new seeds, not of new problems; with 16 other seeds GRPO differs from
-itself by +0.008 ± 0.022 (grpo_against_itself). p-values are adjusted for all differences on this page (Holm). Values by
-seed, commands, and budgets in responses, tokens and updates are in `reports/claims/`.
+itself by +0.008 ± 0.022 (grpo_against_itself). p-values, in the order of the arrows, are those of two-sided t-tests,
+adjusted for all differences on this page (Holm). They decide no verdict, but a reproduced effect whose p is large could
+be chance among so many; for a claim that nothing is lost, p says nothing. Values by seed, commands, and budgets in
+responses, tokens and updates are in `reports/claims/`.
 
-† The scripts have changed since these runs. What they compute is meant to be the same, but another order of sums rounds
-otherwise, so `python -m claims NAME --check` no longer gives the first seeds to the bit, as it does without †.
+† The scripts have changed since these runs. What they compute is meant to be the same, but sums in another order round
+differently, so `python -m claims NAME --check` no longer gives the first seeds to the bit, as it does without †.
 
 Which effect is worth naming: 0.05 of accuracy is a tenth of what 30 steps of `grpo.py` gain; 0.03 and 0.02 stand where
 the paper itself reports gains of a few points for one component, as DAPO's Table 1 does; 2 tokens are a twentieth of a
-response; 0.2 on the world of search is a quarter of what the default run gains.
+response, and 5 tokens an eighth; 0.2 on the world of search is a quarter of what the default run gains; 0.602 in log10
+is a factor of 4. A third, a tenth and a quarter are of the first arm's mean. 0.01 and 0.02 of pass@k or of a prediction
+are our choice.
 """
 CHANGED = """
 ## Changed after a result
 
 What these claims say, or how they are judged, was changed when a verdict was known. `python -m claims NAME --history`
-shows each version; all are in `claims/register.jsonl`. Until 2026-11-24 contradicted was called refuted, inconclusive
-within noise, and an effect that is there and certainly smaller than worth naming was refuted. With eight seeds in the
-place of five, response_mean_lengthens_wrong_answers and false_positives_damage_training moved from reproduced to within
-noise.
+shows each version; all are in `claims/register.jsonl`. Until 2026-11-24 "contradicted" was called "refuted" and
+"inconclusive" "within noise", and a certain effect smaller than worth naming counted as refuted. With eight seeds
+instead of five, response_mean_lengthens_wrong_answers and false_positives_damage_training moved from "reproduced" to
+"within noise".
 """
 
 
@@ -173,10 +191,12 @@ def cells(name: str, p: dict[tuple[str, str], float]) -> dict[str, str]:
         return {"effect": stored["effect"], "p": "", "smallest": ""}
     metric, differences = stored["effect"].partition(":")[0], stored["result"]["differences"]
     smallest = getattr(claim, "SMALLEST", "")
-    deciding = f"{claim.deciding(stored['result'])}; " if hasattr(claim, "deciding") else ""
+    parts = [claim.deciding(stored["result"])] if hasattr(claim, "deciding") else []
+    parts += [f"{pair} {m:+.3g} ± {h:.2g}" for pair, (m, h, _) in differences.items()]
+    if hasattr(claim, "of_worlds") and len({*(of_worlds := claim.of_worlds(stored["result"])).values()}) > 1:
+        parts += [f"{world} {verdict}" for world, verdict in of_worlds.items()]
     return {
-        "effect": f"{metric}: {deciding}"
-        + "; ".join(f"{pair} {m:+.3g} ± {h:.2g}" for pair, (m, h, _) in differences.items()),
+        "effect": f"{metric}: {'; '.join(parts)}",
         "p": ", ".join("< 0.001" if p[name, pair] < 0.001 else f"{p[name, pair]:.2g}" for pair in differences),
         "smallest": smallest if isinstance(smallest, str) else f"{smallest:.3g}",
     }

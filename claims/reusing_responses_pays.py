@@ -7,8 +7,9 @@ Tested: grpo.py on sums (30 steps of 64 responses) and on search (40 steps) with
 rollout batch, which are 4 updates, and with four passes, which are 16; a fair trial (claims/fair.py).
 
 Rule: by held-out accuracy after equal responses, 95 % intervals of the difference. Reproduced if four passes are better
-by 0.05 or more and the interval excludes 0; contradicted if the interval excludes a gain of 0.05; inconclusive if the
-two worlds differ. Training accuracy in steps 6 to 10 is reported.
+by 0.05 or more and the interval excludes 0; contradicted if the interval excludes a gain of 0.05 and does not lie above
+0; inconclusive if a gain is certain but smaller, or if the two worlds differ. Training accuracy in steps 6 to 10 is
+reported.
 """
 
 from claims import fair

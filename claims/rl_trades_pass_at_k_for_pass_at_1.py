@@ -31,9 +31,14 @@ def verdict(result):
     return CONTRADICTED if arm["pass@1 after"] <= arm["pass@1 before"] else word
 
 
-def effect(result):
+def deciding(result):
+    """What the verdict depends on beside the difference."""
     arm = result["arms"]["after"]
-    return f"{summarize(result, 'pass@32')}; pass@1 {arm['pass@1 before']:.3f} before, {arm['pass@1 after']:.3f} after"
+    return f"pass@1 {arm['pass@1 before']:.3f} before, {arm['pass@1 after']:.3f} after"
+
+
+def effect(result):
+    return f"{summarize(result, 'pass@32')}; {deciding(result)}"
 
 
 def draw(result):

@@ -237,7 +237,7 @@ def compare(
     for name, of_arm in done.items():
         budgets = [t.budget for t in of_arm]
         result["arms"][name] = {
-            "command": "python " + " ".join(words(arms[name], 1)[:-2]),
+            "command": "python " + " ".join(words(arms[name], 1)),
             "code": code_hash(arms[name]),
             "values": values[name],
             "clipped": statistics.mean(t.clipped for t in of_arm),

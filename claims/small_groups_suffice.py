@@ -16,7 +16,7 @@ from claims import fair
 KIND = "runs"
 SMALLEST = 0.05
 ARMS = {"8 responses": "grpo", "2 responses": "grpo --prompts-per-step 32 --responses-per-prompt 2"}
-compute, verdict, effect = fair.between(ARMS, ("8 responses", "2 responses"), SMALLEST, lossless=True)
+compute, of_worlds, verdict, effect = fair.between(ARMS, ("8 responses", "2 responses"), SMALLEST, lossless=True)
 
 
 def draw(result):

@@ -1,8 +1,7 @@
 """Rollouts that are 8 batches (32 updates) old do no harm on search, even where nothing corrects for it.
 
 Said by: slides and posts on asynchronous training ("in practice, this doesn't hurt until > 8 steps"); ScaleRL,
-2510.13786, settles on PipelineRL with 8 steps. On sums, with short responses and one learning rate, it is
-stale_rollouts_are_harmless.
+2510.13786, settles on PipelineRL with 8 steps. The same on sums is stale_rollouts_are_harmless.
 
 Tested: grpo.py on search with fresh rollouts (40 steps), and with rollouts 8 batches old (48 steps, so that the delay
 at the start does not count): uncorrected, where the ratio uses the learner's recomputed log-probs without TIS, and with

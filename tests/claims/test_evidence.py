@@ -44,7 +44,7 @@ def test_the_stored_arms_are_the_claims(name):
     arms = fair.all_arms(claim.ARMS, getattr(claim, "WORLDS", fair.BOTH)) if hasattr(claim, "fair") else claim.ARMS
     assert stored["arms"].keys() == arms.keys()
     for arm, words in arms.items():
-        expected = "python " + " ".join(runs.words(words, 1)[:-2])
+        expected = "python " + " ".join(runs.words(words, 1))
         assert renamed(stored["arms"][arm]["command"]) == expected, arm
     pairs = [pair.split(" → ") for pair in stored["differences"]]
     assert all(one in arms and other in arms for one, other in pairs)
