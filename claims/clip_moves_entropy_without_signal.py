@@ -4,9 +4,9 @@ Said by: 2509.26114 (clipping above lowers entropy and clipping below raises it,
 2503.14476, Sec. 3.1, raises the upper bound to 0.28 against the collapse of entropy.
 
 Tested: recipes/olmo3.py without its components, which is grpo.py with a bound for each side, for 25 steps of 64
-responses with 16 updates each, a learning rate of 1e-4 and a coin flip for every reward: bounds 0.2 and 0.2, 0.2 and 0.28, only the upper, only
-the lower. The entropy after training is measured on fixed text, 64 responses of the base model, because on a model's
-own responses it would change with their length and style.
+responses with 16 updates each, a learning rate of 1e-4 and a coin flip for every reward: bounds 0.2 and 0.2, 0.2 and
+0.28, only the upper, only the lower. The entropy after training is measured on fixed text, 64 responses of the base
+model, because on a model's own responses it would change with their length and style.
 
 Rule: 95 % intervals of the paired differences. Reproduced if the entropy with the upper bound alone is lower than with
 the lower alone, and 0.28 keeps more of it than 0.2, both intervals excluding 0; contradicted if one of them is the
