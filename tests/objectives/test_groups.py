@@ -4,7 +4,6 @@ import math
 from math import comb
 
 import grpo
-from common.verification import Verifier
 from methods import gdpo, pass_at_k, ttrl
 
 import pytest
@@ -84,10 +83,10 @@ class TestTTRL:
     def test_where_the_majority_is_correct_it_is_grpo(self, tiny_model, tmp_path, monkeypatch, half_correct, capsys):
         """To the bit."""
 
-        def correct(self, rollouts, G):
+        def correct(verifier, rollouts, G):
             return torch.tensor(rollouts.correct).view(-1, G).float()
 
-        monkeypatch.setattr(Verifier, "majority", correct)
+        monkeypatch.setattr(ttrl, "majority", correct)
         (ours, rows), (theirs, _) = (run(name, tmp_path / name, **on_tiny(tiny_model)) for name in ("ttrl", "grpo"))
         assert_same_weights(ours, theirs)
         assert differing(ours, load_file(tiny_model / "model.safetensors")) and 0 < rows[1]["majority_correct"] <= 1
