@@ -1,7 +1,8 @@
 """At a small drift, the clip's upper bound lowers the entropy, and a higher upper bound keeps it up.
 
-Said by: DAPO, 2503.14476, Fig. 2b and Sec. 3.1 (clip-higher, bounds 0.2 and 0.28). 2509.26114 finds under random
-rewards that the upper bound lowers the entropy and the lower bound raises it.
+Said by: DAPO, 2503.14476, Fig. 2b and Sec. 3.1 (clip-higher, bounds 0.2 and 0.28). "Clip-Low Increases Entropy and
+Clip-High Decreases Entropy", 2509.26114, finds under random rewards that the upper bound lowers the entropy and the
+lower bound raises it.
 
 Tested: the policy, a softmax over 16 answers, has drifted from the one that sampled (noise of standard deviation 0.15
 on the logits), and rewards are coin flips, so any effect of the expected update comes from the clip. The change of

@@ -1,7 +1,8 @@
 """Without signal, entropy ends lower under PPO's upper bound than under its lower one, and a higher one keeps it up.
 
-Said by: 2509.26114 (clipping above lowers entropy and clipping below raises it, shown with random rewards); DAPO,
-2503.14476, Sec. 3.1, raises the upper bound to 0.28 against the collapse of entropy.
+Said by: "Clip-Low Increases Entropy and Clip-High Decreases Entropy", 2509.26114 (clipping above lowers entropy and
+clipping below raises it, shown with random rewards); DAPO, 2503.14476, Sec. 3.1, raises the upper bound to 0.28 against
+the collapse of entropy.
 
 Tested: recipes/olmo3.py without its components, which is grpo.py with a bound for each side, for 25 steps of 64
 responses with 16 updates each, a learning rate of 1e-4 and a coin flip for every reward: bounds 0.2 and 0.2, 0.2 and

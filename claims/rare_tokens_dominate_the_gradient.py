@@ -1,9 +1,11 @@
 """Tokens of low probability have the largest gradients, in proportion to 1 - p.
 
-Said by: 2505.12929, which bounds the norm of a token's gradient by a multiple of 1 - p, and therefore reweighs rare
-tokens. "In proportion" is how others read the bound.
+Said by: "Do Not Let Low-Probability Tokens Over-Dominate in RL for LLMs", 2505.12929, which bounds the norm of a
+token's gradient by a multiple of 1 - p, and therefore reweighs rare tokens. "In proportion" is how others read the
+bound.
 
-Tested: ‖∇_θ log p‖ over all weights of the embedded model, of up to 200 sampled tokens in each range of probability.
+Tested: ‖∇_θ log p‖ over all weights of the embedded model, of up to 200 sampled tokens in each range of probability,
+with one seed.
 
 Rule: reproduced if the mean norm of tokens below 0.05 is at least 10 times that of tokens above 0.99, and the mean norm
 over the mean of 1 - p differs by at most a factor of 2 between the ranges below 0.9; else contradicted.

@@ -7,7 +7,7 @@ Tested: the embedded model before training, kept fixed, which is easier for a cr
 ppo.py's critic learns from 40 rollout batches of 256 responses with four updates each, by ppo.py's value loss. Then the
 mean squared error of methods/vineppo.py's values and of the critic's at the start of each line of 128 new responses to
 held-out problems. The truth is the mean reward of 64 other continuations, whose own variance is subtracted. The
-variance of the truth is the error of a constant prediction.
+variance of the truth is the error of a constant prediction. There is one seed.
 
 Rule: reproduced if the error with 9 continuations is at most half of the critic's; else contradicted.
 """

@@ -1,4 +1,4 @@
-"""Averaging over the tokens of a group instead of responses removes GRPO's length bias.
+"""Averaging over the tokens of a group of 8 instead of responses removes GRPO's length bias.
 
 Said by: DAPO, 2503.14476, Eq. 8 and 12, whose printed objective averages over the tokens of a group, and many
 write-ups, which call it as unbiased as Dr. GRPO. DAPO's code averages over the minibatch instead.
