@@ -1,6 +1,6 @@
 """Mutation tests: one place is changed at a time, and a test must fail.
 
-    python -m tools.mutate                   # the list in tools/mutations.py; hours on two cores
+    python -m tools.mutate                   # the lists in tools/mutations/; hours on two cores
     python -m tools.mutate --quick           # each mutation of the list in one script only
     python -m tools.mutate --only run.py     # those of some files
     python -m tools.mutate --generated 300   # so many of those that tools/operators.py makes, a seeded sample
@@ -32,7 +32,8 @@ from pathlib import Path
 from typing import Any
 
 from common.cli import fail, say
-from tools.mutations import MUTATIONS, OBJECTIVES, STEPS, Mutation
+from tools.mutations import MUTATIONS
+from tools.mutations.mutation import OBJECTIVES, STEPS, Mutation
 from tools.operators import mutations
 from tools.reports import REPORTS, heading, today
 from tools.scripts import ROOT, parents, script_path

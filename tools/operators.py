@@ -7,7 +7,7 @@ a name, or a statement that is left out. Annotations, decorators, defaults of se
 import ast
 from collections.abc import Iterator
 
-from tools.mutations import Mutation
+from tools.mutations.mutation import Mutation
 from tools.scripts import ROOT
 
 COMPARISONS = {

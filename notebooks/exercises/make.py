@@ -189,7 +189,7 @@ def make(folder: Path, key: str | None = None, logs: Path = LOGS) -> None:
     (folder / "silent_bugs_answers.json").write_text(blank_form())
     for script in SCRIPTS:
         (folder / "loops" / f"{script}.py").write_text(loop(script))
-    hidden = shutil.ignore_patterns("__pycache__", "compare.py", "mutate.py", "mutations.py", "equivalent.json")
+    hidden = shutil.ignore_patterns("__pycache__", "compare.py", "mutate.py", "mutations", "equivalent.json")
     for name in ("common", "tools", "worlds"):
         shutil.copytree(ROOT / name, folder / name, ignore=hidden)
     shutil.copy(ROOT / "requirements.txt", folder)

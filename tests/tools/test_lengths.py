@@ -13,7 +13,7 @@ FILES = {
     for path in sorted(ROOT.rglob("*.py"))
     if not {"runs", "site-packages"} & {*path.parts} and not any(part.startswith(".") for part in path.parts)
 }
-LONG = ("recipes/r1.py", "tools/mutations.py")  # a run of several stages, and a list
+LONG = ("recipes/r1.py",)  # a run of several stages
 LONG_SCRIPTS = ("vapo", "process_rewards", "scalerl", "r1")  # with a critic, a reward model, or a recipe
 CHANGED = {"trpo": 80, "process_rewards": 80, "replay": 80} | dict.fromkeys(
     ("ttrl", "gdpo", "sdpo", "opsd", "pope", "luffy", "curriculum", "pass_at_k", "gigpo", "self_reward"), 40

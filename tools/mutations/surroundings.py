@@ -1,334 +1,51 @@
-"""The mutations of `python -m tools.mutate`, and the tests that must notice each of them."""
+"""Mutations of what the scripts use, and of the tools, the claims and the course."""
 
-from dataclasses import dataclass
-
-STEPS = "tests/steps/test_steps.py"
-OBJECTIVES = "tests/objectives/test_objectives.py"
-SCRIPTS = "tests/steps/test_scripts.py"
-NO_SIGNAL = "tests/steps/test_no_signal.py"
-CALCULATOR = "tests/steps/test_calculator.py"
-ENVIRONMENTS = "tests/common/test_environments.py"
-OLMO3 = "tests/steps/test_olmo3.py"
-SCALERL = "tests/steps/test_scalerl.py"
-PIPELINE_RL = "tests/steps/test_pipeline_rl.py"
-OVERLAP = "tests/steps/test_overlap.py"
-QUEUE = f"{PIPELINE_RL}::TestQueue"
-STREAM = "tests/common/test_stream.py"
-R1 = "tests/steps/test_r1.py"
-CRITICS = "tests/objectives/test_critics.py"
-PROCESS_REWARDS = "tests/objectives/test_process_rewards.py"
-ENTROPY = "tests/objectives/test_entropy.py"
-ESTIMATORS = "tests/objectives/test_estimators.py"
-SOLUTIONS = "tests/objectives/test_solutions.py"
-REPLAY = "tests/objectives/test_replay.py"
-SELF_TEACHERS = "tests/objectives/test_self_teachers.py"
-TRUST_REGION = "tests/objectives/test_trust_region.py"
-PROMPTS = "tests/objectives/test_draws_of_prompts.py"
-PAIRS = "tests/objectives/test_pairs_and_teachers.py"
-ENGINE = "tests/common/test_engine.py"
-LOG_PROBS = "tests/common/test_log_probs.py"
-PRECISION = "tests/common/test_precision.py"
-REWARDS = "tests/common/test_rewards.py"
-JUDGE = "tests/common/test_judge.py"
-RUBRICS = "tests/objectives/test_rubrics.py"
-SAVED = "tests/common/test_saved_rollouts.py"
-VERIFY = "tests/common/test_verify.py"
-WORKERS = "tests/common/test_workers.py"
-DATA = "tests/common/test_data.py"
-WORLDS = "tests/common/test_worlds.py"
-TASKS = "tests/common/test_tasks.py"
-DISTRIBUTED = "tests/common/test_distributed.py"
-PARTS = "tests/common/test_parts.py"
-INTERRUPTIONS = "tests/survival/test_interruptions.py"
-RUN_FOLDERS = "tests/survival/test_run_folders.py"
-SAFETY = "tests/survival/test_safety.py"
-KILLS = "tests/survival/test_kills.py"
-BAD_MODELS = "tests/survival/test_bad_models_and_data.py"
-CHECKPOINTS = "tests/tools/test_checkpoints.py"
-EXTENSION = "tests/tools/test_extension.py"
-EVALUATE = "tests/tools/test_evaluate.py"
-EVALUATION = "tests/common/test_evaluation.py"
-DRAWS = "tests/steps/test_draws.py"
-EVIDENCE = "tests/claims/test_evidence.py"
-GGUF = "tests/tools/test_gguf.py"
-CHAT = "tests/tools/test_chat.py"
-PLOTS = "tests/tools/test_plots.py"
-EXERCISES = "tests/course/test_exercises.py"
-CHEATS = "tests/course/test_cheats.py"
-GRADER = "tests/course/test_grader.py"
-LEADERBOARD = "tests/course/test_leaderboard.py"
-CLASS = "tests/course/test_class.py"
-SIMILAR = "tests/course/test_similar.py"
-GRADESCOPE = "tests/course/test_gradescope.py"
-CLAIMS_BY_RUNS = "tests/claims/test_claims_by_runs.py"
-RESUMED = f"{INTERRUPTIONS}::test_resumed_run_ends_as_the_uninterrupted_one"
-
-
-@dataclass
-class Mutation:
-    """`old` becomes `new` in the file, or in every script that has it; `tests` (a file, or FILE::test) must fail.
-
-    A mutation that was generated is at one place of its file, `start` bytes from its beginning.
-    """
-
-    what: str
-    old: str
-    new: str
-    file: str | None = None
-    tests: str = STEPS
-    start: int = -1
-
+from tools.mutations.mutation import (
+    BAD_MODELS,
+    CHAT,
+    CHEATS,
+    CHECKPOINTS,
+    CLAIMS_BY_RUNS,
+    CLASS,
+    CRITICS,
+    DATA,
+    DISTRIBUTED,
+    DRAWS,
+    ENGINE,
+    EVALUATE,
+    EVALUATION,
+    EVIDENCE,
+    EXERCISES,
+    EXTENSION,
+    GGUF,
+    GRADER,
+    GRADESCOPE,
+    INTERRUPTIONS,
+    JUDGE,
+    KILLS,
+    LEADERBOARD,
+    LOG_PROBS,
+    PARTS,
+    PLOTS,
+    PRECISION,
+    RESUMED,
+    REWARDS,
+    RUBRICS,
+    RUN_FOLDERS,
+    SAFETY,
+    SAVED,
+    SCRIPTS,
+    SIMILAR,
+    STEPS,
+    STREAM,
+    TASKS,
+    VERIFY,
+    WORKERS,
+    WORLDS,
+    Mutation,
+)
 
 MUTATIONS = [
-    # The loop, in every script
-    Mutation("anchor of the ratio recomputed in each minibatch", "policy_loss(logp, old_logp[rows]", "policy_loss(logp, logp.detach()"),
-    Mutation("the ratio's anchor is always the learner's", 'learner_logp if args.ratio_anchor == "learner" else rollout_logp', "learner_logp"),
-    Mutation("weights of the whole rollout batch", "token_weights(mask[minibatch])", "token_weights(mask)[minibatch]"),
-    Mutation("no gradient clipping", "(model.parameters(), args.max_grad_norm)", "(model.parameters(), 1e9)"),
-    Mutation("the reference is the learner", "load_model(args)[0] if args.kl_beta > 0", "model if args.kl_beta > 0"),
-    Mutation("KL detached in the loss", 'args.kl_beta * metrics["kl"]', 'args.kl_beta * metrics["kl"].detach()'),
-    Mutation("the last token dropped from the mask", "mask, rollout_logp = batch.response_mask, batch", "mask, rollout_logp = batch.response_mask & (batch.response_mask.cumsum(1) < batch.response_mask.sum(1, keepdim=True)), batch"),
-    Mutation("inserted tokens have a loss", "mask, rollout_logp = batch.response_mask,", "mask, rollout_logp = batch.token_mask,"),
-    Mutation("TIS not applied", "loss = tis[rows] * loss", "loss = loss"),
-    Mutation("TIS of other rows", "loss = tis[rows] * loss", "loss = tis[rows.flip(0)] * loss"),
-    Mutation("TIS without a cap", ".clamp(max=args.tis_cap)  # (B, T)", "  # (B, T)", tests=OBJECTIVES),
-    Mutation("TIS upside down", "torch.exp(old_logp - rollout_logp).clamp", "torch.exp(rollout_logp - old_logp).clamp", tests=OBJECTIVES),
-    Mutation("gradients of all minibatches add up", "optimizer.zero_grad()", "pass"),
-    Mutation("half of the micro-batches", "loss.backward()", "rows[0] % 2 or loss.backward()"),
-    Mutation("weight decay forgotten", "weight_decay=args.weight_decay, fused=True)\n        reference", "weight_decay=0.0, fused=True)\n        reference"),
-    Mutation("the engine gets new weights in the first step only", "engine.load_weights(model)", "step > 1 or engine.load_weights(model)"),
-    Mutation("staleness ignored", "engine.load_weights(model)", "engine.update((name, weight) for name, weight in model.named_parameters())"),
-    Mutation("advantages of other rows", "old_logp[rows], advantages[rows]", "old_logp[rows], advantages[rows.flip(0)]"),
-    Mutation("the same prompts in every step", "sample_problems(train, P, step, args)", "sample_problems(train, P, 1, args)"),
-    Mutation("one minibatch is skipped", "for minibatch in minibatches(P, G, args):", "for minibatch in list(minibatches(P, G, args))[1:] or minibatches(P, G, args):"),
-    Mutation("rewards transposed", "rewards = verifier(problems, rollouts)  # (P, G)", "rewards = verifier(problems, rollouts).T.reshape(P, G)"),
-    Mutation("an optimizer that never steps", "                optimizer.step()\n", ""),
-    Mutation("a micro-batch's weights sum to 1", "loss = (w * loss).sum()", "loss = (w * loss).sum() / w.sum()"),
-    # Functions of several scripts
-    Mutation("ddof 0 by default", "ddof: Literal[0, 1] = 1", "ddof: Literal[0, 1] = 0", tests=OBJECTIVES),
-    Mutation("sign of the loss", "loss = -", "loss = ", tests=OBJECTIVES),
-    Mutation("clip bound flipped", "ratio.clamp(1 - args.clip_eps, 1 + args.clip_eps)", "ratio.clamp(1 + args.clip_eps, 1 - args.clip_eps)", tests=OBJECTIVES),
-    Mutation("the clip acts on both sides", "-torch.min(ratio * advantages, clipped_ratio * advantages)", "-(clipped_ratio * advantages)", tests=OBJECTIVES),
-    Mutation("no std", "/ (std + 1e-6)", "/ (0 * std + 1)", tests=OBJECTIVES),
-    Mutation("the mean over tokens divides by padding too", "mask / mask.sum().clamp(min=1)", "mask / mask.numel()", tests=OBJECTIVES),
-    Mutation("k3 with the other sign", "torch.exp(ref_logp - logp) - (ref_logp - logp) - 1", "torch.exp(logp - ref_logp) - (logp - ref_logp) - 1"),
-    Mutation("sign of k1 in the reward", "rewards - args.kl_beta * kl.sum(1)", "rewards + args.kl_beta * kl.sum(1)"),
-    # Single scripts
-    Mutation("EMA updated before use", 'ema = run.state["ema"]', 'ema = args.ema_decay * run.state["ema"] + (1 - args.ema_decay) * rewards.mean().item()', "reinforce.py"),
-    Mutation("EMA never updated", 'run.state["ema"] = args.ema_decay * ema', "ema = args.ema_decay * ema", "reinforce.py"),
-    Mutation("sign of k1 in the token rewards", "token_rewards = -args.kl_beta * kl", "token_rewards = args.kl_beta * kl", "ppo.py"),
-    Mutation("returns from whitened advantages", "advantages = whiten(advantages, mask)  # (B, T)", "advantages = whiten(advantages, mask)\n            returns = advantages + old_values", "ppo.py"),
-    Mutation("the reward one token early", "batch.token_mask.sum(1) - 1", "(batch.token_mask.sum(1) - 2).clamp(min=0)", "ppo.py"),
-    Mutation("a critic that sees the token", "self.head(hidden.float())", "self.head(hidden.float().roll(-1, 0))", "ppo.py"),
-    Mutation("whitening per minibatch", "                weights = token_weights(mask[minibatch])  # (b, T)", "                advantages = advantages.clone()\n                advantages[minibatch] = whiten(advantages[minibatch], mask[minibatch])\n                weights = token_weights(mask[minibatch])", "ppo.py"),
-    Mutation("no value clip", "torch.max((values - returns) ** 2, (clipped - returns) ** 2)", "(values - returns) ** 2", "ppo.py"),
-    Mutation("critic's gradients not clipped", "(critic.parameters(), args.max_grad_norm)", "(critic.parameters(), 1e9)", "ppo.py"),
-    Mutation("rewards of 0 and 1", "2 * rewards - 1 + overlong", "rewards + overlong", "dapo.py"),
-    Mutation("overlong filter ignored", "if args.overlong_filter:", "if False:", "dapo.py"),
-    Mutation("groups without signal train on their lengths", "(compute_advantages(rewards, args) * mixed)", "compute_advantages(rewards, args)", "dapo.py"),
-    Mutation("filter on the length", "(kept if 0 < sum(group.correct) < G else spare)", "(kept if len({len(t) for t in group.tokens}) > 1 else spare)", "dapo.py"),
-    Mutation("one round too many", "while len(kept) < P and rounds", "while len(kept) <= P and rounds", "dapo.py"),
-    Mutation("the engine's top-K on both sides", "(top_logps(model, batch, rows, args), batch", "(batch.top_logp[rows], batch", "dppo.py"),
-    Mutation("no condition on the direction", "(advantages > 0) & (ratio > 1) & outside", "(advantages > 0) & outside", "dppo.py", OBJECTIVES),
-    Mutation("the weight is not detached", "ratio.clamp(max=args.ratio_cap).detach()", "ratio.clamp(max=args.ratio_cap)", "cispo.py", OBJECTIVES),
-    Mutation("arithmetic instead of geometric mean", "torch.exp(mean) * advantages", "torch.exp(clipped) * advantages", "gmpo.py", OBJECTIVES),
-    Mutation("a product instead of a geometric mean", "((logp - old_logp) * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)", "((logp - old_logp) * mask).sum(1, keepdim=True)", "gspo.py", OBJECTIVES),
-    Mutation("groups without a correct answer are not dropped", "mean.clamp(min=1 / rewards.shape[1])", "(mean + 0.5)", "maxrl.py", OBJECTIVES),
-    Mutation("MaxRL takes any reward", 'require_binary(rewards, "MaxRL divides by a success rate")', "pass", "maxrl.py", f"{REWARDS}::test_filters_and_binary_methods"),
-    Mutation("a baseline with its own reward", "(rewards.shape[1] - 1)", "rewards.shape[1]", "rloo.py", OBJECTIVES),
-    Mutation("the mean over responses' lengths", "(len(mask) * args.max_response_tokens)", "mask.sum()", "dr_grpo.py", OBJECTIVES),
-    Mutation("one τ for both signs", "args.tau_neg).masked_fill", "args.tau_pos).masked_fill", "methods/sapo.py", OBJECTIVES),
-    Mutation("correct responses are left out", "(advantages < 0) & (distance", "(advantages > 0) & (distance", "methods/sequence_masking.py", OBJECTIVES),
-    Mutation("left out by the policy of the rollout", "rollout_logp - logp.detach()", "rollout_logp - old_logp", "methods/sequence_masking.py", OBJECTIVES),
-    Mutation("all subsets, not those with the response", "others_fail = factors[:, 1:].prod", "others_fail = factors.prod", "methods/pass_at_k.py", OBJECTIVES),
-    Mutation("its own response is shown", "correct[j] and j != i", "correct[j]", "methods/sdpo.py", SELF_TEACHERS),
-    Mutation("the teacher stays", "teacher.follow(model, args.teacher_rate)", "pass", "methods/sdpo.py"),
-    Mutation("the teacher is told nothing", "values is not None else \"\"", "False else \"\"", "methods/self_teacher.py", f"{STEPS}::test_every_update[sdpo"),
-    Mutation("also without feedback", "* (values is not None)]", "]", "methods/self_teacher.py", f"{STEPS}::test_every_update[sdpo"),
-    Mutation("GRPO beside the whole of SDPO", "[(1 - self.args.grpo_weight) * (values", "[1.0 * (values", "methods/self_teacher.py", f"{STEPS}::test_every_update[sdpo"),
-    Mutation("the solution to another question", "solutions[problem.question]", "solutions[problems[0].question]", "methods/opsd.py"),
-    Mutation("the teacher stays", "teacher.follow(model, args.teacher_rate)", "pass", "methods/opsd.py"),
-    Mutation("students read the solution too", "batch = collate(problems, rollouts, model.device)", "batch = teacher.batch(problems, rollouts, [{\"solution\": solutions[p.question]} for p in problems for _ in range(G)])", "methods/opsd.py"),
-    Mutation("questions without a solution stay", "if absent := [problem for problem in train if", "if absent := [problem for problem in train if not", "methods/solutions.py", SOLUTIONS),
-    Mutation("kept responses join every group", "if p.prompt in buffer and not any(rollouts.correct[i * G : i * G + G])]", "if p.prompt in buffer]", "methods/replay.py"),
-    Mutation("a kept response has no reward", 'rewards[i, 0] = kept["reward"]', "pass", "methods/replay.py", REPLAY),
-    Mutation("easy prompts are kept", "if kept and sum(group.correct) <= args.hard * G:", "if kept:", "methods/replay.py", REPLAY),
-    Mutation("a response that failed is kept", "group.correct.index(True)", "group.correct.index(False)", "methods/replay.py", REPLAY),
-    Mutation("responses never grow old", '< args.max_age]', "< 1e9]", "methods/replay.py", REPLAY),
-    Mutation("one step too old", '< args.max_age]', "<= args.max_age]", "methods/replay.py", REPLAY),
-    Mutation("what was kept first stays", "young[max(0, len(young) - args.buffer) :]", "young[: args.buffer]", "methods/replay.py", REPLAY),
-    Mutation("prompts come back in the place where they were", "kept = buffer.pop(problem.prompt, None)", "kept = buffer.get(problem.prompt)", "methods/replay.py", REPLAY),
-    Mutation("what joined is taken for what was sampled", 'problems, fresh, verdicts, step, args)', 'problems, rollouts, rewards, step, args)', "methods/replay.py"),
-    Mutation("prompts come back beside the batch", "[*map(by_prompt.get, returning), *new][:P]", "[*new, *map(by_prompt.get, returning)][:P]", "methods/replay.py"),
-    Mutation("the buffer is not in the checkpoint", 'run.state["buffer"] = {}', 'run.state = type("Forgetful", (dict,), {"__ior__": lambda self, saved: self})(buffer={})', "methods/replay.py", REPLAY),
-    Mutation("the reference stays", "renew(reference, model)", "pass", "recipes/prorl.py"),
-    Mutation("the reference becomes the policy", "local(own).copy_(local(other))", "local(other).copy_(local(own))", "recipes/prorl.py"),
-    Mutation("the optimizer stays", "optimizer.state.clear()", "pass", "recipes/prorl.py"),
-    Mutation("renewed a step too early", "(step - 1) % args.renew_every == 0", "step % args.renew_every == 0", "recipes/prorl.py"),
-    Mutation("the reference is not in the checkpoint", 'others = {"reference": reference} if reference else {}', "others = {}", "recipes/prorl.py", "tests/steps/test_prorl.py"),
-    Mutation("the verifier's rewards stay", "rewards = torch.zeros_like(rewards)  # (P, G)", "pass", "methods/self_reward.py"),
-    Mutation("answers of responses that are cut off", "None if cut else verifier.find_answer(t)", "verifier.find_answer(t)", "methods/self_reward.py"),
-    Mutation("judged behind another question", "to_judge(problems[i // G]", "to_judge(problems[0]", "methods/self_reward.py"),
-    Mutation("another response's score", "rewards.view(-1)[judged] = scores(said, args)", "rewards.view(-1)[judged] = scores(said, args).flip(0)", "methods/self_reward.py"),
-    Mutation("one acceptance is enough", ".view(-1, args.judgements).mean(1)", ".view(-1, args.judgements).amax(1)", "methods/self_reward.py", "tests/objectives/test_self_reward.py"),
-    Mutation("the step of gradient descent", "conjugate_gradient(product, -gradient, args.cg_iterations)", "-gradient", "methods/trpo.py", TRUST_REGION),
-    Mutation("√δ instead of √2δ", "(2 * args.delta / dot", "(args.delta / dot", "methods/trpo.py", TRUST_REGION),
-    Mutation("outside the trust region", "loss < before and kl <= args.delta", "loss < before", "methods/trpo.py", TRUST_REGION),
-    Mutation("whatever the surrogate does", "loss < before and kl <= args.delta", "kl <= args.delta", "methods/trpo.py", TRUST_REGION),
-    Mutation("the KL from the new policy", "(old.exp() * (old - self.logps(rows)))", "(self.logps(rows).exp() * (self.logps(rows) - old))", "methods/trpo.py", STEPS),
-    Mutation("F of other rows", "minibatch[:: args.fisher_every]", "minibatch[1 :: args.fisher_every]", "methods/trpo.py"),
-    Mutation("not damped", " + self.args.damping * v", "", "methods/trpo.py"),
-    Mutation("F of a shorter way", "/ (2 * h)", "/ h", "methods/vectors.py", f"{STEPS}::test_every_update[trpo"),
-    Mutation("directions not conjugate", "residual + rr / last * direction", "residual", "methods/vectors.py", TRUST_REGION),
-    Mutation("subsets with repetition", "(n - j).clamp(min=0) / (G - j)", "(n - 0 * j) / (G - 0 * j)", "methods/pass_at_k.py", OBJECTIVES),
-    Mutation("the std of single rewards", "std = (all_fail * (1 - all_fail)).sqrt()", "std = rewards.std(1, correction=0, keepdim=True)", "methods/pass_at_k.py", OBJECTIVES),
-    Mutation("Pass@k takes any reward", 'require_binary(rewards, "pass@k counts correct responses")', "pass", "methods/pass_at_k.py", f"{REWARDS}::test_filters_and_binary_methods"),
-    Mutation("the weighted sum is normalized, not each reward", "scores = (function_rewards - mean)", "function_rewards = function_rewards.sum(0, keepdim=True)\n    scores = (function_rewards - mean)", "methods/gdpo.py"),
-    Mutation("rewards of other responses", "rewards.new_tensor(values).T.reshape(", "rewards.new_tensor(values).reshape(", "methods/gdpo.py", f"{VERIFY}::test_rewards_apart"),
-    Mutation("an unevaluated sum has the votes of its value", "min(equal[gold][i], equal[answer][answers.index(gold)])", "equal[gold][i]", "methods/ttrl.py", f"{VERIFY}::test_majority"),
-    Mutation("every function has the same weight", "(reward_weights.view(-1, 1, 1) * scores)", "scores", "methods/gdpo.py", OBJECTIVES),
-    Mutation("not normalized over the batch", "return (total - total.mean()) / (total.std(correction=args.ddof) + 1e-6)", "return total", "methods/gdpo.py", OBJECTIVES),
-    Mutation("the std of each group again", "total.std(correction=args.ddof)", "total.std(1, correction=args.ddof, keepdim=True)", "methods/gdpo.py", OBJECTIVES),
-    Mutation("TTRL with the gold answer", "rewards, correct = majority(verifier, rollouts, G), rewards", "correct = rewards", "methods/ttrl.py"),
-    Mutation("any response counts as the majority's", "(rewards * correct).amax(1)", "correct.amax(1)", "methods/ttrl.py"),
-    Mutation("every prompt gets a hint", " and not any(groups[i].correct)]", "]", "methods/pope.py"),
-    Mutation("groups with hints take other places", "problems[i] = with_hint[problems[i].question]", "problems[i - 1] = with_hint[problems[i].question]", "methods/pope.py"),
-    Mutation("the rewards before the hint", "rewards[hard] = verifier(", "verifier(", "methods/pope.py"),
-    Mutation("hints of the longest allowed length", "randint(1, most) if most", "randint(most, most) if most", "methods/pope.py", SOLUTIONS),
-    Mutation("longer hints than allowed", "int(args.max_prefix * len(words))", "len(words)", "methods/pope.py"),
-    Mutation("the end of a solution", '"".join(words[:count])', '"".join(words[-count:])', "methods/pope.py"),
-    Mutation("held-out prompts have hints", "hinted, _ = load_problems(", "hinted, held_out = load_problems(", "methods/pope.py", SOLUTIONS),
-    Mutation("a demonstration with another answer", "return solution(random.Random(question), with_hint(question, terms, short_solution(question)), textbook=True)", "return solution(random.Random(question), question, textbook=True)", "worlds/search/writers.py", SOLUTIONS),
-    Mutation("weights of the mean pass rate", "weights = a * b / ((a + b) * (a + b + 1))", "weights = a * b / (a + b) ** 2", "methods/curriculum.py", PROMPTS),
-    Mutation("every step draws the same problems", "default_rng((args.seed, step))", "default_rng(args.seed)", "methods/curriculum.py", PROMPTS),
-    Mutation("problems are drawn twice", "replace=False, p=weights", "p=weights", "methods/curriculum.py", PROMPTS),
-    Mutation("nothing is forgotten", "1 + args.memory * (a - 1) + hits", "a + hits", "methods/curriculum.py"),
-    Mutation("responses that fail do not count", "1 + args.memory * (b - 1) + misses", "b", "methods/curriculum.py"),
-    Mutation("posteriors are not in the checkpoint", 'run.state["posteriors"] = {}', 'run.state = dict(run.state)\n        posteriors = run.__dict__["posteriors"] = {}', "methods/curriculum.py", f"{RESUMED}[curriculum]"),
-    Mutation("no shaping", "-prob / (prob + args.gamma) * advantages", "-prob * advantages", "methods/luffy.py"),
-    Mutation("solutions are clipped", "loss = torch.where(mask, loss, -prob / (prob + args.gamma) * advantages)", "pass", "methods/luffy.py"),
-    Mutation("the baseline without the solution", "compute_advantages(of_groups, args)", "torch.cat([of_groups[:, :args.demonstrations] * 0 + 1, compute_advantages(rewards, args)], 1)", "methods/luffy.py"),
-    Mutation("solutions have no loss", "mask, mask | (batch.token_mask & given)", "mask, mask", "methods/luffy.py"),
-    Mutation("solutions have TIS weights", ".masked_fill(given, 1.0)", "", "methods/luffy.py"),
-    Mutation("every solution counts as correct", "verifier(problems, first)", "torch.ones(P, 1, device=rewards.device)", "methods/luffy.py", SOLUTIONS),
-    Mutation("a solution besides the G responses", "G - args.demonstrations, step", "G, step", "methods/luffy.py"),
-    Mutation("likely tokens first", "(unlikely, mask & ~unlikely)", "(mask & ~unlikely, unlikely)", "methods/lopti.py"),
-    Mutation("one pass over all tokens", "token_weights(mask[minibatch]) * part[minibatch]", "token_weights(mask[minibatch])", "methods/lopti.py"),
-    Mutation("|o| of the tokens in the pass", "token_weights(mask[minibatch]) * part[minibatch]", "token_weights(part[minibatch]).nan_to_num()", "methods/lopti.py"),
-    Mutation("unlikely tokens count more", "args.alpha * old_logp.exp() + 1 - args.alpha", "1 - args.alpha * old_logp.exp()", "methods/advantage_reweighting.py"),
-    Mutation("no visit is remembered", "n, mean, var = seen.get(prompt, (0, 0.0, 0.0))", "n, mean, var = 0, 0.0, 0.0", "methods/dcpo.py"),
-    Mutation("variance without the shift of the mean", "n / (n + 1) * shift**2", "0", "methods/dcpo.py"),
-    Mutation("the blend farther from 0", "smooth_new.abs() < smooth_all.abs()", "smooth_new.abs() > smooth_all.abs()", "methods/dcpo.py"),
-    Mutation("the same bounds for every token", "torch.exp(-old_logp)", "torch.ones_like(old_logp)", "methods/dcpo.py", OBJECTIVES),
-    Mutation("no dual clip", "ratio.clamp(max=args.ratio_cap) * advantages", "ratio * advantages", "methods/dcpo.py"),
-    Mutation("averaged over responses", "mask * args.responses_per_prompt", "mask", "methods/dcpo.py", OBJECTIVES),
-    Mutation("what was seen is not in the checkpoint", 'remember(run.state["seen"],', 'remember(run.__dict__.setdefault("seen", {}),', "methods/dcpo.py", f"{RESUMED}[dcpo]"),
-    Mutation("rewards of 0 and 1", "rewards = 2 * rewards - 1  # (P, G), Reinforce-Rej", "pass", "methods/reinforce_rej.py"),
-    Mutation("no group is rejected", "rewards * mixed", "rewards", "methods/reinforce_rej.py", OBJECTIVES),
-    Mutation("RAFT learns from incorrect answers", "(rewards > 0)", "(rewards <= 0)", "methods/raft.py", OBJECTIVES),
-    Mutation("RAFT with a ratio", "loss = -advantages * logp", "loss = -advantages * torch.exp(logp - old_logp)", "methods/raft.py", OBJECTIVES),
-    Mutation("RAFT++ learns from incorrect answers", "(rewards > 0)", "(rewards <= 0)", "methods/raft_pp.py", OBJECTIVES),
-    Mutation("sign of the entropy bonus", "loss - args.entropy_coef * now", "loss + args.entropy_coef * now", "methods/entropy_bonus.py"),
-    Mutation("a bonus without a gradient", "args, entropy_gradient=True)", "args)", "methods/entropy_bonus.py"),
-    Mutation("a bonus without a gradient", "args, entropy_gradient=True)", "args)", "methods/adaptive_entropy.py"),
-    Mutation("the adaptive bonus begins anew", 'adapt(run.state["coef"],', "adapt(0.0,", "methods/adaptive_entropy.py"),
-    Mutation("the adaptive bonus pays at any entropy", "return 0.0, max", "return coef, max", "methods/adaptive_entropy.py", ENTROPY),
-    Mutation("the smallest covariances", "(old_logp - old_logp[mask].mean())", "(old_logp[mask].mean() - old_logp)", "methods/clip_cov.py"),
-    Mutation("covariances not centered", "(old_logp - old_logp[mask].mean())", "old_logp", "methods/kl_cov.py"),
-    Mutation("the other direction of the KL", "kl_penalty(old_logp[rows], logp)", "kl_penalty(logp, old_logp[rows])", "methods/kl_cov.py"),
-    Mutation("tokens without a gradient do not count in the mean", "token_weights(mask[minibatch])", "token_weights((mask & ~chosen)[minibatch])", "methods/clip_cov.py"),
-    Mutation("forking tokens alone count in the mean", "token_weights(mask[minibatch])", "token_weights((mask & chosen)[minibatch])", "methods/forking_tokens.py"),
-    Mutation("the tokens of low entropy", "entropy >= threshold", "entropy <= threshold", "methods/forking_tokens.py", ENTROPY),
-    Mutation("long responses are paid", "correct - args.alpha * (budgets", "correct + args.alpha * (budgets", "methods/lcpo.py"),
-    Mutation("the shorter, the less", "(args.alpha * (budgets - lengths) + args.delta)", "(args.alpha * (lengths - budgets) + args.delta)", "methods/lcpo_max.py"),
-    Mutation("the budget of another question", "budget(p.question, args)]", "budget(p.prompt, args)]", "methods/lcpo.py"),
-    Mutation("short incorrect answers are paid", "bonus.clamp(max=0)", "bonus", "methods/kimi_length.py"),
-    Mutation("truncated responses keep their reward", ".where(lengths < args.max_response_tokens, -10.0)", "", "methods/cosine_length.py"),
-    Mutation("the KL from the start to a token", "kl.flip(1).cumsum(1).flip(1)", "kl.cumsum(1)", "methods/reinforce_pp.py"),
-    Mutation("k2 without the square", "0.5 * (logp - ref_logp) ** 2", "0.5 * (logp - ref_logp).abs()", "methods/reinforce_pp_baseline.py"),
-    Mutation("the group's std", "rewards.std()", "rewards.std(1, keepdim=True)", "methods/lite_ppo.py", OBJECTIVES),
-    Mutation("the policy does not wait for its critic", "if step > args.value_pretraining * args.steps:", "if True:", "methods/vapo.py"),
-    Mutation("incorrect responses are imitated", "(mask & correct)[minibatch]", "mask[minibatch]", "methods/vapo.py"),
-    Mutation("targets with the policy's λ", "returns[:, t] = gae, target", "returns[:, t] = gae, (gae + values[:, t]) * mask[:, t]", "methods/vapo.py"),
-    Mutation("one λ for all", "(args.gae_alpha * mask.sum(1))", "(args.gae_alpha * mask.sum(1).float().mean().expand(len(mask)))", "methods/vapo.py"),
-    Mutation("a step's loss is its gain", "then - v if", "v - then if", "methods/vineppo.py"),
-    Mutation("continuations begin one token early", "*tokens[:t]) for t in", "*tokens[: max(0, t - 1)]) for t in", "methods/vineppo.py"),
-    Mutation("values of other states", "rewards.mean(1).tolist()", "rewards.mean(1).flip(0).tolist()", "methods/vineppo.py"),
-    Mutation("continuations counted by states", "len(ended.tokens)", "len(states)", "methods/vineppo.py", CRITICS),
-    Mutation("continuations have the responses' random numbers", "begun, step, 1)", "begun, step)", "methods/vineppo.py"),
-    Mutation("a step's reward counts for later steps", "normalized.flip(1).cumsum(1).flip(1)", "normalized.cumsum(1)", "methods/process_rewards.py"),
-    Mutation("padding in the mean over steps", "count = ends.sum(1, keepdim=True)", "count = ends.shape[1]", "methods/process_rewards.py", f"{PROCESS_REWARDS}::test_advantages_by_hand"),
-    Mutation("a label one step late", "labels[rows, ends - 1] =", "labels[rows, ends - 2] =", "methods/process_rewards.py"),
-    Mutation("the reward model learns once", "or (args.train_every and (step - 1) % args.train_every == 0)", "", "methods/process_rewards.py"),
-    Mutation("a rollout batch's labels do not count the last step", "labels = last * verifier(problems, rollouts).to(last.device)", "labels = 0.0 * last * verifier(problems, rollouts).to(last.device)", "methods/process_rewards.py"),
-    Mutation("hard labels are soft", 'correct.amax(1) if args.labels == "hard"', 'correct.mean(1) if args.labels == "hard"', "methods/process_rewards.py", PROCESS_REWARDS),
-    Mutation("no std over steps", "(rewards - mean) / std * ends", "(rewards - mean) * ends", "methods/process_rewards.py", PROCESS_REWARDS),
-    Mutation("the reward model is not in the checkpoint", "held_out, reward_model=reward_model)", "held_out)", "methods/process_rewards.py", f"{RESUMED}[process_rewards]"),
-    Mutation("not whitened", "advantages = whiten(advantages, mask)  # (B, T)", "pass", "methods/vineppo.py"),
-    Mutation("the margin of the first update for all", "now = batch_logps(model, batch, args, minibatch)[0]", "now = old_logp", "methods/dpo.py"),
-    Mutation("losers pull winners down", "pull.sum(2) - pull.sum(1)", "pull.sum(1) - pull.sum(2)", "methods/dpo.py", OBJECTIVES),
-    Mutation("no reference", "((now - ref_logp) * mask)", "(now * mask)", "methods/dpo.py"),
-    Mutation("solutions have no loss", "mask = mask | (batch.token_mask & (rewards > 0)[:, None])", "pass", "methods/spin.py"),
-    Mutation("SPIN prefers correct responses", "rewards = (torch.arange(P * G, device=mask.device) % G == 0).float()", "rewards = torch.cat([rewards, rewards[:, :1]], 1).flatten()", "methods/spin.py"),
-    Mutation("SPIN's reference is the engine's", "ref_logp = old_logp  # (B, T)", "ref_logp = rollout_logp  # (B, T)", "methods/spin.py"),
-    Mutation("solutions without an end", "[*tokens, tokenizer.eos_token_id] for problem", "[*tokens] for problem", "methods/solutions.py", PAIRS),
-    Mutation("what followed a call stays", "begun = rollouts.splice(cuts, limit)", "begun = rollouts.splice({row: (len(rollouts.tokens[row]), ids) for row, (_, ids) in cuts.items()}, limit)", "common/environments.py", CALCULATOR),
-    Mutation("the engine samples beyond a call", 'stop: tuple[str, ...] = (">>",)', "stop: tuple[str, ...] = ()", "methods/calculator.py", CALCULATOR),
-    Mutation("turns share their random numbers", "row % n, turn)", "row % n)", "common/environments.py", CALCULATOR),
-    Mutation("the student teaches", "return teacher_logp - old_logp", "return old_logp - teacher_logp", "methods/opd.py"),
-    Mutation("rewards of what comes after", "compute_advantages(teacher_logp, old_logp)", "compute_advantages(teacher_logp, old_logp).flip(1).cumsum(1).flip(1)", "methods/opd.py"),
-    Mutation("the forward KL", "(logp.exp() * (logp - teacher_logp))", "(teacher_logp.exp() * (teacher_logp - logp))", "methods/opd.py"),
-    Mutation("states of all prompts", "turns[row // G, state]", "turns[0, state]", "methods/gigpo.py"),
-    Mutation("returns are not discounted", "args.discount ** (len(ends) - k)", "args.discount ** 0", "methods/gigpo.py"),
-    Mutation("the first turn is the last", "args.discount ** (len(ends) - k)", "args.discount ** (k - 1)", "methods/gigpo.py"),
-    Mutation("states without a name are one", "if state is not None and len(same) > 1:", "if len(same) > 1:", "methods/gigpo.py", "tests/steps/test_agent.py::TestGiGPO::test_different_states_are_grpo"),
-    Mutation("a turn's advantage lasts to the end", "advantages[row, start:end] = score", "advantages[row, start:] = score", "methods/gigpo.py"),
-    Mutation("turns in place of episodes", "advantages = advantages + args.step_weight", "advantages = args.step_weight", "methods/gigpo.py"),
-    # Recipes
-    Mutation("what an environment says has a loss", "self.sampled[row][:end] + [False]", "self.sampled[row][:end] + [True]", "common/records.py", f"{ENVIRONMENTS}::test_turns_are_batched_until_each_episode_ends"),
-    Mutation("an environment's reward is not taken", "golds[i] if episode.reward is None else episode.reward", "golds[i]", "common/verification/verifier.py", f"{ENVIRONMENTS}::test_the_environments_reward_is_final_and_without_one_the_verifier_judges"),
-    Mutation("one turn too many", "if turn == self.max_turns:", "if turn > self.max_turns:", "common/environments.py", f"{ENVIRONMENTS}::test_limits_on_turns_and_tokens"),
-    Mutation("turns have no stop strings", "(*request.stop, *self.environment.stop)", "request.stop", "common/environments.py", f"{ENVIRONMENTS}::test_turns_are_batched_until_each_episode_ends"),
-    Mutation("the engine ignores a request's stop strings", "(*engine.args.stop, *stop)", "tuple(engine.args.stop)", "common/stream.py", f"{ENVIRONMENTS}::test_stop_strings_of_a_request_end_a_turn"),
-    Mutation("states begin one turn late", "states.append(observed[row].state)", "states.insert(0, observed[row].state)", "common/environments.py", f"{ENVIRONMENTS}::test_turns_are_batched_until_each_episode_ends"),
-    Mutation("groups beyond the batch are thrown away", "in kept[P:]]", "in kept[:0]]", "recipes/olmo3.py"),
-    Mutation("the newest groups first", "zip(*(kept + spare)[:P]", "zip(*(kept[::-1] + spare)[:P]", "recipes/olmo3.py"),
-    Mutation("groups without signal count in the mean", "if args.filter_groups:", "if False:", "recipes/olmo3.py"),
-    Mutation("a mean over all responses", "mask.any(1).sum()", "len(mask)", "recipes/olmo3.py"),
-    Mutation("responses with an answer are interrupted too", " and args.thinking_end not in tokenizer.decode(tokens[:budget])", "", "recipes/scalerl.py"),
-    Mutation("all are interrupted at the same place", "rng.randint(first, last)", "last", "recipes/scalerl.py", SCALERL),
-    Mutation("groups without signal count in the std", "centered[has_signal] if args.filter_groups else centered", "centered", "recipes/scalerl.py", OBJECTIVES),
-    Mutation("groups without signal count in the mean", "if args.filter_groups:  # ScaleRL", "if False:  # ScaleRL", "recipes/scalerl.py"),
-    Mutation("prompts that were left out count in the mean", "(tokens > 0).sum()", "len(tokens)", "recipes/scalerl.py"),
-    Mutation("each response counts the same", 'args.responses_per_prompt if args.average == "prompt" else 1', "1", "recipes/scalerl.py"),
-    Mutation("an average over solutions", "return mask / mask.sum()", "return mask / (len(mask) * mask.sum(1, keepdim=True))", "recipes/r1.py", R1),
-    Mutation("solutions without an end", '["input_ids"], tokenizer.eos_token_id]', '["input_ids"]]', "recipes/r1.py", R1),
-    Mutation("held-out questions in SFT", 'if (question := row["question"]) in asked:', 'if not (question := row["question"]):', "recipes/r1.py", R1),
-    Mutation("incorrect responses are kept", "                if correct:", "                if not correct:", "recipes/r1.py", R1),
-    Mutation("SFT continues from RL", '{"rl": model, "distill": student}', '{"rl": model, "rejection": model, "distill": student}', "recipes/r1.py", R1),
-    Mutation("R1's reference stays", "                renew(reference, model)", "                pass", "recipes/r1.py"),
-    Mutation("R1's reference is not in the checkpoint", "held_out, **others)", "held_out)", "recipes/r1.py", "tests/steps/test_prorl.py::test_it_resumes_with_its_reference"),
-    Mutation("an unfinished stage counts as done", "if steps in found else None", "if 0 in found else None", "recipes/r1.py", R1),
-    Mutation("each process looks for itself how far a stage is", "outcome(folder) is not None))[0]", "outcome(folder) is not None))[-1]", "recipes/r1.py", f"{DISTRIBUTED}::test_the_first_process_decides_how_far_a_stage_is"),
-    Mutation("an answer in an observation counts", "self.written(rollouts) if rollouts.episodes else texts", "texts", "common/verification/verifier.py", "tests/steps/test_retrieval.py"),
-    Mutation("a prompt too many is admitted", "self.args.staleness + 1) * self.args.prompts_per_step", "self.args.staleness + 2) * self.args.prompts_per_step", "recipes/asynchronous.py", QUEUE),
-    Mutation("dropped groups are not replaced", "* self.args.prompts_per_step + self.dropped", "* self.args.prompts_per_step", "recipes/asynchronous.py", QUEUE),
-    Mutation("groups are trained on at any age", "if version - group.version > self.args.staleness]", "if False]", "recipes/asynchronous.py", QUEUE),
-    Mutation("the newest groups are taken first", "self.queue.sort(key=lambda group: group.number)", "self.queue.sort(key=lambda group: -group.number)", "recipes/asynchronous.py", QUEUE),
-    Mutation("solved prompts come again", " if problem.prompt not in excluded}", "}", "recipes/asynchronous.py", QUEUE),
-    Mutation("keys and values are always kept", 'if self.args.kv == "recompute":', "if False:", "recipes/asynchronous.py"),
-    Mutation("new weights only for new responses", "        if not self.args.in_flight_updates:", "        if True:", "recipes/asynchronous.py", f"{PIPELINE_RL}::TestPipelineRL::test_each_component_can_be_removed"),
-    Mutation("responses under way when weights should wait", "        if not self.args.in_flight_updates:", "        if False:", "recipes/asynchronous.py"),
-    Mutation("what is under way is lost with a kill", "self.worker.load_state_dict(worker)", "pass", "recipes/asynchronous.py", f"{RESUMED}[pipeline_rl]"),
-    Mutation("the queue is lost with a kill", "for group in state[\"queue\"]", "for group in []", "recipes/asynchronous.py", f"{RESUMED}[pipeline_rl]"),
-    Mutation("an interrupted response stays as it was", "group.whole.replace(group.cut,", "group.whole.replace({},", "recipes/asynchronous.py"),
-    Mutation("a silent generator is waited for", "self.channel.receive(SILENT_SECONDS)", "self.channel.receive(None)", "recipes/remote.py", f"{OVERLAP}::TestOverlap::test_a_generator_that_is_stopped"),
-    Mutation("what the learner did is lost with the generator", "if self.first is not None and self.run.step - 1 > self.first:", "if False:", "recipes/remote.py", f"{OVERLAP}::TestOverlap::test_a_generator_that_ends"),
-    Mutation("the generator has the learner's process group", "            process_group=0,  # Ctrl-C", "            # Ctrl-C", "recipes/remote.py", f"{OVERLAP}::TestOverlap::test_ctrl_c"),
-    Mutation("sequence-mask of tokens", 'args.correction.startswith("sequence")', 'args.correction == "sequence-tis"', "recipes/pipeline_rl.py", OBJECTIVES),
-    Mutation("icepop without the weight", "return rho.where(", "return torch.ones_like(rho).where(", "recipes/pipeline_rl.py", OBJECTIVES),
-    Mutation("the product, not the geometric mean", "torch.exp(log_whole / mask.sum(1, keepdim=True))", "torch.exp(log_whole)", "recipes/pipeline_rl.py", OBJECTIVES),
-    Mutation("padding in the product", "(old_logp - rollout_logp) * mask", "old_logp - rollout_logp", "recipes/pipeline_rl.py", OBJECTIVES),
     # The run
     Mutation("no warm-up", "self.set_learning_rates(step)", "pass", "common/run.py", f"{STEPS}::test_every_update"),
     Mutation("a critic at the policy's rate", 'rate * optimizer.defaults["lr"] / self.args.lr', "rate", "common/run.py", f"{STEPS}::test_every_update"),
