@@ -214,7 +214,7 @@ class Replay:
             loss = sum(has * ((weight * a + more) * logp + weight * b * entropy(d)) for a, b, logp, d, has in terms)
             (loss + beside).backward()
             values = zip(losses, terms, strict=True)
-            total += float(beside) + sum(
+            total += torch.as_tensor(beside).item() + sum(
                 has * (weight * value + more * logp.item() + weight * b * entropy(d).item())
                 for value, (_, b, logp, d, has) in values
             )
