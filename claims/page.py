@@ -1,5 +1,6 @@
 """reports/claims.md: six questions with their answers and claims, then all other claims."""
 
+import math
 from dataclasses import dataclass
 
 from claims import court
@@ -184,6 +185,12 @@ def adjusted() -> dict[tuple[str, str], float]:
     return found
 
 
+def interval(mean: float, half: float) -> str:
+    """A mean ± half, with as many decimals as two digits of the half have, at least one."""
+    decimals = max(1, 1 - math.floor(math.log10(half))) if half else 1
+    return f"{mean:+.{decimals}f} ± {half:.{decimals}f}"
+
+
 def cells(name: str, p: dict[tuple[str, str], float]) -> dict[str, str]:
     """Effect, p-values and smallest effect of a claim that has a result; `p` is `adjusted()`."""
     stored, claim = court.record(name), court.load(name)
@@ -192,7 +199,7 @@ def cells(name: str, p: dict[tuple[str, str], float]) -> dict[str, str]:
     metric, differences = stored["effect"].partition(":")[0], stored["result"]["differences"]
     smallest = getattr(claim, "SMALLEST", "")
     parts = [claim.deciding(stored["result"])] if hasattr(claim, "deciding") else []
-    parts += [f"{pair} {m:+.3g} ± {h:.2g}" for pair, (m, h, _) in differences.items()]
+    parts += [f"{pair} {interval(mean, half)}" for pair, (mean, half, _) in differences.items()]
     if hasattr(claim, "of_worlds") and len({*(of_worlds := claim.of_worlds(stored["result"])).values()}) > 1:
         parts += [f"{world} {verdict}" for world, verdict in of_worlds.items()]
     return {
