@@ -56,11 +56,15 @@ def test_every_run_has_its_own_seed_and_problems(name, swept):
         assert arms[f"{again}, {world}"] == f"{arms[f'{first}, {world}']} @500"
 
 
-def test_no_verdict_before_the_sweep(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("found", [{}, {"3e-5": 0.6, "1e-4": 0.5, "3e-4": 0.1}])
+def test_no_verdict_before_the_best_rate_is_known(found, tmp_path, monkeypatch, capsys):
+    """Of the second sweep 3e-5 is the best rate, and 1e-5 might be better."""
     monkeypatch.setattr(reports, "REPORTS", tmp_path)
+    claim = court.load("forking_tokens_suffice")
+    reports.write_report(fair.REPORT, {words: found for words in fair.arms_of("sums", claim.ARMS).values() if found})
     monkeypatch.setattr(runs, "trial", lambda *_: pytest.fail("a run was started"))
     with pytest.raises(SystemExit):
-        court.load("forking_tokens_suffice").compute(2)
+        claim.compute(2)
     assert "run python -m claims NAME --sweep first" in capsys.readouterr().err
 
 

@@ -298,6 +298,7 @@ MUTATIONS = [
     Mutation("a repeated seed always agrees", "if was != now]", "if False]", "claims/runs.py", "tests/claims/test_claims_by_runs.py::test_a_repeated_seed_is_compared"),
     Mutation("a repeated seed makes no result one of new code", 'for key in ("command", "code")', 'for key in ("command",)', "claims/runs.py", "tests/claims/test_claims_by_runs.py::test_a_repeated_seed_is_compared"),
     Mutation("results are always of today's code", 'all("code" in arm and', 'all("code" in arm or', "claims/runs.py", EVIDENCE),
+    Mutation("a best rate at the edge of its sweep", "if missing_rates(found):", "if not found:", "claims/fair.py", "tests/claims/test_fair.py::test_no_verdict_before_the_best_rate_is_known"),
     Mutation("a sweep that ends with a best rate at its edge", "RATES[max(best - 1, 0) : best + 2] if found", "FIRST if found", "claims/fair.py", "tests/claims/test_fair.py::test_a_sweep_goes_on_until_the_best_has_a_worse_neighbor_on_either_side"),
     Mutation("general questions in every row", ' if problem.row.get("rubric") else 0.0', "", "docs/rewards/judge.py", JUDGE),
     Mutation("another data file on resume", "sums.get(a) == checksum(Path(b))", "True", "common/folders.py", "tests/tools/test_extension.py::test_a_data_file_may_have_moved"),
