@@ -3,11 +3,12 @@
     J(θ) = E_x E_{o_1..o_G ~ π_old(·|x)} 1/Σ_i|o_i| Σ_i Σ_t sg(min(r_it, C)) A_i log π_θ(o_it | x, o_i<t)
 
 Differs from its parent grpo.py:
-- the weight is clipped, not the update: sg() stops the gradient of the ratio, and it flows through
-  log π alone. Every token keeps a gradient, even the rare ones at which a chain of thought changes course;
-- the cap C has no lower counterpart; the paper tuned only C and does not publish it;
+- the importance weight is clipped, not the objective: sg() detaches the weight, so the gradient flows through log π
+  alone. Every token keeps a gradient, even the rare ones at which a chain of thought changes course;
+- there is no lower bound; the paper tunes only the cap C and does not report its value;
 - token mean. The paper's sum is over a group, here it is over the minibatch.
-The paper also uses DAPO's dynamic sampling and length penalty. Some code caps at 1 + its flag; here C is the flag.
+The paper also uses DAPO's dynamic sampling and length penalty. Some implementations cap at 1 + ε_high; --ratio-cap
+is C itself.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python cispo.py
@@ -40,7 +41,7 @@ class Args(Settings):
     kl_beta: NonNegative = 0.0
     """β: weight of the KL to the initial model in the loss. Paper 0."""
     ratio_anchor: Literal["learner", "engine"] = "learner"
-    """Log-probs in the ratio's denominator: recomputed by the learner, or reported by the engine (then --tis-cap 0)."""
+    """π_old in the ratio: log-probs recomputed by the learner, or reported by the engine (then --tis-cap 0)."""
     tis_cap: NonNegative = 2.0
     """C: cap of the truncated importance weight π_old / π_engine; 0 disables it."""
     num_minibatches: Count = 4
@@ -89,13 +90,14 @@ def token_weights(mask: Tensor) -> Tensor:
 def policy_loss(logp: Tensor, old_logp: Tensor, advantages: Tensor, args: Args) -> tuple[Tensor, dict[str, Tensor]]:
     """Per-token loss and metrics of m rows; everything is (m, T), and only `logp` carries a gradient.
 
-    This is weighted supervised learning: the value means nothing, its gradient is the policy gradient.
+    A weighted log-likelihood: its value means nothing, its gradient is the policy gradient, biased where the cap binds.
     """
     ratio = torch.exp(logp - old_logp)  # (m, T)
     weight = ratio.clamp(max=args.ratio_cap).detach()  # (m, T)
     loss = -weight * advantages * logp  # (m, T)
     return loss, {
         "ratio": ratio,
+        # Weights at the cap; their tokens keep a gradient.
         "clip_pos": ((advantages > 0) & (ratio > args.ratio_cap)).float(),
         "clip_neg": ((advantages < 0) & (ratio > args.ratio_cap)).float(),
     }
@@ -110,7 +112,7 @@ def tis_weight(old_logp: Tensor, rollout_logp: Tensor, args: Args) -> Tensor:
 def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
     """Per-token k3 estimate (m, T) of KL(π_θ ‖ π_ref) (2402.03300, Eq. 4).
 
-    As a value it is unbiased and never negative; as a loss its gradient is that of KL(π_ref ‖ π_θ).
+    For tokens from π_θ its value is unbiased, and never negative; as a loss its gradient is that of KL(π_ref ‖ π_θ).
     """
     return torch.exp(ref_logp - logp) - (ref_logp - logp) - 1
 

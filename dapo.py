@@ -9,8 +9,9 @@ Differs from its parent grpo.py:
   sampled until the batch is full or --max-rounds is reached;
 - token mean over the minibatch, as in the authors' code (the paper's sum is over a group);
 - overlong reward shaping: a penalty that grows over the last tokens before the length limit.
-As in the authors' code, correctness decides which groups are discarded, not the shaped reward. When --max-rounds
-ends the search, groups without signal fill the batch; their code stops with an error. It also has a dual clip of 10.
+As in the authors' code, correctness decides which groups are discarded, not the shaped reward. Where --max-rounds is
+reached, groups without signal fill the batch, with advantages of 0; their code stops with an error. Their dual clip
+(c = 10) is left out.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python dapo.py
@@ -45,7 +46,7 @@ class Args(Settings):
     max_rounds: Count = 10
     """Rounds of P new prompts, then groups without signal fill the batch. The authors' code stops with an error."""
     overlong_cache: CountOrZero = 19
-    """L_cache: over this many last tokens the penalty falls from 0 to -1. Paper 4096 of 20480; 0 disables it."""
+    """L_cache: last tokens over which the penalty falls to -1; 0: none. Paper: a fifth of the limit, 4096 of 20480."""
     overlong_filter: bool = False
     """Leave truncated responses out of the loss; the paper tries this before the penalty."""
     ddof: Literal[0, 1] = 1
@@ -53,7 +54,7 @@ class Args(Settings):
     kl_beta: NonNegative = 0.0
     """β: weight of the KL to the initial model in the loss. Paper 0."""
     ratio_anchor: Literal["learner", "engine"] = "learner"
-    """Log-probs in the ratio's denominator: recomputed by the learner, or reported by the engine (then --tis-cap 0)."""
+    """π_old in the ratio: log-probs recomputed by the learner, or reported by the engine (then --tis-cap 0)."""
     tis_cap: NonNegative = 2.0
     """C: cap of the truncated importance weight π_old / π_engine; 0 disables it."""
     num_minibatches: Count = 4
@@ -106,7 +107,7 @@ def policy_loss(logp: Tensor, old_logp: Tensor, advantages: Tensor, args: Args) 
     """
     ratio = torch.exp(logp - old_logp)  # (m, T)
     clipped_ratio = ratio.clamp(1 - args.clip_eps_low, 1 + args.clip_eps_high)  # (m, T)
-    # The minimum makes the clip one-sided: a ratio that moved the wrong way always keeps its gradient.
+    # The minimum makes the clip one-sided: a ratio that moved against its advantage keeps its gradient.
     loss = -torch.min(ratio * advantages, clipped_ratio * advantages)  # (m, T)
     return loss, {
         "ratio": ratio,
@@ -124,7 +125,7 @@ def tis_weight(old_logp: Tensor, rollout_logp: Tensor, args: Args) -> Tensor:
 def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
     """Per-token k3 estimate (m, T) of KL(π_θ ‖ π_ref) (2402.03300, Eq. 4).
 
-    As a value it is unbiased and never negative; as a loss its gradient is that of KL(π_ref ‖ π_θ).
+    For tokens from π_θ its value is unbiased, and never negative; as a loss its gradient is that of KL(π_ref ‖ π_θ).
     """
     return torch.exp(ref_logp - logp) - (ref_logp - logp) - 1
 
@@ -136,7 +137,7 @@ def overlong_penalty(lengths: Tensor, args: Args) -> Tensor:
 
 
 def main(args: Args) -> None:
-    if args.overlong_cache > args.max_response_tokens:
+    if args.max_response_tokens and args.overlong_cache > args.max_response_tokens:
         fail("--overlong-cache must not exceed --max-response-tokens: it is the last part of a response.")
     with Run(args, __file__) as run:  # the run's folder, log and checkpoints; Ctrl-C and --resume
         args, P, G = run.args, run.args.prompts_per_step, run.args.responses_per_prompt
@@ -174,7 +175,7 @@ def main(args: Args) -> None:
             old_logp = learner_logp if args.ratio_anchor == "learner" else rollout_logp  # (B, T)
             ref_logp = batch_logps(reference, batch, args)[0] if reference else None  # (B, T)
             # DAPO: rewards of ±1, and less for responses that come close to the length limit. Groups without signal,
-            # which fill the batch where the rounds ran out, get no signal from their lengths either.
+            # which fill the batch where the rounds ran out, get advantages of 0: their lengths are no signal either.
             rewards = 2 * rewards - 1 + overlong_penalty(batch.token_mask.sum(1).view(P, G), args)  # (P, G)
             if args.overlong_filter:
                 mask = mask & ~torch.tensor(rollouts.truncated, device=mask.device)[:, None]  # (B, T)

@@ -1,15 +1,15 @@
 """GRPO, Group Relative Policy Optimization: "DeepSeekMath", 2402.03300 (Feb 2024), Eq. 3 and 4.
 
     J(θ) = E_x E_{o_1..o_G ~ π_old(·|x)} 1/G Σ_i 1/|o_i| Σ_t
-               min(r_it A_i, clip(r_it, 1 - ε, 1 + ε) A_i) - β KL_k3(π_θ ‖ π_ref)
+               [ min(r_it A_i, clip(r_it, 1 - ε, 1 + ε) A_i) - β KL_k3(π_θ ‖ π_ref) ]
     r_it = π_θ(o_it | x, o_i<t) / π_old(o_it | x, o_i<t)        A_i = (R_i - mean R) / std R
 
 Differs from its parent reinforce.py:
-- the advantage compares a response with all G responses to the same prompt, in units of their std;
-- a rollout batch is used for several updates, so each token has a ratio to π_old (in DeepSeek-R1's Eq. 1 each
-  response); once it leaves 1 ± ε in the direction of the advantage, clipping zeroes the gradient;
+- the advantage is the reward's z-score among the G responses to the same prompt;
+- a rollout batch is used for several updates, so each token has a ratio to π_old (DeepSeek-R1, Eq. 1, has one ratio
+  per response); once it leaves 1 ± ε in the direction of the advantage, clipping zeroes the gradient;
 - every response has the same weight, whatever its length: the mean over tokens is per response.
-The paper does not say which std, and no code was published: verl and TRL divide by G - 1, open-instruct by G (--ddof).
+The paper does not say which std, and its code is not public: verl and TRL divide by G - 1, open-instruct by G (--ddof).
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python grpo.py
@@ -36,13 +36,13 @@ from torch import Tensor
 class Args(Settings):
     # GRPO
     clip_eps: Positive = 0.2
-    """ε: no gradient for ratios above 1 + ε with positive advantages, below 1 - ε with negative ones. Usual 0.2."""
+    """ε: no gradient for ratios above 1 + ε with positive advantages, below 1 - ε with negative ones. Typically 0.2."""
     ddof: Literal[0, 1] = 1
     """The group's std divides by G - ddof: 1 gives the sample std of most code, 0 the population std."""
     kl_beta: NonNegative = 0.0
     """β: weight of the KL to the initial model in the loss. Paper 0.04; most reasoning recipes 0."""
     ratio_anchor: Literal["learner", "engine"] = "learner"
-    """Log-probs in the ratio's denominator: recomputed by the learner, or reported by the engine (then --tis-cap 0)."""
+    """π_old in the ratio: log-probs recomputed by the learner, or reported by the engine (then --tis-cap 0)."""
     tis_cap: NonNegative = 2.0
     """C: cap of the truncated importance weight π_old / π_engine; 0 disables it."""
     num_minibatches: Count = 4
@@ -91,11 +91,11 @@ def token_weights(mask: Tensor) -> Tensor:
 def policy_loss(logp: Tensor, old_logp: Tensor, advantages: Tensor, args: Args) -> tuple[Tensor, dict[str, Tensor]]:
     """Per-token loss and metrics of m rows; everything is (m, T), and only `logp` carries a gradient.
 
-    On-policy, every ratio is 1 and each group's advantages sum to 0, so the loss is 0, but its gradient is not.
+    On-policy every ratio is 1, and a group's advantages sum to 0, so the minibatch's loss is 0; its gradient is not.
     """
     ratio = torch.exp(logp - old_logp)  # (m, T)
     clipped_ratio = ratio.clamp(1 - args.clip_eps, 1 + args.clip_eps)  # (m, T)
-    # The minimum makes the clip one-sided: a ratio that moved the wrong way always keeps its gradient.
+    # The minimum makes the clip one-sided: a ratio that moved against its advantage keeps its gradient.
     loss = -torch.min(ratio * advantages, clipped_ratio * advantages)  # (m, T)
     return loss, {
         "ratio": ratio,
@@ -113,7 +113,7 @@ def tis_weight(old_logp: Tensor, rollout_logp: Tensor, args: Args) -> Tensor:
 def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
     """Per-token k3 estimate (m, T) of KL(π_θ ‖ π_ref) (2402.03300, Eq. 4).
 
-    As a value it is unbiased and never negative; as a loss its gradient is that of KL(π_ref ‖ π_θ).
+    For tokens from π_θ its value is unbiased, and never negative; as a loss its gradient is that of KL(π_ref ‖ π_θ).
     """
     return torch.exp(ref_logp - logp) - (ref_logp - logp) - 1
 

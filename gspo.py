@@ -4,13 +4,13 @@
     s_i = (π_θ(o_i | x) / π_old(o_i | x))^(1/|o_i|)        A_i = (R_i - mean R) / std R
 
 Differs from its parent grpo.py:
-- one ratio per response, the geometric mean of its token ratios: the reward is for the response as a
-  whole, and token ratios are noisy where experts are routed anew after every update;
-- all tokens of a response are clipped together or not at all, in a range about 600 times narrower than
-  GRPO's: a small drift that they share is enough, and a single token at 1.2 in a response of 500 is not.
-  Expect more clipped tokens than under GRPO, not fewer.
-TIS weighs a response's loss by the mean of its token weights; verl's token form scales each token's
-gradient by its own weight instead.
+- one ratio per response, the geometric mean of its token ratios: the reward is for the response as a whole, and token
+  ratios are noisy, especially in mixture-of-experts models, whose routing changes after each update;
+- all tokens of a response are clipped together or not at all, in a range about 600 times narrower than GRPO's: a small
+  drift that all tokens share triggers it, a single token with a ratio of 1.2 among 500 does not. Expect more clipped
+  tokens than under GRPO, not fewer.
+As all tokens share a ratio, TIS amounts to the mean weight of the response; verl's variant of GSPO with token-level
+ratios weighs each token's gradient by its own TIS weight.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python gspo.py
@@ -45,7 +45,7 @@ class Args(Settings):
     kl_beta: NonNegative = 0.0
     """β: weight of the KL to the initial model in the loss. Left out of the paper's formulas."""
     ratio_anchor: Literal["learner", "engine"] = "learner"
-    """Log-probs in the ratio's denominator: recomputed by the learner, or reported by the engine (then --tis-cap 0)."""
+    """π_old in the ratio: log-probs recomputed by the learner, or reported by the engine (then --tis-cap 0)."""
     tis_cap: NonNegative = 2.0
     """C: cap of the truncated importance weight π_old / π_engine; 0 disables it."""
     num_minibatches: Count = 4
@@ -96,12 +96,12 @@ def policy_loss(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Per-token loss and metrics of m rows; everything is (m, T), and only `logp` carries a gradient.
 
-    On-policy, every ratio is 1 and each group's advantages sum to 0, so the loss is 0, but its gradient is not.
+    On-policy every ratio is 1, and a group's advantages sum to 0, so the minibatch's loss is 0; its gradient is not.
     """
     log_ratio = ((logp - old_logp) * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)  # (m, 1)
     ratio = torch.exp(log_ratio).expand(mask.shape)  # (m, T), the same for every token of a response
     clipped_ratio = ratio.clamp(1 - args.clip_eps_low, 1 + args.clip_eps_high)  # (m, T)
-    # The minimum makes the clip one-sided: a ratio that moved the wrong way always keeps its gradient.
+    # The minimum makes the clip one-sided: a ratio that moved against its advantage keeps its gradient.
     loss = -torch.min(ratio * advantages, clipped_ratio * advantages)  # (m, T)
     return loss, {
         "ratio": ratio,
@@ -119,7 +119,7 @@ def tis_weight(old_logp: Tensor, rollout_logp: Tensor, args: Args) -> Tensor:
 def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
     """Per-token k3 estimate (m, T) of KL(π_θ ‖ π_ref) (2402.03300, Eq. 4).
 
-    As a value it is unbiased and never negative; as a loss its gradient is that of KL(π_ref ‖ π_θ).
+    For tokens from π_θ its value is unbiased, and never negative; as a loss its gradient is that of KL(π_ref ‖ π_θ).
     """
     return torch.exp(ref_logp - logp) - (ref_logp - logp) - 1
 

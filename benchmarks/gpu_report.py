@@ -3,8 +3,8 @@
     python -m benchmarks.gpu_report gpu/gpu.json            # one or more files; later ones win
     python -m benchmarks.gpu_report reports/gpu.json        # only the page again
 
-Runs with the engine of transformers may have shared the GPU; their memory is left out of the table. "Asleep" is the
-least memory in use after vLLM's pool was first full, "awake" the most.
+Runs with the transformers engine may have shared the GPU; the page says so, and leaves out their memory. "Asleep" is
+the least memory in use after vLLM's pool was first full, "awake" the most.
 """
 
 import json
@@ -33,8 +33,10 @@ def row(name: str, result: dict) -> str:
     log = result["log"]
     steps = log[1:]
     seconds = (statistics.median(step[f"seconds/{stage}"] for step in steps) for stage in STAGES)
+    words = dict(zip(result["command"], result["command"][1:], strict=False))
     cells = [
         name,
+        f"{words['--engine']}, {Path(words.get('--model', 'embedded')).name}",
         str(len(steps)),
         f"{log[0]['eval/avg']:.3f} → {log[-1]['eval/avg']:.3f}",
         f"{statistics.mean(step['mismatch_mean'] for step in steps):.5f} "
@@ -53,10 +55,11 @@ def page(results: dict[str, dict]) -> str:
     command = "python -m benchmarks.gpu --out gpu && python -m benchmarks.gpu_report gpu/gpu.json"
     lines = [
         heading("On a GPU", command, (result["date"] for result in results.values())),
-        f"{first['device']}; {versions}. One seed each.\n",
-        "| run | steps | held-out accuracy | mismatch, mean (max) \\|Δp\\| "
+        f"{first['device']}; {versions}. One seed each. Runs with the transformers engine "
+        "may have shared the GPU, so their seconds cannot be compared.\n",
+        "| run | engine, model | steps | held-out accuracy | mismatch, mean (max) \\|Δp\\| "
         "| median seconds of a step: sync, generate, logps, train | GiB in use: vLLM awake, asleep | seconds in all |",
-        "|" + "---|" * 7,
+        "|" + "---|" * 8,
         *(row(name, result) for name, result in results.items() if "log" in result),
     ]
     for name, result in results.items():

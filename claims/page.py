@@ -90,13 +90,19 @@ QUESTIONS = (
         ),
     ),
     Question(
+        "What if the reward is wrong?",
+        "Rewards that are coin flips change accuracy by -0.002 on sums and on search. A verifier that accepts a fifth "
+        "of the incorrect answers costs 0.048 ± 0.037, one that accepts half of them 0.110 ± 0.049, both at one "
+        "learning rate.",
+        ("random_rewards_teach", "false_positives_damage_training"),
+    ),
+    Question(
         "Does reinforcement learning teach anything new?",
         "On sums of 5 to 8 terms it raises pass@1 from 0.086 to 0.304 while pass@32 falls by 0.056 ± 0.039, which is "
         "sharpening; on search it raises pass@1 from 0.199 to 0.861, and guessing alone solves every problem in 256 "
         "samples. It strengthens what the base model does: one that searches and answers correctly rises from 0.234 "
-        "to 0.841, those that only guess or always answer incorrectly stay at 0.132 and 0.137, coin flips as rewards "
-        "gain nothing, and learning from incorrect responses alone ends 0.051 (sums) and 0.112 (search) below "
-        "learning from all.",
+        "to 0.841, those that only guess or always answer incorrectly stay at 0.132 and 0.137, and learning from "
+        "incorrect responses alone ends 0.051 (sums) and 0.112 (search) below learning from all.",
         (
             "habits_decide_what_rl_gains",
             "negatives_suffice",
@@ -105,7 +111,6 @@ QUESTIONS = (
             "maxrl_keeps_pass_at_k_in_training",
             "maxrl_keeps_pass_at_k_on_search",
             "base_catches_up_at_large_k",
-            "random_rewards_teach",
             "entropy_predicts_accuracy",
             "kl_caps_what_is_learned",
         ),

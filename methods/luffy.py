@@ -1,15 +1,16 @@
 """LUFFY, Learning to reason Under oFF-policY guidance: 2504.14945 (Apr 2025), Eq. 6 and 7.
 
     GRPO's J(θ), where o_1 of the G responses is the data set's solution; for its tokens, and without a clip,
-    f(π_θ(o_1t | x, o_1<t)) A_1        f(π) = π / (π + γ)        in the place of min(r A, clip(r) A)
+    f(π_θ(o_1t | x, o_1<t)) A_1        f(π) = π / (π + γ)        replaces min(r A, clip(r) A)
 
 Differs from its parent grpo.py:
 - a solution joins the group as a response. Where the policy's own responses are all incorrect it has the only positive
-  advantage, and the policy imitates it; where they are correct too, hardly anything is imitated;
-- the solution's own policy counts as certain, so the ratio to it is π_θ. Its gradient π_θ ∇ log π_θ nearly vanishes for
-  the unlikely tokens that are to be learned; f has the factor γ π / (π + γ)² instead, largest at π = γ.
-The paper and its code are without the std and without the lengths of the responses (Dr. GRPO), and the code has no
-clip at all (`loss_remove_clip`); here only what concerns the solution differs from GRPO. They also filter the solutions
+  advantage, and the policy imitates it; where they are correct too, its advantage is near 0;
+- the solution's behavior policy is taken to have probability 1, so the ratio to it is π_θ. Its gradient π_θ ∇ log π_θ
+  nearly vanishes for the unlikely tokens that are to be learned; policy shaping by f has the factor γ π / (π + γ)²
+  instead, largest at π = γ.
+The paper and its code drop the std and the mean per response, as Dr. GRPO does, and the code has no clip at all
+(`loss_remove_clip`); here the rest of GRPO stays. They also filter the solutions
 by the verifier; here an incorrect one has a reward of 0 like any other response.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
@@ -38,9 +39,9 @@ from torch import Tensor
 class Args(Settings):
     # LUFFY
     demonstrations: Literal[0, 1] = 1
-    """Solutions of the data set among the G responses; 0 is GRPO. Paper 1 of 8."""
+    """The data set's solutions in each group of G; 0 is GRPO. Paper 1 of 8."""
     gamma: Positive = 0.1
-    """γ: probability of a solution's token at which its gradient is largest. Paper 0.1."""
+    """γ of the policy shaping: the gradient of a solution's token is largest at π = γ. Paper 0.1."""
     solution_column: str = "solution"
     """Column of the data set with solutions; the answers of gsm8k are solutions, and sums and search have their own."""
     model: str = "search"
@@ -48,13 +49,13 @@ class Args(Settings):
     dataset: Names = "search-hard"
     """A data set on the hub, a local file, or a generated one; by default one that is too hard for GRPO."""
     clip_eps: Positive = 0.2
-    """ε: no gradient for ratios above 1 + ε with positive advantages, below 1 - ε with negative ones. Usual 0.2."""
+    """ε: no gradient for ratios above 1 + ε with positive advantages, below 1 - ε with negative ones. Typically 0.2."""
     ddof: Literal[0, 1] = 1
     """The group's std divides by G - ddof: 1 gives the sample std of most code, 0 the population std."""
     kl_beta: NonNegative = 0.0
     """β: weight of the KL to the initial model in the loss. Paper 0.04; most reasoning recipes 0."""
     ratio_anchor: Literal["learner", "engine"] = "learner"
-    """Log-probs in the ratio's denominator: recomputed by the learner, or reported by the engine (then --tis-cap 0)."""
+    """π_old in the ratio: log-probs recomputed by the learner, or reported by the engine (then --tis-cap 0)."""
     tis_cap: NonNegative = 2.0
     """C: cap of the truncated importance weight π_old / π_engine; 0 disables it."""
     num_minibatches: Count = 4
@@ -105,12 +106,12 @@ def policy_loss(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Per-token loss and metrics of m rows; everything is (m, T), and only `logp` carries a gradient.
 
-    `mask` is True on tokens that the policy has sampled; the others are a solution's. On-policy, every ratio is 1, and
-    without a solution the loss is 0 as each group's advantages are, but its gradient is not.
+    `mask` is True on tokens that the policy has sampled; the others are a solution's. On-policy every ratio is 1, and
+    without a solution a group's advantages sum to 0, so the minibatch's loss is 0; its gradient is not.
     """
     ratio = torch.exp(logp - old_logp)  # (m, T)
     clipped_ratio = ratio.clamp(1 - args.clip_eps, 1 + args.clip_eps)  # (m, T)
-    # The minimum makes the clip one-sided: a ratio that moved the wrong way always keeps its gradient.
+    # The minimum makes the clip one-sided: a ratio that moved against its advantage keeps its gradient.
     loss = -torch.min(ratio * advantages, clipped_ratio * advantages)  # (m, T)
     prob = torch.exp(logp)  # (m, T), the ratio to a policy that is certain
     loss = torch.where(mask, loss, -prob / (prob + args.gamma) * advantages)  # (m, T)
@@ -130,7 +131,7 @@ def tis_weight(old_logp: Tensor, rollout_logp: Tensor, args: Args) -> Tensor:
 def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
     """Per-token k3 estimate (m, T) of KL(π_θ ‖ π_ref) (2402.03300, Eq. 4).
 
-    As a value it is unbiased and never negative; as a loss its gradient is that of KL(π_ref ‖ π_θ).
+    For tokens from π_θ its value is unbiased, and never negative; as a loss its gradient is that of KL(π_ref ‖ π_θ).
     """
     return torch.exp(ref_logp - logp) - (ref_logp - logp) - 1
 
@@ -152,7 +153,7 @@ def main(args: Args) -> None:
             # Sample G responses to each of P prompts, and verify their answers.
             engine.load_weights(model)
             problems = sample_problems(train, P, step, args)
-            rollouts = engine.generate(problems, G - args.demonstrations, step)  # LUFFY: the others of G
+            rollouts = engine.generate(problems, G - args.demonstrations, step)  # LUFFY: one place is the solution's
             rewards = verifier(problems, rollouts)  # (P, G - demonstrations), LUFFY
             # LUFFY: solutions stand in front of the policy's own responses, and are verified like them.
             groups, of_groups = rollouts, rewards

@@ -34,11 +34,11 @@ from torch import Tensor
 class Args(Settings):
     # REINFORCE++
     clip_eps: Positive = 0.2
-    """ε: no gradient for ratios above 1 + ε with positive advantages, below 1 - ε with negative ones. Usual 0.2."""
+    """ε: no gradient for ratios above 1 + ε with positive advantages, below 1 - ε with negative ones. Typically 0.2."""
     kl_beta: NonNegative = 0.0
     """β: weight of the KL to the initial model in the token rewards. Most reasoning recipes 0."""
     ratio_anchor: Literal["learner", "engine"] = "learner"
-    """Log-probs in the ratio's denominator: recomputed by the learner, or reported by the engine (then --tis-cap 0)."""
+    """π_old in the ratio: log-probs recomputed by the learner, or reported by the engine (then --tis-cap 0)."""
     tis_cap: NonNegative = 2.0
     """C: cap of the truncated importance weight π_old / π_engine; 0 disables it."""
     num_minibatches: Count = 4
@@ -94,7 +94,7 @@ def policy_loss(logp: Tensor, old_logp: Tensor, advantages: Tensor, args: Args) 
     """
     ratio = torch.exp(logp - old_logp)  # (m, T)
     clipped_ratio = ratio.clamp(1 - args.clip_eps, 1 + args.clip_eps)  # (m, T)
-    # The minimum makes the clip one-sided: a ratio that moved the wrong way always keeps its gradient.
+    # The minimum makes the clip one-sided: a ratio that moved against its advantage keeps its gradient.
     loss = -torch.min(ratio * advantages, clipped_ratio * advantages)  # (m, T)
     return loss, {
         "ratio": ratio,

@@ -2,17 +2,18 @@
 
     J(θ) = -E_x E_{o ~ π_old(·|x)} 1/|o| Σ_t KL(π_θ(·|x, o_<t) ‖ π_T(·|x, f, o_<t))
     or, from the sampled token:  r_t A_t,  A_t = log π_T(o_t|x, f, o_<t) - log π_old(o_t|x, o_<t)
-    θ_T: a moving average of θ     f: feedback, perhaps a correct response of the group     mixed: λ A_GRPO + (1 - λ) A
+    θ_T: a moving average of θ     f: feedback, such as a correct response of the group     mixed: λ A_GRPO + (1 - λ) A
 
 Differs from its parent opd.py:
-- the teacher is the model itself, with feedback in its prompt: every token of a response is judged by what the model
-  would have written, had it known. Responses without another correct one in their group have no such loss;
+- the teacher is the model itself with feedback in its prompt, and scores each token of a response. A response without
+  another correct one in its group has no such loss;
 - only what helps without the feedback can be learned. The embedded model, told " right {answer}", boxes it at once, and
-  its student learns to guess; told to take its time, it searches longer, and so does its student;
-- the teacher's weights follow the student's, by --teacher-rate after each rollout batch, as in the authors' code;
+  its student learns to guess. So the default feedback is no solution, as in the paper, but a longer budget: the teacher
+  searches longer, and so does its student. For the paper's, put {response} into --feedback, as below;
+- the teacher's weights are a moving average of the student's (--teacher-rate), as in the authors' code;
 - --grpo-weight λ adds R - mean of the group, which the authors' code does not divide by the std either.
-The authors' code (lasgroup/SDPO) can also take the forward KL, its default, or the Jensen-Shannon divergence, as its
-runs without rich feedback do; those with it take the reverse KL, as here. It multiplies the loss by the ratio, up to 2,
+The authors' code (lasgroup/SDPO) takes the forward KL by default; its runs without rich feedback use the Jensen-Shannon
+divergence, those with it the reverse KL, as here. It multiplies the loss by the ratio, up to 2,
 and averages over all tokens of responses with feedback; here the full KL has no ratio, and each response has the same
 weight. Not here: an environment's text as feedback, such as a compiler's, and a teacher held in a trust region. Their
 template, for real models: --feedback
@@ -50,9 +51,9 @@ class Args(Settings):
     """A data set on the hub, a local file, or a generated one; by default plus and minus between numbers."""
     feedback: str = " within 150 tokens"
     """Text behind the question in the teacher's prompt; {answer} and {response} in it are those of a correct response.
-    The default tells the embedded model to take its time."""
+    The default makes the embedded model search longer."""
     teacher_rate: Fraction = 0.05
-    """Part of the way that the teacher's weights go to the student's after each rollout batch. Authors' code 0.05."""
+    """Rate of the teacher's moving average, once per rollout batch. Authors' code 0.05."""
     grpo_weight: Fraction = 0.0
     """λ: weight of GRPO's advantage; that of self-distillation is 1 - λ."""
     kl: Literal["sampled", "full"] = "full"
@@ -60,7 +61,7 @@ class Args(Settings):
     kl_beta: NonNegative = 0.0
     """β: weight of the KL to the initial model in the loss. Papers 0."""
     ratio_anchor: Literal["learner", "engine"] = "learner"
-    """Log-probs in the ratio's denominator: recomputed by the learner, or reported by the engine (then --tis-cap 0)."""
+    """π_old in the ratio: log-probs recomputed by the learner, or reported by the engine (then --tis-cap 0)."""
     tis_cap: NonNegative = 2.0
     """C: cap of the truncated importance weight π_old / π_engine; 0 disables it."""
     num_minibatches: Count = 4
@@ -106,7 +107,8 @@ def token_weights(mask: Tensor) -> Tensor:
 def policy_loss(logp: Tensor, old_logp: Tensor, advantages: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """Per-token loss and metrics of m rows; everything is (m, T), and only `logp` carries a gradient.
 
-    On-policy, every ratio is 1 and the loss is the KL to the teacher, as estimated from the sampled tokens.
+    On-policy every ratio is 1; with --kl sampled and λ = 0 the mean loss estimates the KL to the teacher. With --kl
+    full only GRPO's advantage stands here, if λ > 0.
     """
     ratio = torch.exp(logp - old_logp)  # (m, T)
     loss = -ratio * advantages  # (m, T)
@@ -122,7 +124,7 @@ def tis_weight(old_logp: Tensor, rollout_logp: Tensor, args: Args) -> Tensor:
 def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
     """Per-token k3 estimate (m, T) of KL(π_θ ‖ π_ref) (2402.03300, Eq. 4).
 
-    As a value it is unbiased and never negative; as a loss its gradient is that of KL(π_ref ‖ π_θ).
+    For tokens from π_θ its value is unbiased, and never negative; as a loss its gradient is that of KL(π_ref ‖ π_θ).
     """
     return torch.exp(ref_logp - logp) - (ref_logp - logp) - 1
 
@@ -171,6 +173,7 @@ def main(args: Args) -> None:
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
             old_logp = learner_logp if args.ratio_anchor == "learner" else rollout_logp  # (B, T)
             ref_logp = batch_logps(reference, batch, args)[0] if reference else None  # (B, T)
+            # With the full KL no advantage comes from the teacher: the KL is added to the loss below.
             teacher_logp = batch_logps(teacher.model, longer, args)[0] if args.kl == "sampled" else old_logp
             advantages = compute_advantages(rewards, teacher_logp, old_logp, own, args)  # (B, T)
             tis = tis_weight(learner_logp, rollout_logp, args)  # (B, T)

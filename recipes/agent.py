@@ -1,15 +1,15 @@
-"""Agent: GRPO over the episodes of an environment, as in Search-R1, 2503.09516 (Mar 2025), and ToRL, 2503.23383. What
-the environment answers is inserted into the response and left out of the loss.
+"""Agent: GRPO over the episodes of an environment, as in Search-R1, 2503.09516 (Mar 2025), and ToRL, 2503.23383.
+Observations are inserted into the response and masked out of the loss.
 
     J(θ) = GRPO's, where o_i = s_1 c_1 s_2 c_2 ...: turns s_k ~ π_old, and observations c_k that answer them
            sums over t run over the tokens of the s_k alone, and |o_i| = Σ_k |s_k|;  R_i of the whole episode
 
 Differs from its parent calculator.py:
 - any environment: it says which strings end a turn, what it answers, and when the episode ends (docs/environments.md);
-- an environment that gives a reward of its own has the last word; otherwise the verifier judges the text;
-- the number of turns has a limit; an environment that fails ends its episode with reward 0, and is counted.
-The default model plays the guessing game of worlds/guessing: it learns to guess the middle of what remains.
-Search-R1 used PPO and GRPO with β 0.001, ToRL GRPO without a KL and at most 4 calls.
+- if the environment gives a reward, it is used; otherwise the verifier judges the text;
+- the number of turns has a limit; an error of the environment ends the episode with reward 0, and is counted.
+The default model plays the guessing game of worlds/guessing: it learns binary search.
+Search-R1 used PPO and GRPO with β 0.001, ToRL GRPO without a KL and by default with one call of the tool.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python recipes/agent.py
@@ -37,21 +37,21 @@ from torch import Tensor
 class Args(Settings):
     # Agent
     environment: str = "guessing"
-    """What answers the turns: guessing, calculator, retrieval, python, ADAPTER:TASK or file.py:NAME."""
+    """Environment: guessing, calculator, retrieval, python, ADAPTER:TASK or file.py:NAME."""
     max_turns: Count = 8
-    """Turns of an episode; what the environment observes after the last one is of no use."""
+    """Turns of an episode at most; the observation after the last one is never read."""
     model: str = "guessing"
-    """A model on the hub, a local folder, or one of this repository, of which the default one has played the game."""
+    """A model on the hub, a local folder, or one of this repository; the default one was pretrained on this game."""
     dataset: str = "guessing"
     """Problems that the environment understands: "guessing", "retrieval", or "products" for the calculator."""
     clip_eps: Positive = 0.2
-    """ε: no gradient for ratios above 1 + ε with positive advantages, below 1 - ε with negative ones. Usual 0.2."""
+    """ε: no gradient for ratios above 1 + ε with positive advantages, below 1 - ε with negative ones. Typically 0.2."""
     ddof: Literal[0, 1] = 1
     """The group's std divides by G - ddof: 1 gives the sample std of most code, 0 the population std."""
     kl_beta: NonNegative = 0.0
     """β: weight of the KL to the initial model in the loss. Most reasoning recipes 0."""
     ratio_anchor: Literal["learner", "engine"] = "learner"
-    """Log-probs in the ratio's denominator: recomputed by the learner, or reported by the engine (then --tis-cap 0)."""
+    """π_old in the ratio: log-probs recomputed by the learner, or reported by the engine (then --tis-cap 0)."""
     tis_cap: NonNegative = 2.0
     """C: cap of the truncated importance weight π_old / π_engine; 0 disables it."""
     num_minibatches: Count = 4
@@ -100,11 +100,11 @@ def token_weights(mask: Tensor) -> Tensor:
 def policy_loss(logp: Tensor, old_logp: Tensor, advantages: Tensor, args: Args) -> tuple[Tensor, dict[str, Tensor]]:
     """Per-token loss and metrics of m rows; everything is (m, T), and only `logp` carries a gradient.
 
-    On-policy, every ratio is 1 and each group's advantages sum to 0, so the loss is 0, but its gradient is not.
+    On-policy every ratio is 1, and a group's advantages sum to 0, so the minibatch's loss is 0; its gradient is not.
     """
     ratio = torch.exp(logp - old_logp)  # (m, T)
     clipped_ratio = ratio.clamp(1 - args.clip_eps, 1 + args.clip_eps)  # (m, T)
-    # The minimum makes the clip one-sided: a ratio that moved the wrong way always keeps its gradient.
+    # The minimum makes the clip one-sided: a ratio that moved against its advantage keeps its gradient.
     loss = -torch.min(ratio * advantages, clipped_ratio * advantages)  # (m, T)
     return loss, {
         "ratio": ratio,
@@ -122,7 +122,7 @@ def tis_weight(old_logp: Tensor, rollout_logp: Tensor, args: Args) -> Tensor:
 def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
     """Per-token k3 estimate (m, T) of KL(π_θ ‖ π_ref) (2402.03300, Eq. 4).
 
-    As a value it is unbiased and never negative; as a loss its gradient is that of KL(π_ref ‖ π_θ).
+    For tokens from π_θ its value is unbiased, and never negative; as a loss its gradient is that of KL(π_ref ‖ π_θ).
     """
     return torch.exp(ref_logp - logp) - (ref_logp - logp) - 1
 

@@ -1,7 +1,7 @@
 """PipelineRL, asynchronous generation with weights that change in flight: 2509.19128 (Sep 2025), Algorithm 2 and Eq. 5.
 
     J(θ) = E_x E_{o_1..o_G ~ μ(·|x)} 1/G Σ_i 1/|o_i| Σ_t
-               w_it min(r_it A_i, clip(r_it, 1 - ε, 1 + ε) A_i) - β KL_k3(π_θ ‖ π_ref)
+               [ w_it min(r_it A_i, clip(r_it, 1 - ε, 1 + ε) A_i) - β KL_k3(π_θ ‖ π_ref) ]
     μ(o_it | x, o_i<t): the policy that sampled the token, at most η rollout batches old where o_i began
     ρ_it = π_old(o_it | x, o_i<t) / μ(o_it | x, o_i<t)        ρ_i = Π_t ρ_it        1[...] is 1 where it holds, else 0
     w_it:  token-tis       min(ρ_it, C)        icepop         1[α ≤ ρ_it ≤ C] ρ_it
@@ -73,13 +73,13 @@ class Args(Settings):
     geometric_high: Annotated[float, Interval(ge=1, le=1e6)] = 1.1
     """geometric-mask leaves out responses with a larger ρ per token. Where k is 0, verl's example is 1.001."""
     clip_eps: Positive = 0.2
-    """ε: no gradient for ratios above 1 + ε with positive advantages, below 1 - ε with negative ones. Usual 0.2."""
+    """ε: no gradient for ratios above 1 + ε with positive advantages, below 1 - ε with negative ones. Typically 0.2."""
     ddof: Literal[0, 1] = 1
     """The group's std divides by G - ddof: 1 gives the sample std of most code, 0 the population std."""
     kl_beta: NonNegative = 0.0
     """β: weight of the KL to the initial model in the loss. Most reasoning recipes 0."""
     ratio_anchor: Literal["learner", "engine"] = "learner"
-    """Log-probs in the ratio's denominator: recomputed by the learner, or reported by the engine (then --tis-cap 0)."""
+    """π_old in the ratio: log-probs recomputed by the learner, or reported by the engine (then --tis-cap 0)."""
     tis_cap: NonNegative = 5.0
     """C: cap of ρ = π_old / π_engine, of a token or response; 0 disables it. geometric-mask has no C."""
     num_minibatches: Count = 4
@@ -126,11 +126,11 @@ def token_weights(mask: Tensor) -> Tensor:
 def policy_loss(logp: Tensor, old_logp: Tensor, advantages: Tensor, args: Args) -> tuple[Tensor, dict[str, Tensor]]:
     """Per-token loss and metrics of m rows; everything is (m, T), and only `logp` carries a gradient.
 
-    On-policy, every ratio is 1 and each group's advantages sum to 0, so the loss is 0, but its gradient is not.
+    On-policy every ratio is 1, and a group's advantages sum to 0, so the minibatch's loss is 0; its gradient is not.
     """
     ratio = torch.exp(logp - old_logp)  # (m, T)
     clipped_ratio = ratio.clamp(1 - args.clip_eps, 1 + args.clip_eps)  # (m, T)
-    # The minimum makes the clip one-sided: a ratio that moved the wrong way always keeps its gradient.
+    # The minimum makes the clip one-sided: a ratio that moved against its advantage keeps its gradient.
     loss = -torch.min(ratio * advantages, clipped_ratio * advantages)  # (m, T)
     return loss, {
         "ratio": ratio,
@@ -164,7 +164,7 @@ def effective_sample_size(old_logp: Tensor, rollout_logp: Tensor, mask: Tensor) 
 def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
     """Per-token k3 estimate (m, T) of KL(π_θ ‖ π_ref) (2402.03300, Eq. 4).
 
-    As a value it is unbiased and never negative; as a loss its gradient is that of KL(π_ref ‖ π_θ).
+    For tokens from π_θ its value is unbiased, and never negative; as a loss its gradient is that of KL(π_ref ‖ π_θ).
     """
     return torch.exp(ref_logp - logp) - (ref_logp - logp) - 1
 

@@ -65,6 +65,9 @@ def test_group_of_one_in_rloo(capsys, tmp_path):
 
 def test_settings_of_one_method(capsys, tmp_path):
     assert "--overlong-cache" in refused(capsys, tmp_path, dapo, overlong_cache=33)
+    assert "give a length limit" in refused(
+        capsys, tmp_path, dapo, max_response_tokens=None, model="a/b", dataset="gsm8k"
+    )
     assert "needs a binary divergence" in refused(capsys, tmp_path, dppo, divergence="topk-tv", ratio_anchor="learner")
     assert "less than or equal to 1" in refused(capsys, tmp_path, ppo, gamma=1.5)
 
