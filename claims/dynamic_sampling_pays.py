@@ -3,25 +3,27 @@
 Said by: DAPO, 2503.14476, Fig. 6 and Sec. 3.2 (the same accuracy in fewer steps; the extra generation costs little).
 ScaleRL, 2510.13786, drops groups without signal and does not replace them.
 
-Tested: DAPO's loss without its length penalty: all groups kept (recipes/olmo3.py without its components, 50 steps);
-groups without signal replaced (dapo.py, 30 steps). Held-out accuracy is measured every 5 steps and averaged over the
-generated responses, including discarded ones, up to the 3200 of the first arm.
+Tested: DAPO's loss without its length penalty, on sums: all groups kept (recipes/olmo3.py without its components, 50
+steps); groups without signal replaced (dapo.py, 30 steps); a fair trial (claims/fair.py). Held-out accuracy is measured
+every 5 steps and averaged over the generated responses, including discarded ones, up to the 3200 of the first arm.
 
-Rule: 95 % interval of the paired difference of that average. Reproduced if refilling gains 0.02 or more and the
-interval excludes 0; contradicted if the interval excludes a gain of 0.02. The same at equal steps is reported.
+Rule: 95 % interval of the difference of that average. Reproduced if refilling gains 0.02 or more and the interval
+excludes 0; contradicted if the interval excludes a gain of 0.02. The same at equal steps is reported.
 """
 
-from claims.runs import compare, draw_arms, judged, summarize
+from claims import fair
 
 import numpy as np
 
 KIND = "runs"
 SMALLEST = 0.02
-OFTEN = "--eval-every 5 --eval-samples 16"  # during the run a quarter of these samples
+WORLDS = ("sums",)
+OFTEN = "--eval-every 5 --eval-samples 4"  # during the run a quarter of these samples
 ARMS = {
     "all groups": f"olmo3 {OFTEN} --steps 50 --no-filter-groups --max-rounds 1 --std group --clip-eps-high 0.28",
     "refilled": f"dapo {OFTEN} --overlong-cache 0",
 }
+PAIR = ("all groups", "refilled")
 RESPONSES = 3200  # 50 rounds of 8 prompts
 STEPS = 30
 
@@ -38,21 +40,28 @@ def average(t, most, per_step):
     return float(np.interp(grid, *zip(*points, strict=True)).mean())
 
 
+def METRIC(t):
+    return average(t, RESPONSES, per_step=False)
+
+
 def compute(seeds):
     by_steps = {"by steps": lambda t: average(t, STEPS, per_step=True)}
-    by_responses = lambda t: average(t, RESPONSES, per_step=False)  # noqa: E731
-    return compare(ARMS, [("all groups", "refilled")], seeds, by_responses, **by_steps)
+    return fair.compute(ARMS, [PAIR], seeds, WORLDS, metric=METRIC, **by_steps)
+
+
+def of_worlds(result):
+    return fair.in_each_world(result, PAIR, SMALLEST)
 
 
 def verdict(result):
-    return judged(result, "all groups → refilled", SMALLEST)
+    return fair.of_both(of_worlds(result))
 
 
 def effect(result):
     steps = ", ".join(f"{arm['by steps']:.3f}" for arm in result["arms"].values())
-    return f"{summarize(result, 'mean accuracy over equal responses')}; over equal steps {steps}"
+    return f"{fair.effect(result, of_worlds(result), 'mean accuracy over equal responses')}; over equal steps {steps}"
 
 
 def draw(result):
     title = "All groups kept, and groups without signal refilled"
-    return draw_arms(result, title, "training accuracy", "mean accuracy over equal responses")
+    return fair.draw(result, title, "mean accuracy over equal responses")

@@ -27,7 +27,7 @@ QUESTIONS = (
         "the time 3.39 times the weight of one that is solved half of the time, with 8 responses 1.41 times; dividing "
         "by that of the batch does not. On one prompt, groups of 2 have twice the variance of groups of 64 at equal "
         "responses, but spread over more prompts they learn as well as groups of 8, and the group's mean does as well "
-        "as PPO's critic.",
+        "as PPO's critic. Replacing groups without signal costs 0.026 at equal responses on sums.",
         (
             "std_favors_extremes",
             "batch_std_weighs_prompts_alike",
@@ -151,7 +151,7 @@ learning rate with 16 seeds. Every run has held-out problems of its own, and the
 which shows what no difference looks like. Claims whose runs are still to come say so; their rules stand.
 
 Other claims by runs compare arms on the same seeds: the same base model, problems and seeds of the engine (other
-problems where arms have different numbers of prompts: dynamic_sampling_pays). All runs are evaluated on the same
+problems where arms have different numbers of prompts). All runs are evaluated on the same
 held-out problems, so the intervals are those of new seeds, not of new problems; with 16 other seeds GRPO differs from
 itself by +0.008 ± 0.022 (grpo_against_itself). p-values, in the order of the arrows, are those of two-sided t-tests,
 adjusted for all differences on this page (Holm). They decide no verdict, but a reproduced effect whose p is large could
