@@ -4,8 +4,8 @@ Said by: ScaleRL, 2510.13786, Eq. 1 (R - R_0 = (A - R_0) / (1 + (C_mid / C)^B), 
 the compute).
 
 Tested: training accuracy of 50 steps of 64 responses with DAPO's loss (recipes/olmo3.py without its components, all
-groups kept). The sigmoid, with R_0 the base model's accuracy, is fitted to the first 25 steps and predicts the mean of the
-last 10; the comparison is a constant prediction, the mean of steps 21 to 25.
+groups kept). The sigmoid, with R_0 the base model's accuracy, is fitted to the first 25 steps and predicts the mean of
+the last 10; the comparison is a constant prediction, the mean of steps 21 to 25.
 
 Rule: reproduced if the sigmoid's absolute error is smaller than that of the last value, by 0.02 or more, with a 95 %
 interval of the paired difference that excludes 0; contradicted if the interval excludes such a gain.
@@ -18,8 +18,8 @@ from scipy.optimize import curve_fit
 
 KIND = "runs"
 SMALLEST = 0.02
-RUNS = "olmo3 --eval-every 5 --eval-samples 16 --steps 50 --no-filter-groups --max-rounds 1 --std group --clip-eps-high 0.28"
-ARMS = dict.fromkeys(("last value", "sigmoid"), RUNS)
+CURVE = "olmo3 --eval-every 5 --eval-samples 16 --steps 50 --no-filter-groups --max-rounds 1 --std group"
+ARMS = dict.fromkeys(("last value", "sigmoid"), f"{CURVE} --clip-eps-high 0.28")
 END = 10
 
 
