@@ -129,7 +129,7 @@ def policy_loss(
 def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
     """Per-token k3 estimate (m, T) of KL(π_θ ‖ π_ref) (2402.03300, Eq. 4).
 
-    For tokens from π_θ its value is unbiased, and never negative; as a loss its gradient is that of KL(π_ref ‖ π_θ).
+    On tokens from π_θ its value is unbiased and never negative. As a loss, its gradient is that of KL(π_ref ‖ π_θ).
     """
     return torch.exp(ref_logp - logp) - (ref_logp - logp) - 1
 

@@ -154,7 +154,7 @@ class Engine:
         raise NotImplementedError
 
     def sleep(self) -> None:
-        """Hand memory to the learner until the next `update`, if there is any."""
+        """Free GPU memory for the learner until the next `update`, in an engine that can."""
 
     def close(self) -> None:
         """Give back memory and processes."""

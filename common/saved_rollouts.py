@@ -57,7 +57,7 @@ class SavedRollouts:
             lines = "".join(json.dumps(row) + "\n" for row in self.rows(tokenizer, values))
             folder = run_dir / "rollouts"
             folder.mkdir(exist_ok=True)
-            # No time in the header: a resumed run writes the same bytes.
+            # The header holds no time, so that a resumed run writes the same bytes.
             write_whole(folder / f"step-{self.step:06d}.jsonl.gz", gzip.compress(lines.encode(), 6, mtime=0))
 
     def rows(self, tokenizer: Any, values: dict[str, Tensor]) -> Iterator[dict[str, Any]]:

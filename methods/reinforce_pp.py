@@ -34,11 +34,11 @@ from torch import Tensor
 class Args(Settings):
     # REINFORCE++
     clip_eps: Positive = 0.2
-    """ε: no gradient for ratios above 1 + ε with positive advantages, below 1 - ε with negative ones. Typically 0.2."""
+    """ε: no gradient for ratios above 1 + ε with positive advantages, below 1 - ε with negative ones. Usual 0.2."""
     kl_beta: NonNegative = 0.0
     """β: weight of the KL to the initial model in the token rewards. Most reasoning recipes 0."""
     ratio_anchor: Literal["learner", "engine"] = "learner"
-    """π_old in the ratio: log-probs recomputed by the learner, or reported by the engine (then --tis-cap 0)."""
+    """π_old in the ratio: log-probs recomputed by the learner, or reported by the engine (requires --tis-cap 0)."""
     tis_cap: NonNegative = 2.0
     """C: cap of the truncated importance weight π_old / π_engine; 0 disables it."""
     num_minibatches: Count = 4

@@ -56,7 +56,7 @@ class Args(Settings):
     kl_beta: NonNegative = 0.0
     """β: weight of the KL to the initial model in the token rewards. Usual 0 to 0.05."""
     ratio_anchor: Literal["learner", "engine"] = "learner"
-    """π_old in the ratio: log-probs recomputed by the learner, or reported by the engine (then --tis-cap 0)."""
+    """π_old in the ratio: log-probs recomputed by the learner, or reported by the engine (requires --tis-cap 0)."""
     tis_cap: NonNegative = 2.0
     """C: cap of the truncated importance weight π_old / π_engine; 0 disables it."""
     num_minibatches: Count = 4

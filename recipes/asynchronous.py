@@ -107,7 +107,7 @@ class Worker:
         self.waiting += prompts
 
     def step(self, begin: bool = True) -> list[Group]:
-        """Sample a token of each response; the groups that ended with it. Waiting prompts `begin` if there is room."""
+        """Sample a token of each response, and return finished groups. Waiting prompts `begin` if there is room."""
         free = self.args.in_flight_prompts - len(self.begun)
         # Some at a time: whenever rows join, the transformers engine copies all keys and values.
         if begin and (free >= self.args.in_flight_prompts // 8 or not self.begun):

@@ -54,7 +54,7 @@ class Args(Settings):
     max_rounds: Count = 10
     """Rounds of P new prompts, then groups without signal fill the batch. The authors' code stops with an error."""
     overlong_cache: CountOrZero = 19
-    """L_cache: last tokens over which the penalty falls to -1; 0: none. Paper: a fifth of the limit, 4096 of 20480."""
+    """L_cache: the penalty falls to -1 over this many last tokens; 0 disables it. Paper 4096 of 20480, a fifth."""
     overlong_filter: bool = False
     """Leave truncated responses out of the loss; the paper tries this before the penalty."""
     ddof: Literal[0, 1] = 1
@@ -62,7 +62,7 @@ class Args(Settings):
     kl_beta: NonNegative = 0.04
     """β: weight of the KL to the reference in the loss. GRPO's paper 0.04."""
     ratio_anchor: Literal["learner", "engine"] = "learner"
-    """π_old in the ratio: log-probs recomputed by the learner, or reported by the engine (then --tis-cap 0)."""
+    """π_old in the ratio: log-probs recomputed by the learner, or reported by the engine (requires --tis-cap 0)."""
     tis_cap: NonNegative = 2.0
     """C: cap of the truncated importance weight π_old / π_engine; 0 disables it."""
     num_minibatches: Count = 4
@@ -133,7 +133,7 @@ def tis_weight(old_logp: Tensor, rollout_logp: Tensor, args: Args) -> Tensor:
 def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
     """Per-token k3 estimate (m, T) of KL(π_θ ‖ π_ref) (2402.03300, Eq. 4).
 
-    For tokens from π_θ its value is unbiased, and never negative; as a loss its gradient is that of KL(π_ref ‖ π_θ).
+    On tokens from π_θ its value is unbiased and never negative. As a loss, its gradient is that of KL(π_ref ‖ π_θ).
     """
     return torch.exp(ref_logp - logp) - (ref_logp - logp) - 1
 

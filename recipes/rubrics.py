@@ -57,13 +57,13 @@ class Args(Settings):
     max_criteria: Count = 5
     """K: candidates in use at the same time. Paper 5."""
     clip_eps: Positive = 0.2
-    """ε: no gradient for ratios above 1 + ε with positive advantages, below 1 - ε with negative ones. Typically 0.2."""
+    """ε: no gradient for ratios above 1 + ε with positive advantages, below 1 - ε with negative ones. Usual 0.2."""
     ddof: Literal[0, 1] = 1
     """The group's std divides by G - ddof: 1 gives the sample std of most code, 0 the population std."""
     kl_beta: NonNegative = 0.0
     """β: weight of the KL to the initial model in the loss. Paper 0.04; most reasoning recipes 0."""
     ratio_anchor: Literal["learner", "engine"] = "learner"
-    """π_old in the ratio: log-probs recomputed by the learner, or reported by the engine (then --tis-cap 0)."""
+    """π_old in the ratio: log-probs recomputed by the learner, or reported by the engine (requires --tis-cap 0)."""
     tis_cap: NonNegative = 2.0
     """C: cap of the truncated importance weight π_old / π_engine; 0 disables it."""
     num_minibatches: Count = 4
@@ -153,7 +153,7 @@ def tis_weight(old_logp: Tensor, rollout_logp: Tensor, args: Args) -> Tensor:
 def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
     """Per-token k3 estimate (m, T) of KL(π_θ ‖ π_ref) (2402.03300, Eq. 4).
 
-    For tokens from π_θ its value is unbiased, and never negative; as a loss its gradient is that of KL(π_ref ‖ π_θ).
+    On tokens from π_θ its value is unbiased and never negative. As a loss, its gradient is that of KL(π_ref ‖ π_θ).
     """
     return torch.exp(ref_logp - logp) - (ref_logp - logp) - 1
 

@@ -33,7 +33,7 @@ class Args:
 
 
 def own_blocks() -> list[Block]:
-    """Runs with each bug, and without where the practice runs have few healthy ones of the same script and settings."""
+    """A run with each bug, and one without it if the practice runs have no healthy run with these settings."""
     drawn, made = seeds("power", 2 * len(SETTINGS)), []
     enough = [SETTINGS[settings][:2] for bug, settings in plan().values() if bug == "healthy"]
     for i, (bug, (script, flags, change)) in enumerate(SETTINGS.items()):

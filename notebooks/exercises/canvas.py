@@ -15,7 +15,7 @@ COLUMNS = ["Student", "ID", "SIS Login ID", "Section"]  # that a gradebook must 
 
 
 class Roster(NamedTuple):
-    """What the import must repeat from an exported gradebook."""
+    """The parts of an exported gradebook that the imported file must repeat."""
 
     columns: list[str]  # about the student, up to "Section"
     students: dict[str, list[str]]  # by SIS Login ID in lower case: their cells in these columns

@@ -80,7 +80,7 @@ def test_curves_of_runs_over_each_other(visit, tmp_path):
 
 
 def test_it_renews_itself(visit, tmp_path):
-    """New rows, new responses and new runs appear; a step that was chosen stays."""
+    """New rows, responses and runs appear, and the chosen step stays chosen."""
     write_logs(tmp_path / "a", rows(2), {1: [response(text="old")]})
     page = visit()
     page.wait_for_selector("article:has-text('old')")

@@ -70,7 +70,7 @@ class TestOlmo3:
 
     @pytest.mark.parametrize("average", ["token", "response"])
     def test_leaving_groups_out_changes_the_denominator_alone(self, average):
-        """Responses without signal have no gradient: without them its direction stays, and its length grows."""
+        """Responses without signal add nothing to the gradient: leaving them out only scales it."""
         logp, old, rollout, a, mask = rows(0)
         silent = torch.arange(len(mask))[:, None] >= 24
         a = a * ~silent

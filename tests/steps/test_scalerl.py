@@ -116,7 +116,7 @@ class TestScaleRL:
 
     @pytest.mark.parametrize("average", ["prompt", "token", "response"])
     def test_leaving_groups_out_changes_the_denominator_alone(self, average):
-        """Responses without signal have no gradient: without them its direction stays, and its length grows."""
+        """Responses without signal add nothing to the gradient: leaving them out only scales it."""
         logp, old, rollout, a, mask = rows(0)
         silent = torch.arange(len(mask))[:, None] >= 24
         a = a * ~silent

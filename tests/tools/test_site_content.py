@@ -162,6 +162,19 @@ def test_the_papers_value_is_read_from_the_help(text, value):
     assert scripts.paper_value(text) == value
 
 
+@pytest.mark.parametrize(
+    "name,setting,value",
+    [
+        ("grpo", "clip_eps", "usual 0.2"),
+        ("dapo", "overlong_cache", "4096 of 20480, a fifth"),
+        ("ppo", "kl_beta", "usual 0 to 0.05"),
+    ],
+)
+def test_the_scripts_help_has_the_papers_value(name, setting, value):
+    shown = {row["name"]: row["paper"] for _, rows in scripts.settings(name) for row in rows}
+    assert shown[setting] == value
+
+
 def test_traits_are_filtered_by_what_several_scripts_share():
     some = [scripts.traits(name) for name in ("reinforce", "grpo", "gmpo", "cispo", "sapo", "scalerl")]
     found = {key: {scripts.coarse(key, traits[key]) for traits in some} for key in scripts.FILTERS}
