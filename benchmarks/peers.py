@@ -6,7 +6,7 @@ which their losses need none, so they come without what they ask for:
     python3 -m venv .trl && .trl/bin/pip install torch==2.13.0 transformers==5.19.0 datasets==5.2.0 trl==1.16.0
     python3 -m venv .peers && .peers/bin/pip install torch==2.13.0 transformers==5.19.0 datasets==5.2.0 accelerate \\
         tensordict ray hydra-core codetiming loguru jaxtyping pandas torchdata pybase64 peft orjson \\
-        cachetools fastapi uvicorn
+        cachetools fastapi uvicorn pillow
     .peers/bin/pip install --no-deps verl==0.9.1 skyrl==0.3.0 skyrl-gym==0.4.0
 
     python -m benchmarks.peers --trl .trl/bin/python --verl .peers/bin/python --skyrl .peers/bin/python
@@ -68,6 +68,7 @@ class Row:
     what: str = "policy"
     on_policy: bool = False
     up_to_scale: bool = False
+    one_length: bool = False  # of all responses
 
     @property
     def name(self) -> str:
@@ -100,6 +101,9 @@ CLIPS_RESPONSES = "it clips the ratio of a response: compared on-policy"
 TOKEN_FORM = "it is GSPO-token, where a TIS weight acts on one token's gradient alone: compared without TIS"
 DUAL = "its dual clip is off"
 SAMPLE_STD = "it divides by the sample std of the tokens, ours by the population's: compared up to a factor"
+FULL_KL = {"mode": "full_logits"}
+TWO_TOKENS = "over a vocabulary of two tokens"
+NO_RATIO = "its factor for rollouts that are used again is off"
 OF_ENGINE = "old log-probs are the engine's; its cap on the ratio is off"
 ROWS = [
     Row("reinforce", "verl", "reinforce", {"baseline": "none"}, VERL_SUM, "given our advantages"),
@@ -164,18 +168,33 @@ ROWS = [
     Row("olmo3", "verl", "vanilla", {"filter_groups": False}, PLAIN | OLMO, DUAL),
     Row("olmo3", "skyrl", "regular", {"filter_groups": False}, PLAIN | OLMO),
     Row("opd", "skyrl", "importance_sampling", NO_TIS, SKYRL_MEAN, "given our advantages; it has no TIS"),
+    Row(
+        "gdpo", "verl", "vanilla", {}, {"advantage": "gdpo"} | VERL_MEAN | CLIP,
+        f"two reward functions; {DUAL}; it normalizes over tokens: responses of one length, compared up to a factor",
+        up_to_scale=True, one_length=True,
+    ),
+    Row("sdpo", "trl", "sdpo", {}, FULL_KL, f"{TWO_TOKENS}; {NO_RATIO}"),
+    Row(
+        "sdpo", "trl", "sdpo", {"kl": "sampled"} | NO_TIS, {"mode": "sampled_token"},
+        "it has no ratio: compared on-policy", on_policy=True,
+    ),
+    Row(
+        "sdpo", "trl", "sdpo", {"grpo_weight": 0.25} | NO_TIS, FULL_KL | {"weight": 0.75},
+        f"{TWO_TOKENS}; {NO_RATIO}; its PPO clip is off",
+    ),
+    Row("opsd", "trl", "sdft", {}, FULL_KL, f"{TWO_TOKENS}; {NO_RATIO}"),
     Row("dpo", "trl", "dpo", {"kl_beta": 0.5}, {"beta": 0.5}, "given all pairs of a correct and an incorrect response"),
 ]  # fmt: skip
 
 
-def make_point(seed: int, on_policy: bool) -> dict[str, Tensor]:
+def make_point(seed: int, on_policy: bool, one_length: bool = False) -> dict[str, Tensor]:
     """Random inputs of a loss, in float64; padding holds zeros."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
-    lengths = torch.randint(1, T + 1, (P * G, 1), generator=generator)
+    lengths = torch.randint(T if one_length else 1, T + 1, (P * G, 1), generator=generator)
     mask = (torch.arange(T) < lengths).double()  # (B, T)
     old = (-normal(P * G, T).abs() - 0.05) * mask  # (B, T)
     logp, rollout, ref = ((old + scale * normal(P * G, T)).clamp(max=-1e-3) * mask for scale in (0.4, 0.5, 0.4))
@@ -184,7 +203,10 @@ def make_point(seed: int, on_policy: bool) -> dict[str, Tensor]:
     values, new_values = normal(P * G, T) * mask, normal(P * G, T) * mask  # (B, T), (B, T)
     point = {"mask": mask, "old_logp": old, "rollout_logp": rollout, "ref": ref, "rewards": rewards}
     point |= {"values": values, "new_values": values + 0.3 * new_values, "returns": normal(P * G, T) * mask}
-    return point | {"logp": old.clone() if on_policy else logp, "teacher": old + 0.5 * normal(P * G, T) * mask}
+    teacher = (old + 0.5 * normal(P * G, T)).clamp(max=-1e-3) * mask  # (B, T)
+    # Two reward functions, the second of which says how short a response is, or the like.
+    point |= {"function_rewards": torch.stack([rewards, normal(P, G)]), "reward_weights": torch.tensor([1.0, 0.5])}
+    return point | {"logp": old.clone() if on_policy else logp, "teacher": teacher}
 
 
 class Peer:
@@ -236,7 +258,7 @@ def compare(row: Row, peer: Peer, folder: Path) -> dict[str, Any]:
     cap = row.ours.get("tis_cap", getattr(load(row.method).Args, "tis_cap", 0.0))
     tis = {"tis": cap} if cap > 0 and hasattr(load(row.method), "tis_weight") else {}
     for seed in SEEDS:
-        point = make_point(seed, row.on_policy)
+        point = make_point(seed, row.on_policy, row.one_length)
         mine, advantages = loop_gradient(row.method, row.ours, point, row.what)
         given = advantages if row.method == "opd" else advantages[:, 0]  # (B, T) or (B,)
         variable = "new_values" if row.what == "critic" else "logp"

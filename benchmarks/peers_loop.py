@@ -5,6 +5,7 @@ clipping, TIS, the KL and token weights are the script's, in its own loop. Tenso
 """
 
 import inspect
+from collections import defaultdict
 from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any, Self
@@ -70,6 +71,28 @@ class CriticOf:
         return self.values.logp[rows]
 
 
+def two_tokens(logp: Tensor) -> Tensor:
+    """Log-probs (N, 2) over a vocabulary of two, of which the first token was sampled with `logp` (N,)."""
+    return torch.stack([logp, torch.log1p(-logp.exp())], -1)
+
+
+class TeacherOf:
+    """A self-teacher whose log-probs are those of the point."""
+
+    def __init__(self, model: Model, mask: Tensor, args: Any) -> None:
+        self.model, self.mask, self.args = model, mask, args
+        self.batch = lambda *_: None
+
+    def describe(self, _: Rollouts, shown: list[int | None], __: Any) -> list[int | None]:
+        return shown
+
+    def weights(self, told: list[Any]) -> Tensor:
+        return torch.tensor([[(1 - self.args.grpo_weight) * (what is not None)] for what in told])
+
+    def logps(self, _: Any, rows: Tensor) -> Tensor:
+        return two_tokens(self.model.logp[rows][self.mask[rows]])
+
+
 def loop_gradient(method: str, settings: dict[str, Any], point: dict[str, Tensor], what: str) -> tuple[Tensor, Tensor]:
     """The gradient (B, T) in the log-probs, or for `what` "critic" in the values, and the advantages (B, T)."""
     script = load(method)
@@ -101,15 +124,22 @@ def loop_gradient(method: str, settings: dict[str, Any], point: dict[str, Tensor
         batch.rollout_logp = point["rollout_logp"]
         return batch
 
+    def verify(*_: Any) -> Tensor:
+        return point["rewards"]
+
+    verify.find_answer = None
     original = script.policy_loss
     engine = SimpleNamespace(load_weights=lambda _: None, sleep=lambda: None, generate=lambda *_, **__: rollouts)
     names = {
-        "Run": Run, "load_model": lambda *_, **__: (next(models), None), "load_teacher": lambda *_: fixed["teacher"],
+        "Run": Run, "load_model": lambda *_, **__: (next(models), ""), "load_teacher": lambda *_: fixed["teacher"],
         "load_problems": lambda *_: (problems, []), "sample_problems": lambda *_: problems,
-        "make_engine": lambda *_: engine, "Verifier": lambda *_: lambda *__: point["rewards"], "collate": collated,
+        "make_engine": lambda *_: engine, "Verifier": lambda *_: verify, "collate": collated,
         "policy_loss": policy_loss, "token_logps": token_logps, "batch_logps": batch_logps,
         "place": lambda model: model, "Critic": lambda _: CriticOf(critic),
-        "in_micro_batches": lambda *_: critic.before,
+        "in_micro_batches": lambda *_: critic.before, "SelfTeacher": lambda *_: TeacherOf(fixed["teacher"], mask, args),
+        "vocabulary_logps": lambda model, _, rows, *__: two_tokens(model.logp[rows][mask[rows]]),
+        "solutions_to": lambda *_, **__: defaultdict(str),
+        "rewards_apart": lambda *_: (point["function_rewards"], point["reward_weights"]),
     }  # fmt: skip
     torch.set_default_dtype(torch.double)  # of token weights
     with ExitStack() as stack:

@@ -8,6 +8,7 @@ be computed there, it writes the gradient beside the file and answers with a lin
 
 import sys
 from collections import defaultdict
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -34,6 +35,40 @@ def pairs(point: dict[str, Any]) -> tuple[Tensor, Tensor]:
     return g * right.shape[1] + w, g * right.shape[1] + x
 
 
+def of_self_distillation(kind: str, point: dict[str, Any], trainer: Any, **settings: Any) -> Tensor:
+    """SDPO or SDFT of TRL, over a vocabulary of two tokens, of which the first one was sampled."""
+    from trl.experimental.sdft import SDFTTrainer
+    from trl.experimental.sdpo import SDPOTrainer
+
+    trainer_class = {"sdpo": SDPOTrainer, "sdft": SDFTTrainer}[kind]
+    mask, rewards = point["mask"], point["rewards"]
+    ids = torch.zeros_like(mask).long()
+    student, teacher = (
+        torch.stack([logp, torch.log1p(-logp.exp())], -1)
+        for logp in (torch.where(mask > 0, point[name], -1.0) for name in ("logp", "teacher"))
+    )
+    others = rewards.sum(1, keepdim=True) - rewards  # (P, G), how many other responses are correct
+    told = (others > 0).double() if kind == "sdpo" else torch.ones_like(rewards)
+    logits = SimpleNamespace(student_logits=student, teacher_logits=teacher, completion_ids=ids, completion_mask=mask)
+    logits.loss_mask = mask * told.view(-1, 1)
+    trainer._compute_teacher_student_logits = lambda *_: logits
+    trainer.use_teacher_server, trainer.current_gradient_accumulation_steps = False, 1
+    trainer.epsilon_low = trainer.epsilon_high = 1e9
+    trainer.importance_sampling_level, trainer.loss_type = "token", "grpo"
+    trainer.args = SimpleNamespace(
+        distillation_weight=settings.get("weight", 1.0),
+        distillation_mode=settings["mode"],
+        distillation_alpha=1.0,
+        distillation_is_clip=None,
+    )
+    for name in ("_compute_policy_loss", "_compute_self_distillation_loss"):
+        if hasattr(trainer_class, name):
+            setattr(trainer, name, partial(getattr(trainer_class, name), trainer))
+    inputs = {"completion_ids": ids, "completion_mask": mask, "old_per_token_logps": point["old_logp"]}
+    inputs["advantages"] = (rewards - rewards.mean(1, keepdim=True)).flatten()
+    return trainer_class.compute_loss(trainer, trainer.model, inputs)
+
+
 def of_trl(kind: str, point: dict[str, Any], **settings: Any) -> Tensor:
     """The trainers' own `_compute_loss`, with log-probs put in where the model would compute them."""
     logp, mask = point["logp"], point["mask"]
@@ -58,6 +93,8 @@ def of_trl(kind: str, point: dict[str, Any], **settings: Any) -> Tensor:
         inputs = {"completion_mask": completion_mask, "input_ids": ids, "attention_mask": ids + 1}
         inputs |= {"ref_chosen_logps": chosen, "ref_rejected_logps": rejected}
         return DPOTrainer._compute_loss(trainer, lambda **_: output, inputs, return_outputs=False)
+    if kind in ("sdpo", "sdft"):
+        return of_self_distillation(kind, point, trainer, **settings)
     from trl import GRPOTrainer, RLOOTrainer
     from trl.experimental.gmpo import GMPOTrainer
 
@@ -108,10 +145,15 @@ def of_verl(
             return core_algos.compute_value_loss(point["new_values"], returns, point["values"], mask, clip)[0]
     elif advantage is not None:
         more = {"norm_adv_by_std_in_grpo": settings.get("std", True)} if advantage == "grpo" else {}
+        config = AlgoConfig(gamma=1.0)
+        if advantage == "gdpo":
+            values, weights = point["function_rewards"].flatten(1), point["reward_weights"]
+            more["non_tensor_batch"] = {f"function {i}": of_one.numpy() for i, of_one in enumerate(values)}
+            config = {"gdpo_reward_keys": [*more["non_tensor_batch"]], "gdpo_reward_weights": weights.tolist()}
+            prompts = torch.ones(len(mask), 1)
+            more["batch"] = {"prompts": prompts, "attention_mask": torch.cat([prompts, mask], 1).long()}
         estimate = core_algos.get_adv_estimator_fn(advantage)
-        advantages, _ = estimate(
-            token_level_rewards=rewards, response_mask=mask, index=index, config=AlgoConfig(gamma=1.0), **more
-        )
+        advantages, _ = estimate(token_level_rewards=rewards, response_mask=mask, index=index, config=config, **more)
     else:
         advantages = point["advantages"][:, None] * mask
     more = {"tau_pos": of.tau[0], "tau_neg": of.tau[1]} if "tau" in settings else {}
