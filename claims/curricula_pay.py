@@ -9,8 +9,8 @@ draws from 64 problems by the variance of the rewards that they have had; a fair
 accuracy is measured every 5 steps and averaged over the run, so that learning earlier counts.
 
 Rule: 95 % interval of the difference of that average. Reproduced if the curriculum gains 0.02 or more and the interval
-excludes 0; contradicted if the interval excludes a gain of 0.02. The fraction of groups without signal and the accuracy
-at the end are reported.
+excludes 0; contradicted if the interval excludes a gain of 0.02 and does not lie above 0. The fraction of groups
+without signal and the accuracy at the end are reported.
 """
 
 from claims import fair
