@@ -9,8 +9,8 @@ recomputed log-probs and truncated importance sampling (TIS); with the engine's 
 (anchored).
 
 Rule: by held-out accuracy, 95 % intervals of the paired difference from the uncorrected arm. Reproduced if the anchored
-arm gains 0.05 or more and its interval excludes 0; contradicted if the interval excludes a gain of 0.05. TIS is
-reported.
+arm gains 0.05 or more and its interval excludes 0; contradicted if the interval excludes a gain of 0.05; one that is
+certain but smaller is inconclusive. TIS is reported.
 """
 
 from claims.runs import STALE, compare, draw_arms, judged, summarize

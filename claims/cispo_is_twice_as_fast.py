@@ -8,9 +8,10 @@ and cispo.py, whose cap is not published, with 5 and 2. The first step whose tra
 never reaches it counts as 26.
 
 Rule: 95 % interval of the paired difference in steps for the better cap (which favors CISPO). Reproduced if CISPO needs
-fewer by a third of DAPO's mean or more and the interval excludes 0; contradicted if the interval excludes that. Void
-where DAPO clips less than 1 %. An earlier rule asked for the mean of 5 steps, where 5 is the least and DAPO needs 6: it
-could not come out as reproduced, and came out inconclusive, since some runs of CISPO fall too soon to have such a mean.
+fewer by a third of DAPO's mean or more and the interval excludes 0; contradicted if the interval excludes that; an
+advantage that is certain but smaller is inconclusive. Void where DAPO clips less than 1 %. An earlier rule asked for
+the mean of 5 steps, where 5 is the least and DAPO needs 6: it could not come out as reproduced, and came out
+inconclusive, since some runs of CISPO fall too soon to have such a mean.
 
 Not testable here: all arms reach the accuracy within the five steps of warm-up, four steps after the start.
 """

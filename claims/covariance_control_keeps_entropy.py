@@ -6,13 +6,15 @@ longer and accuracy rises.
 Tested: grpo.py with the token mean, methods/clip_cov.py and methods/kl_cov.py for 30 steps of 64 responses, at their
 default settings (as published, except that Clip-Cov uses KL-Cov's fraction of the tokens). Mean entropy over the last
 10 steps; held-out accuracy is reported and is part of the rule. Both replace PPO's clip, as published; the runs without
-control use the clip. Both act on 2 tokens in 1,000, and the four updates from each batch are nearly on-policy, so they
-have little effect.
+control use the clip.
 
 Rule: by KL-Cov, the stronger of the two in the paper, on paired seeds. Reproduced if its entropy is higher than without
 control by a tenth or more, the 95 % interval excludes 0, and the interval of the accuracies excludes a loss of 0.03;
 contradicted if the interval of the entropies excludes a tenth, or accuracy is lower by 0.03 or more and its interval
 excludes 0.
+
+Not testable here: both act on 2 tokens in 1,000, of responses that have 40 tokens, and the four updates from each batch
+are nearly on-policy.
 """
 
 import statistics

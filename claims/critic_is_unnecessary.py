@@ -4,7 +4,7 @@ Said by: GRPO, 2402.03300, drops PPO's critic to save memory; RLOO, 2402.14740, 
 language models. VAPO, 2504.05118, disagrees: a well-trained critic is better.
 
 Tested: grpo.py and ppo.py on sums (30 steps of 64 responses) and on search (40 steps), four updates each; a fair trial
-(claims/fair.py). PPO's critic learns at its default rate, 3e-4.
+(claims/fair.py). PPO is as by default: λ = 0.95, and a critic that learns at 3e-4, without VAPO's pretraining.
 
 Rule: by held-out accuracy, 95 % intervals of the difference. The claim is that nothing is lost. Contradicted if PPO is
 better by 0.05 or more and the interval excludes 0; reproduced if the interval excludes that PPO is better by 0.05;

@@ -8,7 +8,8 @@ responses of the student with four updates each. The teacher is the same base mo
 1: no larger than the student, so that only the kind of signal differs. Its own training is not counted.
 
 Rule: by held-out accuracy, 95 % interval of the paired difference. Reproduced if the student gains 0.05 or more over RL
-and the interval excludes 0; contradicted if the interval excludes such a gain.
+and the interval excludes 0; contradicted if the interval excludes such a gain; one that is certain but smaller is
+inconclusive.
 
 Not testable here: the teacher is no larger than the student, and ends only about 0.05 above the runs with RL: a gain of
 0.05 is hardly possible.

@@ -8,14 +8,13 @@ correct or not. Groups of G = 3; one is thrown away if any response has more tha
 that logit over all 4,096 groups, with the advantages of dr_grpo.py, which have no bias by length of their own, and of
 reinforce.py without a baseline. All lengths are correct equally often, or each token adds to the chance.
 
-Rule: the claim is about the gradient, not about what is left. Where all lengths are correct equally often, the expected
-gradient without throwing away is 0 with dr_grpo.py. Reproduced if throwing away makes it end responses earlier;
-contradicted if it stays below 1e-12. Reported: reinforce.py, and where long responses are correct more often.
+Rule: the claim is about the expected gradient of the logit that ends a response, not about what is left. Reproduced if
+throwing away raises it by more than 1e-12 in all four cases, contradicted if in none, else inconclusive.
 """
 
 import dr_grpo
 import reinforce
-from claims.court import axes, decide
+from claims.court import CONTRADICTED, INCONCLUSIVE, REPRODUCED, axes
 from tools.plots import BLUE, ORANGE
 from tools.scripts import call
 
@@ -57,7 +56,8 @@ def compute():
 
 
 def verdict(result):
-    return decide(result["pull"]["dr_grpo, alike"]["kept"] > 1e-12)
+    shorter = [pull["kept"] - pull["all"] > 1e-12 for pull in result["pull"].values()]
+    return REPRODUCED if all(shorter) else INCONCLUSIVE if any(shorter) else CONTRADICTED
 
 
 def effect(result):

@@ -8,7 +8,8 @@ steps); groups without signal replaced (dapo.py, 30 steps); a fair trial (claims
 every 5 steps and averaged over the generated responses, including discarded ones, up to the 3200 of the first arm.
 
 Rule: 95 % interval of the difference of that average. Reproduced if refilling gains 0.02 or more and the interval
-excludes 0; contradicted if the interval excludes a gain of 0.02. The same at equal steps is reported.
+excludes 0; contradicted if the interval excludes a gain of 0.02; one that is certain but smaller is inconclusive. The
+same at equal steps is reported.
 """
 
 from claims import fair

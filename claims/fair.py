@@ -3,8 +3,8 @@
 - **Learning rate**: each arm uses its best one in each world, which `python -m claims NAME --sweep` finds on seeds of
   its own: three rates, then the next ones beyond the best until it has a worse one on either side. It is stored in
   reports/learning_rates.json before the runs of the verdict can start.
-- **Seeds and problems**: every run has its own seed, held-out problems and seeds of their samples (--eval-seed), so the
-  intervals hold for new problems too. Arms are independent samples.
+- **Seeds and problems**: every run has its own seed, its own 256 of the world's 512 held-out problems, and its own
+  seeds of their samples (--eval-seed). Arms are independent samples.
 - **Control**: the first arm is compared with itself on other seeds, which shows what no difference looks like.
 
 A claim has ARMS (name: script and flags, without a learning rate), which `compute` runs in both worlds. The verdict is
@@ -52,15 +52,19 @@ def missing_rates(found: dict[str, float]) -> list[str]:
     return [rate for rate in (RATES[max(best - 1, 0) : best + 2] if found else FIRST) if rate not in found]
 
 
+def sweep_arm(words: str, metric: Callable[[runs.Trial], float] = runs.accuracy) -> dict[str, float]:
+    """Compare learning rates for an arm, and store what they gave."""
+    while rates := missing_rates(found := read_report(REPORT, {}).get(words, {})):
+        found |= runs.sweep(words, metric, rates)
+        write_report(REPORT, read_report(REPORT, {}) | {words: {r: found[r] for r in RATES if r in found}})
+    return found
+
+
 def sweep(claim: ModuleType) -> None:
-    """Compare learning rates for each arm of a claim in each of its worlds, and store what they gave."""
-    metric = getattr(claim, "METRIC", runs.accuracy)
+    """Compare learning rates for each arm of a claim in each of its worlds."""
     for world in getattr(claim, "WORLDS", BOTH):
         for name, words in arms_of(world, claim.ARMS).items():
-            while rates := missing_rates(found := read_report(REPORT, {}).get(words, {})):
-                found |= runs.sweep(words, metric, rates)
-                write_report(REPORT, read_report(REPORT, {}) | {words: {r: found[r] for r in RATES if r in found}})
-            say(f"{name}, {world}: {read_report(REPORT)[words]}")
+            say(f"{name}, {world}: {sweep_arm(words, getattr(claim, 'METRIC', runs.accuracy))}")
 
 
 def at_best_rate(words: str) -> str:

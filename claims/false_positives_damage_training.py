@@ -7,7 +7,7 @@ Tested: grpo.py for 30 steps in which an incorrect answer gets the reward 1 at r
 
 Rule: 95 % intervals of the paired differences from q = 0. Reproduced if q = 0.2 loses 0.05 or more and the interval
 excludes 0, and q = 0.5 has no higher mean than q = 0.2; contradicted if the interval at q = 0.2 excludes a loss of
-0.05; a loss that q = 0.5 does not have is inconclusive.
+0.05; a loss that is certain but smaller, or that q = 0.5 does not have, is inconclusive.
 """
 
 from statistics import mean

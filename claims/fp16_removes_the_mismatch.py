@@ -7,7 +7,8 @@ loss). Both run on a CPU; the engine goes token by token through its cache, the 
 is |Δp| of the sampled tokens, of which the mean over the run is taken.
 
 Rule: 95 % interval of the paired difference in log10 of that mean. Reproduced if fp16 has at most a quarter of bf16's
-(the difference is -0.602 or less) and the interval excludes 0; contradicted if the interval excludes such a fall.
+(the difference is -0.602 or less) and the interval excludes 0; contradicted if the interval excludes such a fall; one
+that is certain but smaller is inconclusive.
 """
 
 from math import log10

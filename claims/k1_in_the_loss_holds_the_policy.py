@@ -8,7 +8,8 @@ loss. Compared is the KL to the initial model per token, as the mean over the la
 values on on-policy responses, both are unbiased.
 
 Rule: reproduced if k1 lowers the KL by a quarter of its mean without a penalty or more, and the 95 % interval of the
-paired difference excludes 0; contradicted if the interval excludes such an effect.
+paired difference excludes 0; contradicted if the interval excludes such an effect; one that is certain but smaller is
+inconclusive.
 """
 
 from claims.runs import compare, draw_arms, judged, summarize

@@ -1,4 +1,4 @@
-"""A strong KL to the initial model (β = 0.5) caps what is learned, and without any nothing breaks.
+"""A strong KL to the initial model (β = 0.5) costs accuracy within 30 steps, and without any the model learns.
 
 Said by: DAPO, 2503.14476, Sec. 2.3, Dr. GRPO, 2503.20783, and Olmo 3, 2512.13961, use no KL, because a model that
 learns to reason must move far from its start. GRPO, 2402.03300, uses β = 0.04.

@@ -6,8 +6,8 @@ Tested: maxrl.py and grpo.py for 60 steps of 64 responses on sums of 5 to 8 term
 on the default problems every method ends with a pass@k near 1. pass@32, from 128 samples, of 128 held-out problems.
 
 Rule: 95 % intervals of the paired differences. Reproduced if MaxRL's pass@32 is higher by 0.03 or more and the interval
-excludes 0, and its mean pass@1 is not lower by 0.03; contradicted if the interval excludes such a gain in pass@32; a
-gain at a lower pass@1 is inconclusive.
+excludes 0, and its mean pass@1 is not lower by 0.03; contradicted if the interval excludes such a gain in pass@32; one
+that is certain but smaller, or at a lower pass@1, is inconclusive.
 """
 
 from claims.court import INCONCLUSIVE, REPRODUCED

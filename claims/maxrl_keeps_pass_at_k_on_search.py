@@ -7,8 +7,8 @@ first try and 0.07 within 16; 40 steps of 64 responses, each at the learning rat
 (claims/fair.py). pass@16 of 256 held-out problems, from 16 samples.
 
 Rule: 95 % interval of the difference. Reproduced if MaxRL's pass@16 is higher by 0.03 or more and the interval excludes
-0, and its mean pass@1 is not lower by 0.03; contradicted if the interval excludes such a gain in pass@16; a gain at a
-lower pass@1 is inconclusive. Pass@k Training is reported.
+0, and its mean pass@1 is not lower by 0.03; contradicted if the interval excludes such a gain in pass@16; one that is
+certain but smaller, or at a lower pass@1, is inconclusive. Pass@k Training is reported.
 """
 
 from claims import fair

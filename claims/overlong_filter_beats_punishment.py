@@ -8,8 +8,8 @@ many correct answers. Truncated responses either count as incorrect or are left 
 measured with the same limit.
 
 Rule: 95 % interval of the paired difference in held-out accuracy. Reproduced if the filter gains 0.03 or more and the
-interval excludes 0; contradicted if the interval excludes a gain of 0.03. The fraction truncated in the last 5 steps is
-reported.
+interval excludes 0; contradicted if the interval excludes a gain of 0.03; one that is certain but smaller is
+inconclusive. The fraction truncated in the last 5 steps is reported.
 """
 
 from claims.runs import TIGHT, compare, draw_arms, judged, summarize

@@ -1,4 +1,4 @@
-"""reports/claims.md: six questions with their answers and claims, then all other claims."""
+"""reports/claims.md: questions with their answers and claims, then all other claims."""
 
 import math
 from dataclasses import dataclass
@@ -25,9 +25,10 @@ QUESTIONS = (
         "What does the group give: its standard deviation, its size, its baseline?",
         "With 64 responses per prompt, dividing by the group's standard deviation gives a prompt that is solved 1% of "
         "the time 3.39 times the weight of one that is solved half of the time, with 8 responses 1.41 times; dividing "
-        "by that of the batch does not. On one prompt, groups of 2 have twice the variance of groups of 64 at equal "
-        "responses, but spread over more prompts they learn as well as groups of 8, and the group's mean does as well "
-        "as PPO's critic. Replacing groups without signal costs 0.026 at equal responses on sums.",
+        "by the batch's gives both the same weight. On one prompt, groups of 2 have twice the variance of groups of 64 "
+        "at equal responses; spread over more prompts, they lose next to nothing in training against groups of 8. "
+        "GRPO ends no lower than PPO with its critic as by default. On sums, replacing groups without signal lowers "
+        "accuracy, averaged over equal responses, by 0.026.",
         (
             "std_favors_extremes",
             "batch_std_weighs_prompts_alike",
@@ -39,11 +40,12 @@ QUESTIONS = (
     ),
     Question(
         "What does the clip do?",
-        "It stops the gradient of a token that has left the bounds in the direction of its advantage, and does not "
-        "hold it inside: after 16 updates from a fresh optimizer 8% of the tokens are outside, and nearly all that it "
-        "silences are where a response forks. It is a guard against a learning rate that is too high: at its best rate "
-        "each, 16 updates from a batch without any bound end at -0.013 ± 0.021 from those with both, and change "
-        "accuracy by +0.023 on sums and -0.019 on search where they take the place of 4.",
+        "It stops the gradient of a token that has left the bounds in the direction of its advantage; it does not hold "
+        "it inside: after 16 updates from a fresh optimizer 8% of the tokens are outside. Nearly all that it silences "
+        "are tokens where a response forks. It guards against a learning rate that is too high: on sums, 16 updates "
+        "from a batch collapse without bounds at 1e-4, but at the best rate of each end at -0.013 ± 0.021 from those "
+        "with both. With both bounds, four passes over a batch instead of one change accuracy by +0.023 on sums and "
+        "-0.019 on search.",
         (
             "clip_needs_both_bounds",
             "clip_keeps_ratios_within_its_bounds",
@@ -55,8 +57,8 @@ QUESTIONS = (
     Question(
         "How old may rollouts be?",
         "If nothing corrects for it, rollouts that are 8 batches old cost 0.189 of accuracy on sums and 0.217 on "
-        "search, each arm at its best learning rate. Importance sampling gives much of it back: with the engine's "
-        "log-probs in the ratio 0.082 and 0.105 are lost.",
+        "search, each arm at its best learning rate. The log-probs of the weights that sampled, in ratio and clip, "
+        "give about half of it back: 0.082 and 0.105 are lost.",
         (
             "stale_rollouts_are_harmless",
             "anchoring_on_the_sampler_repairs_staleness",
@@ -66,10 +68,11 @@ QUESTIONS = (
     ),
     Question(
         "How exact must the engine's log-probs be?",
-        "Not very exact if the learner computes them again: with 4-bit weights in the engine GRPO reaches 0.762, but "
-        "only 0.358 with the engine's log-probs in the ratio, which help where the engine is merely old. Rounding "
-        "changes the log-probs of rare tokens most, FP16 leaves an eighth of BF16's mismatch, and truncated weights "
-        "per token remove only a sixth of the bias in a small exact example.",
+        "Not very exact if the learner computes them again: with 4-bit weights in the engine GRPO reaches 0.762 on "
+        "sums, but only 0.358 with the engine's log-probs in the ratio, which help where the engine is merely old. "
+        "Truncated weights per token gain 0.297 where it is old and nothing where it is rounded, though they remove "
+        "only a sixth of the bias in a small exact example, which has neither updates nor a clip. Rounding changes the "
+        "log-probs of rare tokens most, and FP16 leaves an eighth of BF16's mismatch.",
         (
             "fp16_removes_the_mismatch",
             "ratios_of_rare_tokens_are_noise",
@@ -91,18 +94,19 @@ QUESTIONS = (
     ),
     Question(
         "What if the reward is wrong?",
-        "Rewards that are coin flips change accuracy by -0.002 on sums and on search. A verifier that accepts a fifth "
-        "of the incorrect answers costs 0.048 ± 0.037, one that accepts half of them 0.110 ± 0.049, both at one "
-        "learning rate.",
+        "A verifier that accepts a fifth of the incorrect answers costs 0.048 ± 0.037, one that accepts half of them "
+        "0.110 ± 0.049, both at one learning rate. Rewards that are coin flips change accuracy by -0.002 on sums and "
+        "on search; but almost nothing was clipped there, which is how the paper explains that they may help.",
         ("random_rewards_teach", "false_positives_damage_training"),
     ),
     Question(
         "Does reinforcement learning teach anything new?",
-        "On sums of 5 to 8 terms it raises pass@1 from 0.086 to 0.304 while pass@32 falls by 0.056 ± 0.039, which is "
-        "sharpening; on search it raises pass@1 from 0.199 to 0.861, and guessing alone solves every problem in 256 "
-        "samples. It strengthens what the base model does: one that searches and answers correctly rises from 0.234 "
-        "to 0.841, those that only guess or always answer incorrectly stay at 0.132 and 0.137, and learning from "
-        "incorrect responses alone ends 0.051 (sums) and 0.112 (search) below learning from all.",
+        "On sums of 5 to 8 terms it raises pass@1 from 0.086 to 0.304 while pass@32 falls by 0.056 ± 0.039 (5 seeds, "
+        "one learning rate), which looks like sharpening; on search it raises pass@1 from 0.199 to 0.861, where "
+        "guessing alone solves every problem in 256 samples. It strengthens what the base model does: one with all "
+        "habits of search rises from 0.234 to 0.841, while one that only guesses, and one that learned from solutions "
+        "whose boxed answers are all incorrect, stay at 0.132 and 0.137. Incorrect responses alone teach most of it, "
+        "but end 0.051 (sums) and 0.112 (search) below all responses.",
         (
             "habits_decide_what_rl_gains",
             "negatives_suffice",
@@ -135,10 +139,11 @@ base_catches_up_at_large_k.
 - **reproduced**: the effect goes the claimed way, its interval excludes 0, and its mean is at least the smallest effect
   worth naming. A claim that nothing is lost is reproduced if the interval excludes a loss worth naming.
 - **contradicted**: the interval excludes every effect worth naming, and does not lie above 0; for a claim that nothing
-  is lost, such a loss is there.
+  is lost, the mean loss is worth naming and the interval excludes 0.
 - **inconclusive**: everything else: the interval holds effects that are worth naming and effects that are not, an
   effect is certain but smaller than worth naming, or the two worlds of a fair trial have different verdicts.
-- **void**: a claim about clipping, tested where less than 1% of the loss weight is clipped.
+- **void**: a claim about clipping, tested where less than 1% of the loss weight is clipped; not for
+  clip_needs_both_bounds, where it is an answer that little is clipped at the best learning rates.
 - **not testable here**: this world cannot show the effect; the claim's file says why.
 
 A claim of several parts has the verdict of the worst. Claims by enumeration are decided by the threshold in their file;
@@ -147,25 +152,26 @@ be a decrease is negative. G is the size of a group, p the chance of a correct r
 β and C settings of the scripts ([glossary](../docs/glossary.md)).
 
 Fair trials (`claims/fair.py`), whose arms name their world (sums, search or search-hard), compare each arm at its best
-learning rate with 16 seeds. Every run has held-out problems of its own, and the first arm is compared with itself,
-which shows what no difference looks like. Claims whose runs are still to come say so; their rules stand.
+learning rate with 16 seeds. The rates are apart by factors of about 3, and were compared on two other seeds. Every run
+has held-out problems of its own, and the first arm is compared with itself, which shows what no difference looks like;
+claims with the same first arm share its runs. Claims whose runs are still to come say so; their rules stand.
 
 Other claims by runs compare arms on the same seeds: the same base model, problems and seeds of the engine (other
-problems where arms have different numbers of prompts). All runs are evaluated on the same
-held-out problems, so the intervals are those of new seeds, not of new problems; with 16 other seeds GRPO differs from
-itself by +0.008 ± 0.022 (grpo_against_itself). p-values, in the order of the arrows, are those of two-sided t-tests,
-adjusted for all differences on this page (Holm). They decide no verdict, but a reproduced effect whose p is large could
-be chance among so many; for a claim that nothing is lost, p says nothing. Values by seed, commands, and budgets in
-responses, tokens and updates are in `reports/claims/`.
+problems where arms have different numbers of prompts). All runs are evaluated on the same held-out problems, so the
+intervals are those of new seeds, not of new problems; with 16 other seeds GRPO differs from itself by +0.008 ± 0.022
+(grpo_against_itself). p-values, in the order of the arrows, are those of two-sided t-tests, adjusted for all
+differences on this page (Holm). They decide no verdict, but a reproduced effect whose p is large could be chance among
+so many; for a claim that nothing is lost, p says nothing. Values by seed, commands, and budgets in responses, tokens
+and updates are in `reports/claims/`. A command is that of its day: scripts and flags of some have other names now.
 
 † The scripts have changed since these runs. What they compute is meant to be the same, but sums in another order round
 differently, so `python -m claims NAME --check` no longer gives the first seeds to the bit, as it does without †.
 
 Which effect is worth naming: 0.05 of accuracy is a tenth of what 30 steps of `grpo.py` gain; 0.03 and 0.02 stand where
-the paper itself reports gains of a few points for one component, as DAPO's Table 1 does; 2 tokens are a twentieth of a
-response, and 5 tokens an eighth; 0.2 on the world of search is a quarter of what the default run gains; 0.602 in log10
-is a factor of 4. A third, a tenth and a quarter are of the first arm's mean. 0.01 and 0.02 of pass@k or of a prediction
-are our choice.
+the paper itself reports gains of a few points for one component, as DAPO's Table 1 does; on sums 2 tokens are a
+twentieth of a response, and 5 an eighth, on search 5 are a fortieth of an incorrect one; 0.2 on the world of search is
+a quarter of what the default run gains; 0.602 in log10 is a factor of 4. A third, a tenth and a quarter are of the
+first arm's mean. 0.01 and 0.02 of pass@k or of a prediction are our choice.
 """
 CHANGED = """
 ## Changed after a result

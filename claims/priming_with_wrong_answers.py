@@ -10,7 +10,7 @@ the verdict does not use, gave 0.171, 0.178 and 0.182 at 3e-5, 1e-4 and 3e-4 wit
 with it.
 
 Rule: 95 % interval of the paired difference. Reproduced if the primed model ends higher by 0.2 or more and the interval
-excludes 0; contradicted if the interval excludes a gain of 0.2.
+excludes 0; contradicted if the interval excludes a gain of 0.2; one that is certain but smaller is inconclusive.
 """
 
 from claims.runs import SEARCH, compare, draw_arms, judged, summarize

@@ -8,8 +8,8 @@ response's loss divided by a constant as in dr_grpo.py; a fair trial (claims/fai
 responses over the last 10 steps.
 
 Rule: 95 % interval of the difference. Reproduced if incorrect responses are longer with the mean than with the constant
-by 5 tokens or more and the interval excludes 0; contradicted if the interval excludes such a difference. The lengths of
-correct responses and held-out accuracies are reported.
+by 5 tokens or more and the interval excludes 0; contradicted if the interval excludes such a difference; one that is
+certain but smaller is inconclusive. The lengths of correct responses and held-out accuracies are reported.
 """
 
 from claims import fair

@@ -9,7 +9,8 @@ are two of the four; the others exchange one function. Mean length of incorrect 
 
 Rule: 95 % interval of the paired difference, with std. Reproduced if incorrect responses are longer with the mean than
 with the constant by 2 tokens or more and the interval excludes 0; contradicted if the interval excludes such a
-difference. The lengths of correct responses and held-out accuracies are reported.
+difference; one that is certain but smaller is inconclusive. The lengths of correct responses and held-out accuracies
+are reported.
 """
 
 from claims.runs import compare, draw_arms, judged, summarize

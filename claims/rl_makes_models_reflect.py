@@ -9,7 +9,7 @@ and without it is reported. The base model's fraction, one figure from 2,048 res
 of 0.003, which the interval does not include.
 
 Rule: reproduced if training raises the fraction by 0.01 or more and the 95 % interval over seeds excludes 0;
-contradicted if the interval excludes a rise of 0.01.
+contradicted if the interval excludes a rise of 0.01; one that is certain but smaller is inconclusive.
 
 Not testable here: 0.4 % of the base model's responses have a "wait", and none of these is correct, so nothing pays that
 could be selected. The world of search has attempts to go on from.

@@ -8,7 +8,8 @@ of maxrl_keeps_pass_at_k_in_training.py), sampled at temperature 1. The base mod
 error is not in the interval.
 
 Rule: reproduced if pass@1 rises and pass@32 falls by 0.02 or more, with a 95 % interval over seeds that excludes 0;
-contradicted if the interval excludes such a fall of pass@32, or if pass@1 does not rise.
+contradicted if the interval excludes such a fall of pass@32, or if pass@1 does not rise; a fall that is certain but
+smaller is inconclusive.
 """
 
 from claims.court import CONTRADICTED

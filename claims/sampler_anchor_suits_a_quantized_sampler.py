@@ -8,8 +8,8 @@ without and with TIS; ratio and clip with the engine's log-probs, which differ f
 dppo.py, whose mask bounds the change of a probability instead of a ratio, is also reported with both.
 
 Rule: by held-out accuracy, 95 % interval of the paired difference from recomputed log-probs without TIS. Reproduced if
-the anchor gains 0.05 or more and the interval excludes 0; contradicted if the interval excludes such a gain. Void where
-less than 1 % is clipped.
+the anchor gains 0.05 or more and the interval excludes 0; contradicted if the interval excludes such a gain; one that
+is certain but smaller is inconclusive. Void where less than 1 % is clipped.
 """
 
 from claims.runs import compare, draw_arms, judged, judged_by_clip, summarize

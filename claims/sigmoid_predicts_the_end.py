@@ -8,7 +8,8 @@ groups kept). The sigmoid, with R_0 the base model's accuracy, is fitted to the 
 the last 10; the comparison is a constant prediction, the mean of steps 21 to 25.
 
 Rule: reproduced if the sigmoid's absolute error is smaller than that of the last value, by 0.02 or more, with a 95 %
-interval of the paired difference that excludes 0; contradicted if the interval excludes such a gain.
+interval of the paired difference that excludes 0; contradicted if the interval excludes such a gain; one that is
+certain but smaller is inconclusive.
 """
 
 from claims.runs import compare, draw_arms, judged, summarize

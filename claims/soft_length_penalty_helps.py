@@ -8,7 +8,8 @@ about the paper's fraction of the limit.
 
 Rule: 95 % interval of the paired difference in held-out accuracy where truncated responses count as incorrect.
 Reproduced if the penalty gains 0.03 or more and the interval excludes 0; contradicted if the interval excludes a gain
-of 0.03. The same where they are left out, and response lengths in the last 5 steps, are reported.
+of 0.03; one that is certain but smaller is inconclusive. The same where they are left out, and response lengths in the
+last 5 steps, are reported.
 """
 
 from claims.runs import TIGHT, compare, draw_arms, judged, summarize

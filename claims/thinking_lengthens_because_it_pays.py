@@ -7,7 +7,8 @@ Tested: grpo.py for 30 steps with its rewards, and with each group's rewards shu
 each group, but independently of their content. Mean length over the last 5 steps.
 
 Rule: 95 % interval of the paired difference. Reproduced if true rewards make responses longer than shuffled ones do by
-5 tokens or more, with the interval above 0; contradicted if the interval excludes 5 tokens.
+5 tokens or more, with the interval above 0; contradicted if the interval excludes 5 tokens; a difference that is
+certain but smaller is inconclusive.
 """
 
 from claims.runs import compare, draw_arms, judged, summarize

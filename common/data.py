@@ -22,6 +22,7 @@ import numpy as np
 
 INSTRUCTION = "\nPlease reason step by step, and put your final answer within \\boxed{}."
 PROMPT_SECONDS = 10.0  # of processor time, for a prompt of a chat template
+AGAIN = 0.5  # seconds after which what goes on beyond its time limit is interrupted once more
 R = TypeVar("R")
 Examples = Sequence[tuple[str, str]]  # questions and answers that stand before each question
 Added = Callable[[Any], str]  # a question in, text to append to it out
@@ -40,24 +41,38 @@ def few_shot_examples(args: DataSettings) -> list[tuple[str, str]]:
     return examples
 
 
+class OutOfTime(BaseException):
+    """Not an Exception, so that code which catches those does not go on."""
+
+
 @contextmanager
 def time_limit(seconds: float, wall: bool = False) -> Iterator[None]:
-    """Raise TimeoutError in a block that takes too much processor or wall time; in the main thread only."""
+    """Raise TimeoutError after a block that takes too much processor or wall time; in the main thread only.
+
+    The block is interrupted, and so is what it does to clean up, if that takes long.
+    """
+    late = False
 
     def stop(*_: Any) -> None:
-        raise TimeoutError(f"it takes more than {seconds:g} seconds")
+        nonlocal late
+        late = True
+        raise OutOfTime
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     timer, number = (signal.ITIMER_REAL, signal.SIGALRM) if wall else (signal.ITIMER_VIRTUAL, signal.SIGVTALRM)
     before = signal.signal(number, stop)
-    signal.setitimer(timer, seconds)
+    signal.setitimer(timer, seconds, AGAIN)
     try:
         yield
+    except OutOfTime:
+        pass
     finally:
         signal.setitimer(timer, 0)
         signal.signal(number, before)
+    if late:
+        raise TimeoutError(f"it takes more than {seconds:g} seconds")
 
 
 def make_prompt(

@@ -9,12 +9,13 @@ import inspect
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import worlds
-from common.cli import fail, first_line
+from common.cli import fail, first_line, say
 from common.data import filled_template, time_limit
 from common.distributed import gather, shard
 from common.engines import Engine, Request, prompt_seeds
@@ -85,6 +86,12 @@ def ask(play: Play, text: str) -> Observation | End:
     return End(0.0, f"it answers with {answer!r:.80}")
 
 
+def close(play: Play) -> None:
+    """End a play that may still wait for a turn, within the time of an answer."""
+    with suppress(Exception), time_limit(TIME_LIMIT, wall=True):
+        play.close()
+
+
 def observation_ids(text: str, turn: list[int], tokenizer: Any) -> list[int]:
     """An observation as tokens. In a chat, if the turn's message has ended, it is the next message."""
     if tokenizer.chat_template is None or not turn or turn[-1] not in tokenizer.all_special_ids:
@@ -108,6 +115,7 @@ class EpisodeEngine(Engine):
         self.update, self.sleep, self.close = engine.update, engine.sleep, engine.close
         self.observations = 0.0  # per episode, of the last batch
         self.numbers: dict[str, float] = {}  # to log, of the last batch
+        self.told = False  # whether a failure was
 
     def sample_shards(self, request: Request) -> Rollouts:
         stop = (*request.stop, *self.environment.stop)
@@ -137,6 +145,8 @@ class EpisodeEngine(Engine):
             seeds = [prompt_seeds(1, request.seeds[row // n], row % n, turn)[0] for row in going]
             rest = self.engine.extend(prompts, rollouts.select(going), limit, request.temperature, seeds, stop)
             rollouts = rollouts.replace(going, rest)
+        for play in plays.values():
+            close(play)
         rollouts.episodes = episodes
         self.observations = inserted / count
         self.count(episodes, out_of_turns=len(observed) / count if turn == self.max_turns else 0.0)
@@ -147,6 +157,9 @@ class EpisodeEngine(Engine):
         failures = [episode.failure for episode in episodes if episode.failure]
         if len(failures) == len(episodes):
             fail(f"the environment failed in all {len(failures)} episodes: {failures[0]}.", code=1)
+        if failures and not self.told:
+            say(f"note: the environment failed in {len(failures)} of {len(episodes)} episodes: {failures[0]}.")
+            self.told = True
         late = sum(failure.startswith(LATE) for failure in failures)
         self.numbers = {
             "turns": sum(map(len, episodes)) / len(episodes),

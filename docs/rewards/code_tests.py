@@ -2,8 +2,8 @@
 
     --dataset problems.jsonl --reward docs/rewards/code_tests.py:passes_tests
 
-The code runs in a separate process with limits on time, memory and file size. That stops accidents, not attacks: for
-code that you do not trust, run the whole training in a container without a network.
+The code runs in a separate process with limits on time, memory, and the size of files and output (1 MiB). That stops
+accidents, not attacks: for code that you do not trust, run the whole training in a container without a network.
 """
 
 import re
@@ -22,22 +22,18 @@ def limit() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_SIZE, FILE_SIZE))
 
 
-def run(program: str, errors: int = subprocess.STDOUT) -> subprocess.CompletedProcess | None:
-    """Run a program, with its errors in the output; None if it takes too long."""
-    with tempfile.TemporaryDirectory() as folder:
+def run(program: str, errors: int = subprocess.STDOUT) -> tuple[int, str] | None:
+    """Run a program: its exit code and its output, with its errors; None if it takes too long."""
+    # A file, unlike a pipe, has a largest size, and ends with the program and not with what it has started.
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as output:
+        command = [sys.executable, "-I", "-c", program]
+        files = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": errors}
         try:
-            return subprocess.run(
-                [sys.executable, "-I", "-c", program],
-                cwd=folder,
-                env={},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                timeout=2 * SECONDS,
-                preexec_fn=limit,
-            )
+            done = subprocess.run(command, cwd=folder, env={}, timeout=2 * SECONDS, preexec_fn=limit, **files)
         except subprocess.TimeoutExpired:
             return None
+        output.seek(0)
+        return done.returncode, output.read(FILE_SIZE).decode(errors="replace")
 
 
 def passes_tests(problem, text: str, tokens: list[int], truncated: bool) -> float:
@@ -47,6 +43,4 @@ def passes_tests(problem, text: str, tokens: list[int], truncated: bool) -> floa
     # Code that ends the process before the tests have run does not print the secret.
     secret = secrets.token_hex(16)
     done = run(f"{blocks[-1]}\n{problem.answer}\nprint({secret!r})\n", errors=subprocess.DEVNULL)
-    return float(
-        done is not None and done.returncode == 0 and done.stdout.decode(errors="replace").strip().endswith(secret)
-    )
+    return float(done is not None and done[0] == 0 and done[1].strip().endswith(secret))

@@ -297,7 +297,8 @@ def test_a_verdict_by_more_seeds_is_kept(tmp_path, monkeypatch, capsys):
 def test_the_readme_shows_the_stored_verdicts():
     """Their number, and of those that it names the verdict and the figures."""
     text = (ROOT / "README.md").read_text()
-    assert f"[{len(JUDGED)} verdicts](reports/claims.md)" in text
+    untestable = sum(court.record(name)["verdict"] == court.NOT_TESTABLE for name in JUDGED)
+    assert f"[{len(JUDGED)} results](reports/claims.md), {untestable} of them not testable here" in text
     form = rf"^- \*.+?\* \(`(?:python -m claims )?(\w+)`\): ({'|'.join(court.VERDICTS)})\. ((?:.+\n)+?)(?=-|\n)"
     named = re.findall(form, text, re.M)
     assert len(named) == 3

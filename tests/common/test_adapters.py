@@ -1,6 +1,7 @@
 """Environments of other packages: verifiers and reasoning-gym, by stand-ins, and the Python interpreter."""
 
 import sys
+import time
 
 from common.environments import Observation, ask, load_environment
 from common.records import Problem, ScoredAnswer
@@ -123,3 +124,12 @@ def test_the_interpreter(monkeypatch):
     assert ask(play, "```python\nimport time; time.sleep(60)\n```\n").text == "```output\nIt took too long.\n```\n"
     assert ask(play, "It is \\boxed{7}.") == (None, "")
     assert len(ask(environment.play(None), "```python\nprint('a' * 10**5)\n```\n").text) < 600
+
+
+def test_output_of_the_interpreter_has_a_largest_size():
+    """1 MiB, behind which writing fails; what a program leaves behind is not waited for."""
+    status, output = sandbox()("import sys\nwhile True: sys.stdout.write('a' * 10**6)")
+    assert status != 0 and 0 < len(output) <= 1 << 20
+    start = time.monotonic()
+    assert sandbox()("import subprocess; subprocess.Popen(['sleep', '7']); print('done')") == (0, "done\n")
+    assert time.monotonic() - start < 5

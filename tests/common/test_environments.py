@@ -2,6 +2,7 @@
 
 import re
 import time
+from contextlib import suppress
 from dataclasses import replace
 
 import grpo
@@ -170,6 +171,52 @@ def test_the_time_limit_is_one_of_the_wall_and_is_taken_back():
     with time_limit(0.05, wall=True):
         pass
     time.sleep(0.1)  # nothing rings any more
+
+
+def test_nobody_escapes_the_time_limit(monkeypatch):
+    """Neither code that catches every exception, nor what it does to clean up."""
+    monkeypatch.setattr(data, "AGAIN", 0.05)
+
+    def stubborn(seconds):
+        for _ in range(2):
+            with suppress(Exception):
+                time.sleep(seconds)
+
+    start = time.monotonic()
+    with pytest.raises(TimeoutError), time_limit(0.1, wall=True):
+        stubborn(20)
+    with pytest.raises(TimeoutError), time_limit(0.1, wall=True):
+        try:
+            time.sleep(20)
+        finally:
+            time.sleep(20)
+    with pytest.raises(TimeoutError), time_limit(0.1, wall=True), suppress(BaseException):  # and then it is done
+        time.sleep(20)
+    assert time.monotonic() - start < 10
+
+
+def test_plays_are_closed_within_the_time_limit(monkeypatch, capsys):
+    """Those that end and those that the limit of turns ends; the first failure of a run is named."""
+    monkeypatch.setattr(environments, "TIME_LIMIT", 0.1)
+    monkeypatch.setattr(data, "AGAIN", 0.05)
+    closed = []
+
+    def play(problem):
+        try:
+            text = yield
+            while "fail" not in text:
+                text = yield Observation("+")
+            raise KeyError("lost")
+        finally:
+            closed.append(problem)
+            time.sleep(0 if "fail" in text else 20)
+
+    start = time.monotonic()
+    _, texts, engine = played(play, ["a!", "fail!"], ["b!"], max_turns=2)
+    assert texts == ["a!+b!", "fail!"] and len(closed) == 2 and time.monotonic() - start < 10
+    assert "note: the environment failed in 1 of 2 episodes: KeyError: 'lost'." in capsys.readouterr().out
+    engine.count([Episode([0], [""], 0.0, "again"), Episode([0], [""], 0.0)], 0.0)
+    assert not capsys.readouterr().out
 
 
 def test_the_environments_reward_is_final_and_without_one_the_verifier_judges():

@@ -1,6 +1,6 @@
 """A Python interpreter, as in ToRL, 2503.23383: the last code block of a turn is run, and its output inserted.
 
-The code runs where the code of docs/rewards/code_tests.py runs: in a process with limits on time, memory and file size,
+The code runs where the code of docs/rewards/code_tests.py runs: in a process with limits on time, memory and output,
 from which nothing is kept. That stops accidents, not attacks.
 """
 
@@ -26,7 +26,7 @@ def play(problem: Problem) -> Play:
     answer = None
     while blocks := re.findall(r"```python\n(.*?)\n?```", (yield answer), re.DOTALL):
         done = sandbox()(blocks[-1])
-        output = "It took too long.\n" if done is None else done.stdout.decode(errors="replace")[-MOST:]
+        output = "It took too long.\n" if done is None else done[1][-MOST:]
         answer = Observation(f"```output\n{output.rstrip()}\n```\n")
 
 
