@@ -8,7 +8,7 @@ Differs from its parent calculator.py:
 - any environment: it says which strings end a turn, what it answers, and when the episode ends (docs/environments.md);
 - if the environment gives a reward, it is used; otherwise the verifier judges the text;
 - the number of turns has a limit; an error of the environment ends the episode with reward 0, and is counted.
-The default model plays the guessing game of worlds/guessing: it learns binary search.
+The default model plays the guessing game of worlds/guessing: it learns to guess the middle.
 Search-R1 used PPO and GRPO with β 0.001, ToRL GRPO without a KL and by default with one call of the tool.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
