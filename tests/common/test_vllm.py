@@ -4,6 +4,7 @@ import dppo
 import grpo
 from common.batch import collate
 from common.engines import Request, prompt_seeds
+from common.environments import Environment, EpisodeEngine, Observation
 from common.logprobs import batch_logps, top_logps
 from common.metrics import read_metrics
 from common.models import load_model
@@ -22,9 +23,9 @@ from slow import Model
 from test_tasks import cut_behind
 
 
-def sample(engine, prompts, n, limits, temperature, seeds, top_k=0):
+def sample(engine, prompts, n, limits, temperature, seeds, top_k=0, stop=()):
     limits = limits if isinstance(limits, list) else [limits] * len(prompts)
-    return engine.sample(Request(prompts, n, limits, temperature, seeds, top_k))
+    return engine.sample(Request(prompts, n, limits, temperature, seeds, top_k, stop=stop))
 
 
 def collated(prompts, rollouts):
@@ -62,13 +63,13 @@ def test_log_probs_and_greedy_tokens_follow_every_update(engine_and_model, tempe
 
 
 def test_stop_strings(engine_and_model):
-    """The same tokens and log-probs as without them, to the token that completes one, which stays."""
+    """Those of the settings and of a request: the same tokens to the one that completes a string, which stays."""
     engine, model, tokenizer = engine_and_model
     engine.update(model.named_parameters())
     prompts, stop = [tokenizer(text)["input_ids"] for text in ("7+5-1=?\n", "9+9+9+9=?\n")], ["=4", "d{1", "}"]
     free = sample(engine, prompts, 16, 40, 1.0, [1, 2])
-    engine.stop = stop
-    ended = sample(engine, prompts, 16, 40, 1.0, [1, 2])
+    engine.stop = stop[:1]
+    ended = sample(engine, prompts, 16, 40, 1.0, [1, 2], stop=tuple(stop[1:]))
     engine.stop = []
     cuts = [cut_behind(lambda ids: tokenizer.decode(ids, skip_special_tokens=True), row, stop) for row in free.tokens]
     assert ended.tokens == [row[:n] for row, n in zip(free.tokens, cuts, strict=True)]
@@ -78,6 +79,34 @@ def test_stop_strings(engine_and_model):
     texts = tokenizer.batch_decode(ended.tokens, skip_special_tokens=True)
     stopped = [any(s in text for s in stop) for text in texts]
     assert ended.truncated == [cut and not s for cut, s in zip(free.truncated, stopped, strict=True)]
+
+
+def test_episodes(engine_and_model):
+    """Turns end at a stop string or EOS, the answer is inserted, and the other tokens have the learner's log-probs."""
+    engine, model, tokenizer = engine_and_model
+    engine.update(model.named_parameters())
+
+    def play(problem):
+        yield
+        yield Observation("9")
+        return 1.0
+
+    problem = Problem("9+9+9=?", "27", "9+9+9=?\n", tokenizer("9+9+9=?\n")["input_ids"])
+    episodes = EpisodeEngine(engine, Environment(play, stop=("=",)), tokenizer, grpo.Args(max_response_tokens=48), 3)
+    rollouts = episodes.generate([problem], 16, 1)
+    turns = [episode.starts for episode in rollouts.episodes]
+    assert max(map(len, turns)) == 2
+    nine, stopped = tokenizer("9")["input_ids"][0], 0
+    for tokens, starts, sampled in zip(rollouts.tokens, turns, rollouts.sampled, strict=True):
+        inserted = [i for i, own in enumerate(sampled) if not own]
+        assert inserted == [start - 1 for start in starts[1:]] and all(tokens[i] == nine for i in inserted)
+        ends = [tokenizer.decode(tokens[:i]).endswith("=") for i in inserted]
+        assert all(end or tokens[i - 1] == tokenizer.eos_token_id for i, end in zip(inserted, ends, strict=True))
+        stopped += sum(ends)
+    assert stopped > 3
+    batch = collate([problem], rollouts, "cpu")
+    logp, _ = batch_logps(model, batch, grpo.Args())
+    torch.testing.assert_close(logp * batch.response_mask, batch.rollout_logp * batch.response_mask, rtol=0, atol=1e-4)
 
 
 def test_an_interrupted_response_leaves_nothing(engine_and_model, monkeypatch):
