@@ -9,6 +9,7 @@ arms that several claims share are run once. A run that ends because its numbers
 """
 
 import hashlib
+import importlib.metadata
 import json
 import os
 import shlex
@@ -32,7 +33,6 @@ from tools.plots import BLUE, GRAY, GREEN, ORANGE, PURPLE, RED, draw_intervals, 
 from tools.reports import today
 from tools.scripts import ROOT, command, script_path
 
-import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -134,6 +134,13 @@ def code_hash(arm: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def versions() -> dict[str, str]:
+    """What made the runs, beside the scripts: versions of the libraries, and a hash of the files of common/."""
+    text = b"".join(path.read_bytes() for path in sorted((ROOT / "common").rglob("*.py")))
+    libraries = {name: importlib.metadata.version(name) for name in ("torch", "transformers", "numpy")}
+    return libraries | {"common": hashlib.sha256(text).hexdigest()[:16]}
+
+
 def by_todays_code(result: dict[str, Any]) -> bool:
     """Whether the scripts of all arms are still those that made their runs, comments apart."""
 
@@ -233,7 +240,7 @@ def compare(
     done = trials(arms, seeds)
     of_arms = metric if isinstance(metric, dict) else dict.fromkeys(arms, metric)
     values = {name: [of_arms[name](t) for t in of_arm] for name, of_arm in done.items()}
-    result = {"seeds": seeds, "torch": torch.__version__, "arms": {}, "differences": {}}
+    result = {"seeds": seeds, **versions(), "arms": {}, "differences": {}}
     for name, of_arm in done.items():
         budgets = [t.budget for t in of_arm]
         result["arms"][name] = {
@@ -276,14 +283,19 @@ def p_values(result: dict[str, Any]) -> dict[str, float]:
 
 
 def check(name: str) -> str:
-    """Whether the first seed of each arm of a claim gives its stored value again, to the bit.
+    """Whether the first seed of each arm of a claim gives its stored value again, to the bit, in runs made anew.
 
     If so, the result is from now on that of today's commands and code, and says when it was `repeated`.
     """
-    claim, stored = load(name), record(name)
+    global RUNS
+    claim, stored, folder = load(name), record(name), RUNS
     if claim.KIND != "runs" or stored is None:
         fail(f"{name} has no result by runs to repeat: python -m claims {name} computes it.")
-    again, arms = rounded(claim.compute(1))["arms"], stored["result"]["arms"]
+    RUNS = folder.with_name("checks")
+    try:
+        again, arms = rounded(claim.compute(1))["arms"], stored["result"]["arms"]
+    finally:
+        RUNS = folder
     pairs = {arm: (arms[arm]["values"][0], again[arm]["values"][0]) for arm in arms}
     if other := [f"{arm} {was} and now {now}" for arm, (was, now) in pairs.items() if was != now]:
         return f"other values: {'; '.join(other)}"

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import dppo
 import grpo
-from benchmarks import stress
 from claims import court, fair, runs, variant
 from claims.__main__ import Args, main
 
@@ -99,16 +98,22 @@ def test_what_a_run_says(tmp_path):
 
 @pytest.mark.parametrize("again,said", [(0.5, "the same in 2 arms"), (0.25, "8 responses 0.5 and now 0.25")])
 def test_a_repeated_seed_is_compared(again, said, monkeypatch, capsys):
-    """Each arm's value of the first seed, with the stored one; 0.5 is stored. Only a repeated result is of new code."""
+    """Each arm's value of the first seed, in a run made anew, with the stored one; 0.5 is stored. Only a repeated result
+    is of new code."""
     arms = {"8 responses": {"values": [0.5, 0.7]}, "b": {"values": [again], "command": "old", "code": "old"}}
     new = {"values": [again], "command": "new", "code": "new"}
     kept = {}
-    claim = SimpleNamespace(KIND="runs", compute=lambda seeds: {"arms": dict.fromkeys(arms, new)} if seeds == 1 else {})
+
+    def compute(seeds):
+        assert seeds == 1 and usual.parent / "checks" == runs.RUNS
+        return {"arms": dict.fromkeys(arms, new)}
+
+    usual, claim = runs.RUNS, SimpleNamespace(KIND="runs", compute=compute)
     monkeypatch.setattr(runs, "load", lambda name: claim)
     monkeypatch.setattr(runs, "record", lambda name: {"date": "2026-11-22", "result": {"arms": arms}})
     monkeypatch.setattr(runs, "store", lambda name, result, **about: kept.update(about, **result))
     main(Args(claims=("any",), check=True))
-    assert said in capsys.readouterr().out and bool(kept) == (again == 0.5)
+    assert said in capsys.readouterr().out and bool(kept) == (again == 0.5) and usual == runs.RUNS
     if kept:
         assert kept["date"] == "2026-11-22" and kept["repeated"] == runs.today()
         assert kept["arms"] == {"8 responses": new | {"values": [0.5, 0.7]}, "b": new}
@@ -245,13 +250,3 @@ def test_a_function_of_another_script():
     assert script.token_weights(torch.ones(2, 3)).sum().item() == pytest.approx(0.3)
     with pytest.raises(SystemExit):
         variant.change(script, "cion", args)
-
-
-def test_what_stress_calls_collapsed(tmp_path):
-    """A final accuracy below half of the best that training had over five steps; a drop from the last step is none."""
-    curve = [{"accuracy": x, "ratio_min": 1 - x, "ratio_max": 1 + x} for x in (0.2, *[0.8] * 5, 0.3)]
-    base = {"eval/avg": 0.25}
-    for number, (end, collapsed) in enumerate(((0.39, 1), (0.41, 0))):
-        found = stress.summary(written(tmp_path / str(number), 7, [base, *curve[:-1], curve[-1] | {"eval/avg": end}]))
-        assert (found["base"], found["accuracy"], found["collapsed"]) == (0.25, end, collapsed)
-        assert (found["smallest ratio"], found["largest ratio"]) == (pytest.approx(0.2), pytest.approx(1.8))

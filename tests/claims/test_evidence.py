@@ -5,15 +5,12 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 
-import grpo
-from benchmarks import stress
 from claims import court, fair, runs, variant
 from claims.register import versions
 from tools.scripts import docstring
 
 import pytest
 import torch
-import tyro
 from kinds import JUDGED, OF_KIND
 
 BY_RUNS = [name for name in OF_KIND["runs"] if name in JUDGED]
@@ -59,6 +56,18 @@ def test_results_know_the_code_that_made_them(arm, monkeypatch):
     code = runs.code
     monkeypatch.setattr(runs, "code", lambda script: [*code(script), "another line"])
     assert not runs.by_todays_code({"arms": {"a": made}})
+
+
+def test_results_name_versions(monkeypatch, tmp_path):
+    """Of the libraries, and a hash that follows the files of common/."""
+    before = runs.versions()
+    assert before["torch"] == torch.__version__ and before.keys() == {"torch", "transformers", "numpy", "common"}
+    monkeypatch.setattr(runs, "ROOT", tmp_path)
+    (tmp_path / "common/package").mkdir(parents=True)
+    (tmp_path / "common/package/file.py").write_text("x = 1")
+    one = runs.versions()
+    (tmp_path / "common/package/file.py").write_text("x = 2")
+    assert len({found["common"] for found in (before, one, runs.versions())}) == 3
 
 
 @pytest.mark.parametrize("name", JUDGED)
@@ -206,10 +215,3 @@ def test_the_variant_k1_is_the_estimate_of_the_kl():
     variant.change(script, "k1", None)
     values = script.kl_penalty(p.log(), q.log())
     assert (p * values).sum().item() == pytest.approx((p * (p / q).log()).sum().item()) and values[0] > 0 > values[2]
-
-
-@pytest.mark.parametrize("k,updates", stress.CELLS)
-def test_each_cell_of_the_stress_test_is_under_its_stress(k, updates):
-    method, *flags = stress.command("grpo", k, updates).split()
-    args = tyro.cli(grpo.Args, args=flags)
-    assert (method, args.staleness, args.num_minibatches * args.update_epochs) == ("grpo", k, updates)
