@@ -98,7 +98,7 @@ def test_what_a_run_says(tmp_path):
 
 @pytest.mark.parametrize("again,said", [(0.5, "the same in 2 arms"), (0.25, "8 responses 0.5 and now 0.25")])
 def test_a_repeated_seed_is_compared(again, said, monkeypatch, capsys):
-    """Each arm's value of the first seed in a new run, with the stored one, 0.5. Only a repeated result is of new code."""
+    """A new run of the first seed of each arm, against the stored value, 0.5. Only a repeated result is of new code."""
     arms = {"8 responses": {"values": [0.5, 0.7]}, "b": {"values": [again], "command": "old", "code": "old"}}
     new = {"values": [again], "command": "new", "code": "new"}
     kept = {}
