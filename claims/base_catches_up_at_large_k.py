@@ -1,7 +1,7 @@
 """Sampled often enough, the base model solves more problems than the model trained on them.
 
 Said by: "Does Reinforcement Learning Really Incentivize Reasoning Capacity in LLMs Beyond the Base Model?", 2504.13837
-(trained models win at k = 1, base models at large k such as 256).
+(Abstract: "base models achieve higher pass@k score when k is large", such as 256).
 
 Tested: grpo.py on search, where pass@1 rises fourfold, for 40 steps of 64 responses at its best learning rate of three
 (that of habits_decide_what_rl_gains). pass@k up to k = 256 before and after, at temperature 1; each run has 16 held-out

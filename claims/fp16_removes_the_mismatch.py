@@ -1,6 +1,7 @@
 """FP16 instead of BF16 removes most of the mismatch between engine and learner.
 
-Said by: "Defeating the Training-Inference Mismatch via FP16", 2510.26788.
+Said by: "Defeating the Training-Inference Mismatch via FP16", 2510.26788, Abstract ("simply reverting to FP16
+effectively eliminates this mismatch").
 
 Tested: grpo.py for 10 steps of 64 responses, with engine and learner in bf16, and with both in fp16 (which scales the
 loss). Both run on a CPU; the engine goes token by token through its cache, the learner through whole responses. Logged

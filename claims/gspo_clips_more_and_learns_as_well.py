@@ -1,7 +1,7 @@
 """GSPO clips far more than GRPO and learns at least as well.
 
-Said by: GSPO, 2507.18071, Fig. 2 and Sec. 5.2 (a fraction of clipped tokens two orders of magnitude larger, and a
-higher training efficiency).
+Said by: GSPO, 2507.18071, Abstract ("superior training efficiency and performance compared to the GRPO algorithm"),
+Fig. 2 and Sec. 5.2 (a fraction of clipped tokens two orders of magnitude larger, and a higher training efficiency).
 
 Tested: gspo.py with the paper's bounds (3e-4 and 4e-4) and grpo.py (0.2) for 25 steps of 64 responses with 16 updates
 each, at a learning rate of 1e-4, which is more than the best one of GRPO with so many updates: a fair trial could

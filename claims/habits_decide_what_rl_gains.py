@@ -1,8 +1,7 @@
 """Habits of search in the base model, not right answers, decide what reinforcement learning gains.
 
-Said by: "Cognitive Behaviors that Enable Self-Improving Reasoners", 2503.01307 (a model that verifies and backtracks
-improves by reinforcement learning and one that does not reaches a plateau; priming with wrong solutions that show these
-behaviors does as well as priming with right ones).
+Said by: "Cognitive Behaviors that Enable Self-Improving Reasoners", 2503.01307 (Abstract: "the presence of reasoning
+behaviors, rather than correctness of answers, proves to be the critical factor").
 
 Tested: four base models of the world of search, pretrained alike on solutions by writers who only guess, who try once,
 who go on after a failure, and who do so but always box a wrong answer (worlds/search/habits.py). Then grpo.py for 40

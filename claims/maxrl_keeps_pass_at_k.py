@@ -1,6 +1,7 @@
 """MaxRL reaches a higher pass@k than GRPO at the same pass@1.
 
-Said by: MaxRL, 2602.02710, which trains Qwen3-4B with 16 responses per prompt.
+Said by: MaxRL, 2602.02710, Abstract ("MaxRL Pareto-dominates existing methods in all models and tasks we tested"),
+which trains Qwen3-4B with 16 responses per prompt.
 
 Tested: 60 prompts with 16 answers each, two of them correct and unlikely at first. The logits are 16 random features of
 the prompt times weights that all prompts share, so that prompts compete. Gradient ascent along Σ_x w(p_x) ∇p_x, where

@@ -1,6 +1,6 @@
 """On hard problems, training with MaxRL ends with a higher pass@k than with GRPO, at no lower pass@1.
 
-Said by: MaxRL, 2602.02710 (it dominates GRPO in pass@1 and pass@k on mathematical reasoning).
+Said by: MaxRL, 2602.02710, Abstract ("MaxRL Pareto-dominates existing methods in all models and tasks we tested").
 
 Tested: maxrl.py and grpo.py for 60 steps of 64 responses on sums of 5 to 8 terms, of which the base model solves few:
 on the default problems every method ends with a pass@k near 1. pass@32, from 128 samples, of 128 held-out problems.

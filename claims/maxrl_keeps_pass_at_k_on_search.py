@@ -1,6 +1,6 @@
 """On problems that the base model hardly ever solves, MaxRL ends with a higher pass@k than GRPO, at no lower pass@1.
 
-Said by: MaxRL, 2602.02710 (it dominates GRPO in pass@1 and pass@k on mathematical reasoning).
+Said by: MaxRL, 2602.02710, Abstract ("MaxRL Pareto-dominates existing methods in all models and tasks we tested").
 
 Tested: grpo.py, maxrl.py and methods/pass_at_k.py (k = 2) on search-hard, where the base model solves 0.006 at the
 first try and 0.07 within 16; 40 steps of 64 responses, each at the learning rate that is best for pass@16; a fair trial

@@ -1,7 +1,7 @@
 """Priming with 200 wrong solutions that show habits of search lets reinforcement learning improve a model.
 
-Said by: "Cognitive Behaviors that Enable Self-Improving Reasoners", 2503.01307 (Llama-3.2-3B reaches a plateau on
-Countdown, and improves after priming, even with wrong solutions).
+Said by: "Cognitive Behaviors that Enable Self-Improving Reasoners", 2503.01307 (Abstract: "models primed with incorrect
+solutions containing proper reasoning patterns achieve comparable performance to those trained on correct solutions").
 
 Tested: the base model of worlds/search/habits.py that tries once and stops, and the same after ten passes over 200
 solutions by writers who go on after a failure and always box a wrong answer. Then grpo.py for 40 steps of 64 responses,

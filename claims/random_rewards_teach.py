@@ -1,8 +1,9 @@
 """Rewards that are coin flips improve a model.
 
-Said by: "Spurious Rewards", 2506.10947, Abstract (random rewards raise Qwen2.5-Math-7B on MATH-500 by 21.4 points,
-where correct rewards raise it by 29.1; other families of models gain little). It attributes this to the clip, which
-favors what the model already does often.
+Said by: "Spurious Rewards", 2506.10947, Abstract ("RLVR can elicit strong mathematical reasoning in certain language
+models even with spurious rewards that have little, no, or even negative correlation with the correct answer": random
+ones raise Qwen2.5-Math-7B on MATH-500 by 21.4 points, where correct rewards raise it by 29.1; other families of models
+gain little). It attributes this to the clip, which favors what the model already does often.
 
 Tested: grpo.py on sums (30 steps of 64 responses) and on search (40 steps) with correct rewards and with a coin flip
 for each response (claims/variant.py); a fair trial (claims/fair.py), in which the best learning rate is the one at

@@ -1,7 +1,8 @@
 """Where lengths vary by ten times, GRPO's mean over each response makes incorrect ones longer than a constant does.
 
-Said by: Dr. GRPO, 2503.20783, Sec. 3.1 and 3.2 (GRPO's incorrect responses grow; removing both normalizations saves
-tokens). There the mean and the std were removed together.
+Said by: Dr. GRPO, 2503.20783, Abstract ("an optimization bias in Group Relative Policy Optimization (GRPO), which
+artificially increases response length (especially for incorrect outputs) during training") and Sec. 3. There the mean
+and the std were removed together.
 
 Tested: grpo.py on search (40 steps of 64 responses), where responses have 20 to 200 tokens, and the same with a
 response's loss divided by a constant as in dr_grpo.py; a fair trial (claims/fair.py). Mean length of incorrect

@@ -1,7 +1,7 @@
 """Reinforcement learning raises pass@1 at the cost of pass@k.
 
 Said by: "Does Reinforcement Learning Really Incentivize Reasoning Capacity in LLMs Beyond the Base Model?", 2504.13837
-(with many samples base models solve more problems than their trained versions); MaxRL, 2602.02710, starts from it.
+(Abstract: "base models achieve higher pass@k score when k is large"); MaxRL, 2602.02710, starts from it.
 
 Tested: pass@32, from 128 samples, of 128 held-out sums of 5 to 8 terms before and after 60 steps of grpo.py (the runs
 of maxrl_keeps_pass_at_k_in_training.py), sampled at temperature 1. The base model has one figure for all seeds; its

@@ -1,7 +1,8 @@
 """Groups of two responses learn as well as groups of eight at equal responses.
 
-Said by: "It Takes Two", 2510.00977 (2-GRPO against GRPO with 16 responses). DeepSeekMath, 2402.03300, uses 64 responses
-per prompt, and write-ups ask for many to keep the gradient stable.
+Said by: "It Takes Two", 2510.00977, Abstract of version 1 (2-GRPO "achieves performance on par with 16-GRPO, despite
+using only 1/8 of the rollouts"). DeepSeekMath, 2402.03300, uses 64 responses per prompt, and write-ups ask for many to
+keep the gradient stable.
 
 Tested: grpo.py on sums (30 steps of 64 responses) and on search (40 steps), as 8 prompts with 8 responses and as 32
 prompts with 2; a fair trial (claims/fair.py).
