@@ -21,7 +21,7 @@ KIND = "runs"
 SMALLEST = 0.02
 WORLDS = ("sums",)
 OFTEN = "--eval-every 5 --eval-samples 4"  # during the run a quarter of these samples
-ARMS = {"all alike": f"grpo {OFTEN}", "curriculum": f"curriculum {OFTEN} --pool 64"}
+ARMS = {"all alike": f"grpo {OFTEN}", "curriculum": f"curriculum {OFTEN} --model sums --dataset sums --pool 64"}
 PAIR = ("all alike", "curriculum")
 
 
