@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from claims.court import load, record
 from claims.fair import WORLDS
-from claims.runs import Trial, difference, trials
+from claims.runs import Trial, difference, trial, trials
 from common.cli import fail
 from common.help import parse_args
 from tools.reports import REPORTS, heading, read_report, today, write_report
@@ -54,12 +54,16 @@ METRICS: dict[str, tuple[Callable[[Trial], float], str]] = {  # and how it is wr
 
 
 class Effect(NamedTuple):
-    """What a method does, runs with it and without it (as the arms of claims), and what is measured."""
+    """What a method does, runs with it and without it (as the arms of claims), and what is measured.
+
+    Both start from the last weights of the run `first`, if there is one.
+    """
 
     aim: str
     runs: str
     without: str
     metric: str = "held-out accuracy"
+    first: str = ""
 
 
 EFFECTS = {
@@ -67,7 +71,9 @@ EFFECTS = {
     "luffy": Effect("solutions among the responses", f"luffy{HARD}", f"grpo{HARD}", "pass@16"),
     "replay": Effect("keeps correct responses to hard prompts", f"replay{HARD}", f"grpo{HARD}", "pass@16"),
     "pass_at_k": Effect("one correct response among k is enough", f"pass_at_k{HARD}", f"grpo{HARD}", "pass@16"),
-    "curriculum": Effect("draws prompts with signal", f"curriculum{HARD}", f"grpo{HARD}", "groups without signal"),
+    "curriculum": Effect(
+        "draws prompts with signal", f"curriculum{HARD} --pool 32", f"grpo{HARD}", "groups without signal"
+    ),
     "adaptive_entropy": Effect("keeps the entropy above 0.2", f"adaptive_entropy{SEARCH}", f"grpo{SEARCH}", "entropy"),
     "entropy_bonus": Effect("keeps the entropy up", f"entropy_bonus{SEARCH}", f"grpo{SEARCH}", "entropy"),
     "lcpo": Effect(
@@ -77,10 +83,11 @@ EFFECTS = {
         "tokens away from a budget of 90 in the mean",
     ),
     "lcpo_max": Effect(
-        "keeps a limit",
+        "keeps a limit, after lcpo.py as in the paper",
         f"lcpo_max{SEARCH}{BUDGET} --alpha 0.1",
         f"lcpo_max{SEARCH}{BUDGET} --alpha 0",
         "beyond the limit",
+        f"lcpo{HARD}{BUDGET} --alpha 0.01",
     ),
     "kimi_length": Effect("short responses", f"kimi_length{SEARCH}", f"grpo{SEARCH}", "tokens of correct responses"),
     "cosine_length": Effect(
@@ -135,7 +142,8 @@ ABOUT = """
 What each script is for, and a number that shows it or does not. Runs have 40 steps of 8 prompts x 8 responses; the
 learning rate of 1e-4 is not tuned. `reports/effects.json` has each command's flags. *Without* is the run without the
 method, or the base model before training. Means over seeds 1 to {seeds}, with Welch's 95 % interval of the difference;
-it is *seen* if the interval excludes 0. Three seeds show only large effects; [claims](claims.md) decide with more.
+it is *seen* if the interval excludes 0. Three seeds show only large effects, and at its best learning rate a run
+without the method may do better; [claims](claims.md) decide with more seeds and rates.
 
 """
 
@@ -152,11 +160,19 @@ def measured(effect: Effect) -> dict[str, Any]:
     """The metric of each seed with the method and without it."""
     metric = METRICS[effect.metric][0]
     arms = {"with": effect.runs} | ({} if effect.without == BASE else {"without": effect.without})
-    done = trials(arms, SEEDS)
+    if effect.first:
+        models = [run.weights for run in trials({"first": effect.first}, SEEDS)["first"]]
+        done = {
+            name: [trial(f"{arm} --model {model}", seed) for seed, model in enumerate(models, 1)]
+            for name, arm in arms.items()
+        }
+    else:
+        done = trials(arms, SEEDS)
     values = {name: [metric(run) for run in runs] for name, runs in done.items()}
     if effect.without == BASE:
         values["without"] = [run.rows[0]["eval/avg"] for run in done["with"]]
-    return {"runs": effect.runs, "without_runs": effect.without, **values, "date": today()}
+    first = {"first": effect.first} if effect.first else {}
+    return {"runs": effect.runs, "without_runs": effect.without, **first, **values, "date": today()}
 
 
 def page(found: dict[str, dict[str, Any]]) -> str:

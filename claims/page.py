@@ -84,7 +84,7 @@ QUESTIONS = (
         "What makes responses long?",
         "The reward does: after 30 steps responses on sums have 38.1 tokens with true rewards and 22.9 with shuffled "
         "ones. GRPO's mean over each response lengthens incorrect answers in the expected gradient; in training by "
-        "1.8 ± 1.6 tokens on sums, less than the 2 worth naming, and by 10.1 ± 8.4 tokens, which is 5%, on search.",
+        "1.9 ± 1.3 tokens on sums, less than the 2 worth naming, and by 10.1 ± 8.4 tokens, which is 5%, on search.",
         (
             "thinking_lengthens_because_it_pays",
             "token_mean_removes_length_bias",
@@ -165,7 +165,8 @@ so many; for a claim that nothing is lost, p says nothing. Values by seed, comma
 and updates are in `reports/claims/`. A command is that of its day: scripts and flags of some have other names now.
 
 † The scripts have changed since these runs. What they compute is meant to be the same, but sums in another order round
-differently, so `python -m claims NAME --check` no longer gives the first seeds to the bit, as it does without †.
+differently, and training makes that larger: of twelve such claims `python -m claims NAME --check` gave the first seeds
+of two to the bit, and of ten other values, mostly within 0.1 of the accuracy, within 0.4 where runs collapse.
 
 Which effect is worth naming: 0.05 of accuracy is a tenth of what 30 steps of `grpo.py` gain; 0.03 and 0.02 stand where
 the paper itself reports gains of a few points for one component, as DAPO's Table 1 does; on sums 2 tokens are a

@@ -5,6 +5,7 @@ import re
 import runpy
 import shutil
 import sys
+from types import SimpleNamespace
 
 from benchmarks import ablation, effects, methods, peers, stress
 from benchmarks.peers_loop import loop_gradient
@@ -88,7 +89,7 @@ def test_tables_show_what_was_measured():
 class TestEffects:
     def test_every_command_is_accepted(self):
         for name, effect in effects.EFFECTS.items():
-            for arm in {effect.runs, effect.without} - {effects.BASE}:
+            for arm in {effect.runs, effect.without, effect.first} - {effects.BASE, ""}:
                 flags = runs.words(arm, 1)
                 flags = flags[2:] if flags[0] == "-m" else flags[1:]
                 assert tyro.cli(load(arm.split()[0]).Args, args=flags).steps in (40, 48), name
@@ -119,6 +120,23 @@ class TestEffects:
         found = effects.measured(effects.Effect("", "with", effects.BASE))
         assert found["without"] == [0.25, 0.5, 0.75] and found["with"] == [11, 12, 13]
 
+    def test_runs_from_the_weights_of_a_first_run(self, monkeypatch):
+        """Of the same seed, with the method and without."""
+        begun = []
+
+        def trial(arm, seed):
+            begun.append(f"{arm}, {seed}")
+            return SimpleNamespace(weights=f"weights-{seed}", last=lambda _: 1.0 + seed)
+
+        monkeypatch.setattr(effects, "trial", trial)
+        monkeypatch.setattr(
+            effects, "trials", lambda arms, n: {a: [trial(w, s + 1) for s in range(n)] for a, w in arms.items()}
+        )
+        found = effects.measured(effects.Effect("", "max", "none", first="exact"))
+        expected = [f"exact, {seed}" for seed in (1, 2, 3)]
+        expected += [f"{arm} --model weights-{seed}, {seed}" for arm in ("max", "none") for seed in (1, 2, 3)]
+        assert begun == expected and found["first"] == "exact" and found["with"] == found["without"] == [2, 3, 4]
+
     def test_every_script_is_on_the_page(self):
         found = read_report("effects")
         page = effects.page(found)
@@ -126,7 +144,8 @@ class TestEffects:
             assert re.search(rf"\b{name}\b", page), f"reports/effects.md says nothing about {name}"
         for name, one in found.items():
             effect = effects.EFFECTS[name]
-            assert (one["runs"], one["without_runs"]) == (effect.runs, effect.without), f"{name} has other runs now"
+            measured = one["runs"], one["without_runs"], one.get("first", "")
+            assert measured == (effect.runs, effect.without, effect.first), f"{name} has other runs now"
 
 
 @pytest.mark.parametrize("cap", [0.0, 1.2, 2.0])
