@@ -189,17 +189,6 @@ def test_a_sigmoid_that_is_one(tmp_path):
     assert claim.last_value_error(trial) == pytest.approx(sum(curve[-10:]) / 10 - sum(curve[20:25]) / 5)
 
 
-def test_the_length_of_wrong_responses_is_that_of_the_last_ten_steps(tmp_path, monkeypatch):
-    claim = court.load("response_mean_lengthens_wrong_answers")
-    lengths = [*range(100, 110), 1000, *range(10)]
-    rows = [{"length_incorrect": n, "length_correct": 2 * n, "eval/avg": 0.5} for n in lengths]
-    trial = written(tmp_path / "run", len(rows), [{}, *rows])
-    monkeypatch.setattr(claim, "compare", lambda arms, pairs, seeds, metric, name, **more: {
-        name: metric(trial), **{other: f(trial) for other, f in more.items()}
-    })  # fmt: skip
-    assert claim.compute(5) == {"length_incorrect": 4.5, "right": 9.0, "accuracy": 0.5}
-
-
 @pytest.mark.parametrize("name", [name for name in OF_KIND["runs"] if name in JUDGED])
 def test_stored_differences_follow_from_the_values(name):
     result = court.record(name)["result"]

@@ -72,21 +72,25 @@ def test_pass_at_1_must_rise(once, verdict):
     assert court.load("base_catches_up_at_large_k").verdict(result) == verdict
 
 
-def test_lengths_of_incorrect_responses_over_ten_steps(trials):
+@pytest.mark.parametrize("name", ["response_mean_lengthens_search", "response_mean_lengthens_wrong_answers"])
+def test_lengths_of_incorrect_responses_over_ten_steps(name, trials):
     trials += [{"length_incorrect": 50 - i, "length_correct": 20 - i, "eval/avg": 0.5} for i in range(13)]
-    result = court.load("response_mean_lengthens_search").compute(2)
+    result = court.load(name).compute(2)
     steps = range(3, 13)
     for arm in result["arms"].values():
         assert arm["values"] == pytest.approx([sum(50 - i + s * i / 100 for i in steps) / 10 for s in (1, 2)])
         assert arm["correct"] == pytest.approx(sum(20 - i + 1.5 * i / 100 for i in steps) / 10)
 
 
+@pytest.mark.parametrize(
+    "name,world", [("stale_rollouts_are_harmless", "sums"), ("stale_search_is_harmless", "search")]
+)
 @pytest.mark.parametrize("lost,verdict", [(-0.06, court.CONTRADICTED), (-0.01, court.REPRODUCED)])
-def test_staleness_is_judged_where_nothing_corrects_for_it(lost, verdict):
-    differences = {"fresh, search → uncorrected, search": [lost, 0.02, 0.03]}
-    differences["fresh, search → corrected, search"] = [-0.03, 0.02, 0.03]
-    arms = dict.fromkeys(("fresh, search", "uncorrected, search", "corrected, search"))
-    assert court.load("stale_search_is_harmless").verdict({"arms": arms, "differences": differences}) == verdict
+def test_staleness_is_judged_where_the_ratio_corrects_for_it(name, world, lost, verdict):
+    differences = {f"fresh, {world} → uncorrected, {world}": [-0.03, 0.02, 0.03]}
+    differences[f"fresh, {world} → corrected, {world}"] = [lost, 0.02, 0.03]
+    arms = dict.fromkeys(f"{arm}, {world}" for arm in ("fresh", "uncorrected", "corrected"))
+    assert court.load(name).verdict({"arms": arms, "differences": differences}) == verdict
 
 
 @pytest.mark.parametrize("once,verdict", [(0.48, court.REPRODUCED), (0.46, court.INCONCLUSIVE)])
