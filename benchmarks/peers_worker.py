@@ -120,6 +120,14 @@ def of_trl(kind: str, point: dict[str, Any], **settings: Any) -> Tensor:
     return trainer_class._compute_loss(trainer, None, inputs)
 
 
+def of_functions(point: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings of verl's GDPO, and what its estimator reads of the rewards of each function."""
+    values = {f"function {i}": of_one.numpy() for i, of_one in enumerate(point["function_rewards"].flatten(1))}
+    whole = torch.cat([point["mask"][:, :1], point["mask"]], 1).long()  # with a prompt of one token
+    config = {"gdpo_reward_keys": [*values], "gdpo_reward_weights": point["reward_weights"].tolist()}
+    return config, {"non_tensor_batch": values, "batch": {"prompts": whole[:, :1], "attention_mask": whole}}
+
+
 def of_verl(
     kind: str, point: dict[str, Any], advantage: str | None = None, average: str = "token-mean", **settings: Any
 ) -> Tensor:
@@ -147,11 +155,7 @@ def of_verl(
         more = {"norm_adv_by_std_in_grpo": settings.get("std", True)} if advantage == "grpo" else {}
         config = AlgoConfig(gamma=1.0)
         if advantage == "gdpo":
-            values, weights = point["function_rewards"].flatten(1), point["reward_weights"]
-            more["non_tensor_batch"] = {f"function {i}": of_one.numpy() for i, of_one in enumerate(values)}
-            config = {"gdpo_reward_keys": [*more["non_tensor_batch"]], "gdpo_reward_weights": weights.tolist()}
-            prompts = torch.ones(len(mask), 1)
-            more["batch"] = {"prompts": prompts, "attention_mask": torch.cat([prompts, mask], 1).long()}
+            config, more = of_functions(point)
         estimate = core_algos.get_adv_estimator_fn(advantage)
         advantages, _ = estimate(token_level_rewards=rewards, response_mask=mask, index=index, config=config, **more)
     else:
