@@ -28,7 +28,8 @@ QUESTIONS = (
         "by the batch's gives both the same weight. On one prompt, groups of 2 have twice the variance of groups of 64 "
         "at equal responses; spread over more prompts, they lose next to nothing in training against groups of 8. "
         "GRPO ends no lower than PPO with its critic as by default. On sums, where a fifth of the groups have no "
-        "signal, replacing them lowers accuracy, averaged over equal responses, by 0.026, and a curriculum gains nothing.",
+        "signal, replacing them lowers accuracy, averaged over equal responses, by 0.026, and a curriculum gains "
+        "nothing.",
         (
             "std_favors_extremes",
             "batch_std_weighs_prompts_alike",
