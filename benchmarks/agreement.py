@@ -41,7 +41,7 @@ OPTIONS = dict(
     divergence="topk-kl",
 )
 
-# Where no group of six updates has a signal, AdamW turns the rounding of a gradient of 0 into an update.
+# By default no group has a signal here, and AdamW turns the rounding error of a zero gradient into an update.
 OWN = {"replay": dict(dataset="search")}
 
 

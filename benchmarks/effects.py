@@ -56,7 +56,7 @@ METRICS: dict[str, tuple[Callable[[Trial], float], str]] = {  # and how it is wr
 class Effect(NamedTuple):
     """What a method does, runs with it and without it (as the arms of claims), and what is measured.
 
-    Both start from the last weights of the run `first`, if there is one.
+    If `first` is given, both start from the final weights of that run.
     """
 
     aim: str

@@ -204,7 +204,7 @@ def make_point(seed: int, on_policy: bool, one_length: bool = False) -> dict[str
     point = {"mask": mask, "old_logp": old, "rollout_logp": rollout, "ref": ref, "rewards": rewards}
     point |= {"values": values, "new_values": values + 0.3 * new_values, "returns": normal(P * G, T) * mask}
     teacher = (old + 0.5 * normal(P * G, T)).clamp(max=-1e-3) * mask  # (B, T)
-    # Two reward functions, the second of which says how short a response is, or the like.
+    # Two reward functions: the verifier, and one with random values.
     point |= {"function_rewards": torch.stack([rewards, normal(P, G)]), "reward_weights": torch.tensor([1.0, 0.5])}
     return point | {"logp": old.clone() if on_policy else logp, "teacher": teacher}
 

@@ -192,7 +192,7 @@ def loss_of(
     rollout_logp: Tensor | None = None,
     mask: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """A script's per-token loss (B, T) and metrics, from those of these (B, T) inputs that it takes.
+    """A script's per-token loss (B, T) and metrics, given only the (B, T) inputs that its function takes.
 
     Where old or rollout log-probs are left out, the policy is on-policy; without a mask all T tokens count.
     """

@@ -22,7 +22,7 @@ import numpy as np
 
 INSTRUCTION = "\nPlease reason step by step, and put your final answer within \\boxed{}."
 PROMPT_SECONDS = 10.0  # of processor time, for a prompt of a chat template
-AGAIN = 0.5  # seconds after which what goes on beyond its time limit is interrupted once more
+AGAIN = 0.5  # seconds until code that runs on past its time limit is interrupted again
 R = TypeVar("R")
 Examples = Sequence[tuple[str, str]]  # questions and answers that stand before each question
 Added = Callable[[Any], str]  # a question in, text to append to it out
@@ -42,14 +42,14 @@ def few_shot_examples(args: DataSettings) -> list[tuple[str, str]]:
 
 
 class OutOfTime(BaseException):
-    """Not an Exception, so that code which catches those does not go on."""
+    """A time limit has passed. It is no Exception, so that `except Exception` does not catch it."""
 
 
 @contextmanager
 def time_limit(seconds: float, wall: bool = False) -> Iterator[None]:
     """Raise TimeoutError after a block that takes too much processor or wall time; in the main thread only.
 
-    The block is interrupted, and so is what it does to clean up, if that takes long.
+    The block is interrupted at its limit, and so is any clean-up that takes longer than AGAIN.
     """
     late = False
 

@@ -87,7 +87,7 @@ def ask(play: Play, text: str) -> Observation | End:
 
 
 def close(play: Play) -> None:
-    """End a play that may still wait for a turn, within the time of an answer."""
+    """Close the generator of an episode; its clean-up has the time limit of an answer."""
     with suppress(Exception), time_limit(TIME_LIMIT, wall=True):
         play.close()
 
@@ -115,7 +115,7 @@ class EpisodeEngine(Engine):
         self.update, self.sleep, self.close = engine.update, engine.sleep, engine.close
         self.observations = 0.0  # per episode, of the last batch
         self.numbers: dict[str, float] = {}  # to log, of the last batch
-        self.told = False  # whether a failure was
+        self.told = False  # whether the note on the first failure was printed
 
     def sample_shards(self, request: Request) -> Rollouts:
         stop = (*request.stop, *self.environment.stop)

@@ -42,7 +42,7 @@ class NoCurve(Exception):
 
 
 def ask(script: ModuleType, function: str, **values: Any) -> Any:
-    """The result of a function of a script; NoCurve if there is none, or if it needs values that are not known here."""
+    """Call a script's function. Raises NoCurve if there is none, or if it needs values that are not known here."""
     if not hasattr(script, function):
         raise NoCurve(f"it has no {function}")
     parameters = inspect.signature(getattr(script, function)).parameters.values()

@@ -24,7 +24,7 @@ def limit() -> None:
 
 def run(program: str, errors: int = subprocess.STDOUT) -> tuple[int, str] | None:
     """Run a program: its exit code and its output, with its errors; None if it takes too long."""
-    # A file, unlike a pipe, has a largest size, and ends with the program and not with what it has started.
+    # The size of a file is limited, that of a pipe is not, and a pipe would wait for processes left behind.
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as output:
         command = [sys.executable, "-I", "-c", program]
         files = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": errors}

@@ -1,4 +1,4 @@
-"""Whether a function is correct, and what is wrong with it, from its results and those of other functions.
+"""Judge a student's function by its results: whether it is correct and, if not, which known mistake explains them.
 
 Only `passed` decides. It believes nothing but numbers that are equal to the correct ones.
 """

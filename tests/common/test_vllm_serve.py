@@ -27,7 +27,7 @@ BASE = str(ROOT / "worlds/sums/model")
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    """The address of `vllm serve`, with the base model and an adapter that a run has trained, named `mine`."""
+    """The address of a vLLM server with the base model and, as `mine`, an adapter that a run has trained."""
     run = tmp_path_factory.mktemp("served") / "run"
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -133,7 +133,7 @@ def test_hidden_problems_are_new():
 
 
 def test_known_problems_are_left_out(monkeypatch):
-    """Were the first 200 problems part of the data set, the later ones would shift by 200 rows."""
+    """If the first 200 problems are in the data set already, the hidden problems start at the 201st."""
     before = leaderboard.hidden_problems(ARGS.dataset, "a", 300)
     splits = {"train": before[:150], "eval": before[150:200]}
     monkeypatch.setattr(leaderboard, "generated_problems", lambda name, split: splits[split])
