@@ -12,7 +12,7 @@ that of both; where they do not agree it is inconclusive, and the effect says wh
 world, which they name in WORLDS. Claims whose first arm is the same share its runs.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -124,15 +124,24 @@ def effect(result: dict[str, Any], found: dict[str, str], what: str = "accuracy"
 
 
 def between(
-    arms: Arms, pair: tuple[str, str], smallest: float, sign: int = 1, lossless: bool = False
+    arms: Arms,
+    pair: tuple[str, str],
+    smallest: float,
+    sign: int = 1,
+    lossless: bool = False,
+    worlds: Iterable[str] = BOTH,
+    reported: Sequence[tuple[str, str]] = (),
 ) -> tuple[Callable[..., Any], ...]:
-    """`compute`, `of_worlds`, `verdict` and `effect` of a claim about the accuracy of two arms in both worlds."""
+    """`compute`, `of_worlds`, `verdict` and `effect` of a claim about the accuracy of two arms.
+
+    Other pairs of arms can be `reported`; they decide nothing.
+    """
 
     def of_worlds(result: dict[str, Any]) -> dict[str, str]:
         return in_each_world(result, pair, smallest, sign, lossless)
 
     return (
-        lambda seeds: compute(arms, [pair], seeds),
+        lambda seeds: compute(arms, [*reported, pair], seeds, worlds),
         of_worlds,
         lambda result: of_both(of_worlds(result)),
         lambda result: effect(result, of_worlds(result)),

@@ -19,23 +19,9 @@ SMALLEST = 0.05
 WORLDS = ("sums",)
 STALE = "grpo --staleness 8 --steps 38 --tis-cap 0"
 ARMS = {"fresh": "grpo", "uncorrected": STALE, "corrected": f"{STALE} --ratio-anchor engine"}
-PAIRS = [("fresh", "uncorrected"), ("fresh", "corrected")]
-
-
-def compute(seeds):
-    return fair.compute(ARMS, PAIRS, seeds, WORLDS)
-
-
-def of_worlds(result):
-    return fair.in_each_world(result, PAIRS[1], SMALLEST, lossless=True)
-
-
-def verdict(result):
-    return fair.of_both(of_worlds(result))
-
-
-def effect(result):
-    return fair.effect(result, of_worlds(result))
+compute, of_worlds, verdict, effect = fair.between(
+    ARMS, ("fresh", "corrected"), SMALLEST, lossless=True, worlds=WORLDS, reported=[("fresh", "uncorrected")]
+)
 
 
 def draw(result):
