@@ -1,6 +1,8 @@
 """Dividing by the standard deviation of the batch instead of the group's removes the bias by difficulty.
 
-Said by: Lite PPO, 2508.08221, and REINFORCE++, 2501.03262, which divide by the std of the batch.
+Said by: Lite PPO, 2508.08221, Sec. 4.1 (the std of the group is "causing the model to overemphasize tasks of extreme
+difficulty"; "the standard deviation at the global (batch) level enables more robust reward shaping"), and REINFORCE++,
+2501.03262, which also divides by the std of the batch.
 
 Tested: a batch of three prompts with success rates 0.02, 0.5 and 0.98, and 16 responses to each; the expected gradient
 of each prompt is w ∇p. We compute w over all outcomes of the batch, with the advantages of methods/lite_ppo.py

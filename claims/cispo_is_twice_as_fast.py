@@ -1,6 +1,7 @@
 """CISPO, which keeps the gradient of every token, reaches DAPO's accuracy in far fewer steps.
 
-Said by: MiniMax-M1, 2506.13585, Sec. 3.1 (CISPO matches DAPO with half the training steps; 16 updates per batch).
+Said by: MiniMax-M1, 2506.13585, Sec. 3.1 ("it matches DAPO's performance with only 50% of the training steps"; 16
+updates per batch).
 
 Tested: only the losses, without dynamic sampling and length penalty, with z-scores and equal token weights, for 25
 steps of 64 responses with 16 updates each: DAPO's clip (0.2 and 0.28; recipes/olmo3.py without its other components)

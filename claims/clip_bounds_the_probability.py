@@ -1,6 +1,7 @@
 """With ε = 0.2 a token of probability 0.01 cannot rise above 0.012 in one rollout batch.
 
-Said by: DAPO, 2503.14476, Sec. 3.1, to motivate clip-higher, and most write-ups on clipping.
+Said by: DAPO, 2503.14476, Sec. 3.1, to motivate clip-higher (for "two actions with probabilities ... 0.01 and 0.9" the
+"upper bounds of the increased probabilities ... are 0.012 and 1.08"), and most write-ups on clipping.
 
 Tested: two prompts with two answers each. The correct one has probability 0.01 in the first and 0.5 in the second, and
 both prompts share one weight, added to its logit. 16 updates of plain gradient ascent on one batch of 100 responses to

@@ -1,7 +1,8 @@
 """A learned critic is unnecessary: a group baseline does as well at equal responses.
 
-Said by: GRPO, 2402.03300, drops PPO's critic to save memory; RLOO, 2402.14740, finds PPO's machinery unnecessary for
-language models. VAPO, 2504.05118, disagrees: a well-trained critic is better.
+Said by: GRPO, 2402.03300, drops PPO's critic to save memory; RLOO, 2402.14740, Abstract ("many components of PPO are
+unnecessary in an RLHF context"). VAPO, 2504.05118, Sec. 1, disagrees: "value-model-based approaches possess a higher
+performance ceiling if the challenges in training value models can be addressed".
 
 Tested: grpo.py and ppo.py on sums (30 steps of 64 responses) and on search (40 steps), four updates each; a fair trial
 (claims/fair.py). PPO is as by default: λ = 0.95, and a critic that learns at 3e-4, without VAPO's pretraining.

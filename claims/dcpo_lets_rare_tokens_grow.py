@@ -1,6 +1,7 @@
 """DCPO's clip leaves unlikely tokens far more room to grow than a fixed one, and likely tokens no more.
 
-Said by: DCPO, 2509.02333, Sec. 3, with ε_low = 0.16, ε_high = 0.2 and no ratio beyond 10.
+Said by: DCPO, 2509.02333, Sec. 1 of version 2 ("tokens with lower prior probabilities are granted wider clipping
+bounds, allowing more space for token-level exploration"), with ε_low = 0.16, ε_high = 0.2 and no ratio beyond 10.
 
 Tested: for tokens of probability q = 0.001 to 0.99 under the old policy, the smallest ratio with a gradient for
 advantage -1 and the largest for advantage 1, by bisection: methods/dcpo.py and grpo.py.

@@ -1,7 +1,8 @@
 """A small model learns more from a teacher of its size that was trained for longer than from RL of its own.
 
-Said by: DeepSeek-R1, 2501.12948, Sec. 4.1 (distillation against RL on a 32B model); on-policy distillation, Thinking
-Machines (2025).
+Said by: DeepSeek-R1, 2501.12948, Sec. 4.1 ("distilling more powerful models into smaller ones yields excellent results,
+whereas smaller models relying on the large-scale RL ... may not even achieve the performance of distillation");
+on-policy distillation, Thinking Machines (2025).
 
 Tested: methods/opd.py, on-policy distillation by the KL to a teacher at each token, and grpo.py, for 30 steps of 64
 responses of the student with four updates each. The teacher is the same base model after 80 steps of grpo.py with seed

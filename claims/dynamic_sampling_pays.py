@@ -1,7 +1,8 @@
 """Dynamic sampling is worth the responses that it throws away.
 
-Said by: DAPO, 2503.14476, Fig. 6 and Sec. 3.2 (the same accuracy in fewer steps; the extra generation costs little).
-ScaleRL, 2510.13786, drops groups without signal and does not replace them.
+Said by: DAPO, 2503.14476, Fig. 6 and Sec. 4.2 ("although the number of sampling instances increases, the model's
+convergence time is even reduced, due to fewer training steps required"). ScaleRL, 2510.13786, drops groups without
+signal and does not replace them.
 
 Tested: DAPO's loss without its length penalty, on sums: all groups kept (recipes/olmo3.py without its components, 50
 steps); groups without signal replaced (dapo.py, 30 steps); a fair trial (claims/fair.py). Held-out accuracy is measured

@@ -1,6 +1,7 @@
 """A verifier that accepts incorrect answers now and then, as happens where they are easily guessed, damages training.
 
-Said by: Kimi k1.5, 2501.12599, Sec. 2.1 (questions that are easily guessed are excluded), Open-Reasoner-Zero.
+Said by: Kimi k1.5, 2501.12599, Sec. 2.1 ("some complex reasoning problems may have relatively simple and easily
+guessable answers, leading to false positive verification"; such questions are excluded), Open-Reasoner-Zero.
 
 Tested: grpo.py for 30 steps in which an incorrect answer gets the reward 1 at random with probability q = 0, 0.2 and
 0.5. Held-out accuracy is measured with the true verifier.

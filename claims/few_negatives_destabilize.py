@@ -1,7 +1,7 @@
 """Masking less than 1 % of the tokens, of negative advantage and pushed too far, helps more than as many at random.
 
-Said by: DPPO, 2602.04879 (masking at most 0.5 % of the tokens, those of negative samples outside the trust region, is
-enough for stability).
+Said by: DPPO, 2602.04879, Sec. 5.3 ("The primary source of instability is a small subset of updates on negative samples
+that push the policy far outside the trust region"; masking these, at most 0.5 % of the tokens, is enough).
 
 Tested: dppo.py (total variation, δ = 0.2) for 25 steps of 64 responses with 16 updates each, at a learning rate
 of 1e-4: no mask, the mask on negative advantages only, on positive ones only, on both; and as a control, a mask on as

@@ -1,6 +1,8 @@
 """GSPO's sequence ratio tolerates the engine's precision, so its log-probs need not be computed again by the learner.
 
-Said by: GSPO, 2507.18071, Sec. 5.4, as an argument; bounds 3e-4 and 4e-4 (Sec. 5.1).
+Said by: GSPO, 2507.18071, Sec. 5.4, as an argument ("GSPO uses only sequence-level, rather than token-level,
+likelihoods for optimization, and intuitively, the former is much more tolerant of precision discrepancies"); bounds
+3e-4 and 4e-4 (Sec. 5.1).
 
 Tested: 1,024 responses of the embedded model, before and after 30 steps of grpo.py, scored in fp32 as by the learner
 and in fp16, bf16, or bf16 with 8-bit weights as by an engine. No update is made, so all ratios should be 1. Measured

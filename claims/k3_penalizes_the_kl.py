@@ -1,7 +1,7 @@
 """Adding the k3 estimate to the loss penalizes KL(π_θ ‖ π_ref).
 
-Said by: DeepSeekMath, 2402.03300, Eq. 3 and 4, which calls the estimate unbiased and never negative, and methods that
-adopted it.
+Said by: DeepSeekMath, 2402.03300, Eq. 3 and 4 ("we estimate the KL divergence with the following unbiased estimator ...
+which is guaranteed to be positive"), and methods that adopted it.
 
 Tested: grpo.py's kl_penalty on two policies over 6 tokens, on-policy: the expected value against the exact KL, and the
 expected gradient of the estimate as a loss against those of KL(π_θ ‖ π_ref) and KL(π_ref ‖ π_θ).

@@ -1,6 +1,7 @@
 """A reward for short answers saves tokens at no loss of accuracy.
 
-Said by: Kimi k1.5, 2501.12599, Sec. 2.3.3 (it may slow down early learning, so the paper enables it later). L1,
+Said by: Kimi k1.5, 2501.12599, Sec. 2.3.3 ("we introduce a length reward to restrain the rapid growth of token length,
+thereby improving the model's token efficiency"; it may slow down early learning, so the paper enables it later). L1,
 2503.04697, claims it for its budgets, which the model of sums cannot read.
 
 Tested: grpo.py and methods/kimi_length.py, with its length reward from the first step, for 30 steps of 64 responses.

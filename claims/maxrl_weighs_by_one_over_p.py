@@ -1,7 +1,8 @@
 """MaxRL with N responses per prompt follows the gradient of log p, cut off after N - 1 terms.
 
-Said by: MaxRL, 2602.02710: log p = -Σ_k (1 - p)^k / k, whose first T terms weight ∇p by (1 - (1 - p)^T) / p. T = N
-holds for the form without a baseline, T = N - 1 for Algorithm 1, which subtracts the mean (App. D, Theorem 5, in v3).
+Said by: MaxRL, 2602.02710, Abstract (objectives that "converge to maximum likelihood optimization in the
+infinite-compute limit"): log p = -Σ_k (1 - p)^k / k, whose first T terms weight ∇p by (1 - (1 - p)^T) / p. T = N holds
+for the form without a baseline, T = N - 1 for Algorithm 1, which subtracts the mean (App. D, Theorem 5, in v3).
 
 Tested: the expected weight of ∇p over all groups of N = 2 to 32 with maxrl.py's advantages, for p from 0.01 to 0.99.
 

@@ -1,7 +1,8 @@
 """The mean reward is the baseline of least variance.
 
-Said by: write-ups that justify the group mean by variance alone. Against it: 2602.07078, whose method uses the best
-baseline, E[R ‖∇log π‖²] / E[‖∇log π‖²].
+Said by: write-ups that justify the group mean by variance alone. Against it: 2602.07078, Abstract ("standard
+group-based baselines overlook sequence heterogeneity"), whose method uses the best baseline,
+E[R ‖∇log π‖²] / E[‖∇log π‖²].
 
 Tested: the policies of baseline_lowers_variance.py, 200 draws of a softmax over 8 answers.
 

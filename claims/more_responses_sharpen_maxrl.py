@@ -1,6 +1,8 @@
 """More responses per prompt make MaxRL's gradient less noisy and bring its objective nearer to maximum likelihood.
 
-Said by: MaxRL, 2602.02710, as its difference from methods in which more samples only reduce variance.
+Said by: MaxRL, 2602.02710, Abstract (its objectives "interpolate between standard reinforcement learning and exact
+maximum likelihood as additional sampling compute is allocated"), as its difference from methods in which more samples
+only reduce variance.
 
 Tested: all groups of N = 2 to 64 responses to a prompt solved with probability p = 0.02, 0.1 and 0.5: the variance of
 one group's gradient over its squared mean, and the weight w(p) of ∇p over maximum likelihood's 1/p, for maxrl.py and

@@ -1,6 +1,7 @@
 """One token with an extreme ratio moves GMPO's weight of a response less than GRPO's.
 
-Said by: GMPO, 2507.20673, as the reason for a geometric mean over the tokens.
+Said by: GMPO, 2507.20673, Abstract ("maximizes the geometric mean of token-level rewards, which is inherently less
+sensitive to outliers").
 
 Tested: a response of 10 or 100 tokens with a negative advantage, for which no clip limits a growing ratio. All ratios
 are 1 except one of 1 to 30; the mean weight of the tokens' ∇log π in grpo.py and gmpo.py.

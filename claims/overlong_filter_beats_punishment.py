@@ -1,7 +1,7 @@
 """Leaving truncated responses out of the loss is better than counting them as incorrect.
 
-Said by: DAPO, 2503.14476, Sec. 3.4 and Table 1 (overlong filtering stabilizes and improves training; counting a
-response as incorrect only for its length adds noise to the reward).
+Said by: DAPO, 2503.14476, Sec. 3.4 and Table 1 (filtering "significantly stabilizes training and enhances performance";
+with a punishment "a sound reasoning process can be penalized solely due to its excessive length").
 
 Tested: dapo.py without dynamic sampling (one round of prompts) for 30 steps with a limit of 40 tokens, which cuts off
 many correct answers. Truncated responses either count as incorrect or are left out of the loss. Held-out accuracy is

@@ -1,7 +1,8 @@
 """GRPO's mean over each response makes incorrect answers longer than dividing by a constant does.
 
-Said by: Dr. GRPO, 2503.20783, Sec. 3.1 and 3.2 (GRPO's incorrect responses grow; removing both normalizations saves
-tokens). There the mean and the std were removed together.
+Said by: Dr. GRPO, 2503.20783, Abstract ("an optimization bias in Group Relative Policy Optimization (GRPO), which
+artificially increases response length (especially for incorrect outputs) during training") and Sec. 3. There the mean
+and the std were removed together.
 
 Tested: a 2 x 2 design on the base model with filler text (in the default model, guessing or working decides the
 length): advantages with and without std; a response's loss as a mean or divided by a constant. grpo.py and dr_grpo.py

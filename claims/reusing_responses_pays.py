@@ -1,7 +1,7 @@
 """Several passes over a rollout batch make better use of the responses than one.
 
-Said by: PPO, 1707.06347 (the clipped objective allows several epochs on the same data). Papers on reasoning
-mostly make one pass.
+Said by: PPO, 1707.06347, Abstract ("a novel objective function that enables multiple epochs of minibatch updates").
+Papers on reasoning mostly make one pass.
 
 Tested: grpo.py on sums (30 steps of 64 responses) and on search (40 steps) with one pass of four minibatches over each
 rollout batch, which are 4 updates, and with four passes, which are 16; a fair trial (claims/fair.py).

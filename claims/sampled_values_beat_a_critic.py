@@ -1,7 +1,8 @@
 """Values measured by sampling a few continuations are far closer to the truth than those of a trained critic.
 
-Said by: VinePPO, 2410.01679, Sec. 7: its Monte Carlo values from 9 continuations are near the truth, those of PPO's
-critic often far from it.
+Said by: VinePPO, 2410.01679, Abstract at ICML 2025 (value networks "often produce poor estimate of expected return and
+barely outperform a random baseline when comparing alternative steps") and Sec. 7: its Monte Carlo values from 9
+continuations are near the truth.
 
 Tested: the embedded model before training, kept fixed, which is easier for a critic than PPO's changing policy.
 ppo.py's critic learns from 40 rollout batches of 256 responses with four updates each, by ppo.py's value loss. Then the

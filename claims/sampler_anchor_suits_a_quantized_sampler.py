@@ -1,7 +1,7 @@
 """A ratio anchored on the engine is better than recomputed log-probs where the engine's numerics differ.
 
-Said by: DPPO, 2602.04879 (the trust region must use the engine's probabilities; variants that recompute log-probs
-collapse).
+Said by: DPPO, 2602.04879, Sec. 5.2 ("The trust region must be defined with respect to the original behavior policy ...
+Using a recomputed on-policy distribution as the anchor leads to instability").
 
 Tested: grpo.py for 30 steps of 64 responses with 4-bit weights in the engine: log-probs recomputed by the learner,
 without and with TIS; ratio and clip with the engine's log-probs, which differ from the learner's before any update.

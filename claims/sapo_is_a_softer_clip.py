@@ -1,6 +1,8 @@
 """SAPO's gate is a soft trust region: the gradient is whole at a ratio of 1 and fades on both sides.
 
-Said by: SAPO, 2511.20347, Eq. 5 and 6, with τ = 1 for positive and 1.05 for negative advantages.
+Said by: SAPO, 2511.20347, Abstract ("a smooth, temperature-controlled gate that adaptively attenuates off-policy
+updates", which "forms a continuous trust region") and Eq. 5 and 6, with τ = 1 for positive and 1.05 for negative
+advantages.
 
 Tested: the factor of a token's ∇log π for an advantage of 1 and ratios of 0.2 to 10: methods/sapo.py, grpo.py, and the
 ratio itself, without a gate.

@@ -1,7 +1,7 @@
 """A sigmoid fitted to the first half of a training curve predicts its end.
 
-Said by: ScaleRL, 2510.13786, Eq. 1 (R - R_0 = (A - R_0) / (1 + (C_mid / C)^B), fitted early, extrapolated to many times
-the compute).
+Said by: ScaleRL, 2510.13786, Abstract ("Stable, scalable recipes follow predictable scaling trajectories, enabling
+extrapolation from smaller-scale runs") and Eq. 1 (R - R_0 = (A - R_0) / (1 + (C_mid / C)^B)).
 
 Tested: training accuracy of 50 steps of 64 responses with DAPO's loss (recipes/olmo3.py without its components, all
 groups kept). The sigmoid, with R_0 the base model's accuracy, is fitted to the first 25 steps and predicts the mean of

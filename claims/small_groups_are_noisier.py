@@ -1,6 +1,8 @@
 """Groups of two responses give a noisier gradient than large groups, at equal responses.
 
-Said by: write-ups on GRPO, after DeepSeekMath's G = 64 (2402.03300). Against it: 2510.00977 finds two enough.
+Said by: write-ups on GRPO, after DeepSeekMath's G = 64 (2402.03300). Against it: 2510.00977, Abstract of version 1,
+reports the belief ("It is commonly believed that GRPO necessitates a large group size to ensure stable training via
+precise statistical estimation") and finds two enough.
 
 Tested: a softmax over 16 answers, 4 of them correct with total probability p = 0.02, 0.1 and 0.5. The variance of the
 gradient of 256 responses as 256 / G groups, relative to its squared mean, exactly, with the advantages of grpo.py and

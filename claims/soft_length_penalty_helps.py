@@ -1,6 +1,7 @@
 """A penalty that grows over the last tokens before the length limit improves training.
 
-Said by: DAPO, 2503.14476, Sec. 3.4 and Table 1 (soft overlong punishment on top of overlong filtering).
+Said by: DAPO, 2503.14476, Sec. 1 ("Overlong Reward Shaping, which reduces reward noise and stabilizes training"), Sec.
+3.4 and Table 1 (soft overlong punishment on top of overlong filtering).
 
 Tested: dapo.py without dynamic sampling (one round of prompts) for 30 steps with a limit of 40 tokens: truncated
 responses count as incorrect or are left out of the loss, each with and without the penalty over the last 8 tokens,

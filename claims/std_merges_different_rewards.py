@@ -1,6 +1,7 @@
 """Where several rewards are added up, GRPO's normalization gives groups with different rewards the same advantages.
 
-Said by: GDPO, 2601.05242, which therefore normalizes each reward separately.
+Said by: GDPO, 2601.05242, Abstract ("directly applying GRPO to normalize distinct rollout reward combinations causes
+them to collapse into identical advantage values"), which therefore normalizes each reward separately.
 
 Tested: two responses to a prompt and the sum of two binary rewards, for example for correctness and brevity; grpo.py's
 advantages for all 16 outcomes, against the sum of its advantages for each reward.

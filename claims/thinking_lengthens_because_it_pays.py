@@ -1,7 +1,9 @@
 """Responses grow longer in training because thinking pays.
 
-Said by: DeepSeek-R1, 2501.12948, Fig. 3 (R1-Zero learns by itself to think longer). Dr. GRPO, 2503.20783, attributes
-part of the growth to the optimizer's bias towards long incorrect answers, which does not need a reward for thinking.
+Said by: DeepSeek-R1, 2501.12948, Fig. 3 and Sec. 2.2.4 ("the thinking time of DeepSeek-R1-Zero shows consistent
+improvement", which is "not the result of external adjustments but rather an intrinsic development within the model").
+Dr. GRPO, 2503.20783, attributes part of the growth to the optimizer's bias towards long incorrect answers, which does
+not need a reward for thinking.
 
 Tested: grpo.py for 30 steps with its rewards, and with each group's rewards shuffled: as many responses are rewarded in
 each group, but independently of their content. Mean length over the last 5 steps.

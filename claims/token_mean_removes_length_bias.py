@@ -1,6 +1,7 @@
 """Averaging over the tokens of a group of 8 instead of responses removes GRPO's length bias.
 
-Said by: DAPO, 2503.14476, Eq. 8 and 12, whose printed objective averages over the tokens of a group, and many
+Said by: DAPO, 2503.14476, Sec. 3.3 (a pattern "will be equally prompted or suppressed, regardless of the length of the
+response in which it appears") and Eq. 8 and 12, whose printed objective averages over the tokens of a group, and many
 write-ups, which call it as unbiased as Dr. GRPO. DAPO's code averages over the minibatch instead.
 
 Tested: a policy that is correct at random (p = 1/2) and stops with probability 1/4 after each token, at the latest
