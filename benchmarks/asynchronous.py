@@ -6,8 +6,8 @@ Measured, with the embedded model and no EOS: tokens per second of the transform
 its longest response, and of its stream, where a prompt begins as another ends; and the idle share, the fraction of rows
 that have nothing to sample. Lengths are drawn evenly in their logarithm.
 
-Measured with two processes, by `recipes/pipeline_rl.py --overlap`: how much of the generator's time is hidden, because
-the learner trains meanwhile and does not wait for it.
+Measured with two processes, by `recipes/pipeline_rl.py --overlap` in two worlds: how much of the generator's time is
+hidden, because the learner trains meanwhile and does not wait for it.
 
 On paper, for 8 to 4,096 GPUs with 64 responses each per step: a token of r rows takes a + b r seconds, and training
 takes c seconds per token, both as measured here. Synchronous: all GPUs generate their share, wait for the longest, and
@@ -120,9 +120,9 @@ def on_paper(gpus: int, costs: tuple[float, float, float], longest: int) -> dict
     }
 
 
-def hidden(args: Args) -> dict[str, float]:
+def hidden(world: str, args: Args) -> dict[str, float]:
     """Of a run with --overlap, after its first steps: the fraction of generation for which the learner did not wait."""
-    flags = f"--overlap --steps {args.steps} --eval-every 0 --save-every 0"
+    flags = f"--overlap --model {world} --dataset {world} --steps {args.steps} --eval-every 0 --save-every 0"
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "recipes/pipeline_rl.py", *flags.split(), "--run-dir", f"{folder}/run"]
         subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
@@ -174,8 +174,9 @@ def main(args: Args) -> None:
             f"asynchronous {row['asynchronous']:11.0f} tokens/s, idle {row['asynchronous_idle']:.1%}, "
             f"{row['generating']} generating"
         )
-    overlap = hidden(args)
-    print("seconds with two processes: " + ", ".join(f"{name} {value:.2f}" for name, value in overlap.items()))
+    overlap = {world: hidden(world, args) for world in ("sums", "search")}
+    for world, numbers in overlap.items():
+        print(f"seconds with two processes, {world}: " + ", ".join(f"{k} {value:.2f}" for k, value in numbers.items()))
     content = {"date": today(), "measured": found, "overlap": overlap, "costs": costs, "paper": paper}
     write_report("asynchronous", content)
 

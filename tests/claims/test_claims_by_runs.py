@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import dppo
 import grpo
-from benchmarks import stress
 from claims import court, fair, runs, variant
 from claims.__main__ import Args, main
 
@@ -239,13 +238,3 @@ def test_a_function_of_another_script():
     assert script.token_weights(torch.ones(2, 3)).sum().item() == pytest.approx(0.3)
     with pytest.raises(SystemExit):
         variant.change(script, "cion", args)
-
-
-def test_what_stress_calls_collapsed(tmp_path):
-    """A final accuracy below half of the best that training had over five steps; a drop from the last step is none."""
-    curve = [{"accuracy": x, "ratio_min": 1 - x, "ratio_max": 1 + x} for x in (0.2, *[0.8] * 5, 0.3)]
-    base = {"eval/avg": 0.25}
-    for number, (end, collapsed) in enumerate(((0.39, 1), (0.41, 0))):
-        found = stress.summary(written(tmp_path / str(number), 7, [base, *curve[:-1], curve[-1] | {"eval/avg": end}]))
-        assert (found["base"], found["accuracy"], found["collapsed"]) == (0.25, end, collapsed)
-        assert (found["smallest ratio"], found["largest ratio"]) == (pytest.approx(0.2), pytest.approx(1.8))

@@ -5,15 +5,12 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 
-import grpo
-from benchmarks import stress
 from claims import court, fair, runs, variant
 from claims.register import versions
 from tools.scripts import docstring
 
 import pytest
 import torch
-import tyro
 from kinds import JUDGED, OF_KIND
 
 BY_RUNS = [name for name in OF_KIND["runs"] if name in JUDGED]
@@ -218,10 +215,3 @@ def test_the_variant_k1_is_the_estimate_of_the_kl():
     variant.change(script, "k1", None)
     values = script.kl_penalty(p.log(), q.log())
     assert (p * values).sum().item() == pytest.approx((p * (p / q).log()).sum().item()) and values[0] > 0 > values[2]
-
-
-@pytest.mark.parametrize("k,updates", stress.CELLS)
-def test_each_cell_of_the_stress_test_is_under_its_stress(k, updates):
-    method, *flags = stress.command("grpo", k, updates).split()
-    args = tyro.cli(grpo.Args, args=flags)
-    assert (method, args.staleness, args.num_minibatches * args.update_epochs) == ("grpo", k, updates)

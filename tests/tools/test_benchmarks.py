@@ -179,6 +179,6 @@ def test_every_method_that_is_compared_runs_its_own_loop(method):
 
 def test_pictures_are_drawn_for_any_number_of_runs():
     assert len(methods.draw(read_report("methods")).axes) == 1
-    heat, _ = stress.draw(read_report("stress")).axes
-    shown = [tick.get_text() for tick in heat.get_yticklabels()]
-    assert sorted(shown) == sorted(stress.METHODS), f"rows of the heat map: {shown}"
+    for axes in stress.draw(read_report("stress")).axes:
+        shown = [tick.get_text() for tick in axes.get_yticklabels()]
+        assert sorted(shown) == sorted(stress.METHODS), f"rows of the panel {axes.get_title()}: {shown}"
