@@ -162,7 +162,7 @@ def held_out_pairs(args: Settings, train: list[Pair], shown: set[str]) -> tuple[
 def first_problems(pairs: list[Pair], count: int, kind: str, args: DataSettings, *prompt: Any) -> list[Problem]:
     """The first `count` problems whose prompts are short enough; `kind` says in messages what they are.
 
-    `prompt` is what else decides prompts: model, tokenizer, few-shot examples, and perhaps a text to add.
+    `prompt` is what else decides prompts: tokenizer, few-shot examples, and perhaps a text to add.
     """
     problems, too_long = [], 0
     for pair in pairs:
@@ -180,25 +180,31 @@ def first_problems(pairs: list[Pair], count: int, kind: str, args: DataSettings,
 
 
 def make_problem(
-    pair: Pair, args: DataSettings, model: Any, tokenizer: Any, examples: Examples, added: Added = lambda question: ""
+    pair: Pair, args: DataSettings, tokenizer: Any, examples: Examples, added: Added = lambda question: ""
 ) -> Problem | None:
     """The problem of a question and answer, or None if the prompt is longer than `args.max_prompt_tokens`."""
-    context, vocabulary = context_length(model), model.get_input_embeddings().num_embeddings
     question, answer, *more = pair
     asked = add_text(question, added(question))
     prompt, prompt_ids = make_prompt(asked, args.prompt, tokenizer, args.system_prompt, examples)
     if not prompt_ids:
         fail("a prompt has no tokens: check --prompt and --question-column.")
-    if max(prompt_ids) >= vocabulary:
-        fail(f"the tokenizer uses token {max(prompt_ids)}, but the model has only {vocabulary}: {prompt[:80]!r}")
     if args.max_prompt_tokens and len(prompt_ids) > args.max_prompt_tokens:
         return None
-    if len(prompt_ids) + args.max_response_tokens > context:
-        what = f"a prompt of {len(prompt_ids)} tokens and --max-response-tokens {args.max_response_tokens} exceed "
-        what += f"the model's context of {context} tokens: lower --max-response-tokens, or leave out long prompts"
-        fail(f"{what} with --max-prompt-tokens. The prompt: {prompt[:80]!r}")
     origin = dict(zip(("where", "row"), more, strict=False))  # a generated problem has none
     return Problem(str(question), answer, prompt, list(prompt_ids), **origin)
+
+
+def check_prompts(problems: list[Problem], model: Any, args: DataSettings) -> None:
+    """End the program if the model cannot read a prompt and a response to it, or has no embedding for a token."""
+    context, vocabulary = context_length(model), model.get_input_embeddings().num_embeddings
+    for problem in problems:
+        length, shown = len(problem.prompt_ids), f"{problem.prompt[:80]!r}"
+        if (largest := max(problem.prompt_ids)) >= vocabulary:
+            fail(f"the tokenizer uses token {largest}, but the model has only {vocabulary}: {shown}")
+        if length + args.max_response_tokens > context:
+            what = f"a prompt of {length} tokens and --max-response-tokens {args.max_response_tokens} exceed the "
+            what += f"model's context of {context} tokens: lower --max-response-tokens, or leave out long prompts with "
+            fail(f"{what}--max-prompt-tokens. The prompt: {shown}")
 
 
 def load_problems(
@@ -206,7 +212,7 @@ def load_problems(
 ) -> tuple[list[Problem], list[Problem]]:
     """Training problems and `args.eval_problems` held-out ones, disjoint by question."""
     examples, names = few_shot_examples(args), dataset_names(args)
-    prompt, shown = (model, tokenizer, examples, added), {question for question, _ in examples}
+    prompt, shown = (tokenizer, examples, added), {question for question, _ in examples}
     sets = tests = settings_of_each(args, len(names))
     train_names = test_names = short_names(names)
     if len(names) == 1 and isinstance(args.eval_dataset, tuple):
@@ -229,6 +235,7 @@ def load_problems(
             fail(f"--dataset {one.dataset}: every training question is also a held-out one.")
         found = first_problems(rows, len(rows), f"training problems{of(name)}", one, *prompt)
         train += [replace(problem, dataset=name, weight=weight / sum(weights)) for problem in found]
+    check_prompts(train + held_out, model, args)
     return train, held_out
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from common.batch import collate, micro_batches, minibatches
-from common.data import add_text, few_shot_examples, load_problems, make_problem, sample_problems
+from common.data import add_text, check_prompts, few_shot_examples, load_problems, make_problem, sample_problems
 from common.engines import make_engine
 from common.help import parse_args
 from common.logprobs import batch_logps, token_logps
@@ -133,7 +133,7 @@ def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
 
 
 def to_judge(problem: Problem, answer: str, args: Args, *prompt: Any) -> Problem:
-    """The problem of judging an answer; `prompt` is what else decides prompts: model, tokenizer, few-shot examples."""
+    """The problem of judging an answer; `prompt` is what else decides prompts: tokenizer, few-shot examples."""
     question = add_text(problem.question, args.judge_prompt.replace("{answer}", answer))
     return make_problem((question, ""), replace(args, max_prompt_tokens=None), *prompt)
 
@@ -170,7 +170,8 @@ def main(args: Args) -> None:
             judged = [i for i, answer in enumerate(answers) if answer is not None]
             rewards = torch.zeros_like(rewards)  # (P, G)
             if judged:
-                asked = [to_judge(problems[i // G], answers[i], args, model, tokenizer, examples) for i in judged]
+                asked = [to_judge(problems[i // G], answers[i], args, tokenizer, examples) for i in judged]
+                check_prompts(asked, model, args)
                 judgements = engine.generate(asked, args.judgements, step, 1)
                 said = tokenizer.batch_decode(judgements.tokens, skip_special_tokens=True)
                 rewards.view(-1)[judged] = scores(said, args).to(rewards)

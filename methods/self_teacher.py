@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from common.batch import Batch, collate
-from common.data import add_text, few_shot_examples, make_problem
+from common.data import add_text, check_prompts, few_shot_examples, make_problem
 from common.distributed import local
 from common.logprobs import vocabulary_logps
 from common.models import load_model
@@ -45,7 +45,8 @@ class SelfTeacher:
             for name, value in (values or {}).items():
                 text = text.replace(f"{{{name}}}", value)
             pair = add_text(problems[i // G].question, text), ""
-            longer.append(make_problem(pair, args, self.model, self.tokenizer, self.examples))
+            longer.append(make_problem(pair, args, self.tokenizer, self.examples))
+        check_prompts(longer, self.model, args)
         return collate(longer, rollouts, self.model.device)
 
     def logps(self, batch: Batch, rows: Tensor) -> Tensor:

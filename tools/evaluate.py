@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from common.cli import fail, lacks_memory
-from common.data import evaluation_pairs, few_shot_examples, first_problems, load_problems
+from common.data import check_prompts, evaluation_pairs, few_shot_examples, first_problems, load_problems
 from common.distributed import world_size
 from common.engines import MAX_ROWS, Engine, make_engine, prompt_seeds
 from common.environments import EpisodeEngine, load_environment
@@ -89,7 +89,9 @@ def load_evaluation(args: Args, model: Any, tokenizer: Any) -> list[Problem]:
     pairs = evaluation_pairs(args, {question for question, _ in examples})[: args.eval_problems]
     if not pairs:
         fail("--few-shot holds every question of the evaluation: pass another file of examples or another data set.")
-    return first_problems(pairs, len(pairs), "problems", args, model, tokenizer, examples)
+    problems = first_problems(pairs, len(pairs), "problems", args, tokenizer, examples)
+    check_prompts(problems, model, args)
+    return problems
 
 
 def difficulty(args: Args) -> tuple[str, Callable[[Problem], Any]] | None:

@@ -8,6 +8,7 @@ import importlib
 import random
 import re
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -86,13 +87,19 @@ def generated_problems(dataset: str, part: str) -> list[tuple[str, Any]]:
         adapter, _, task = dataset.partition(":")
         train, held_out = importlib.import_module(f"worlds.{adapter.replace('-', '_')}.problems").problems(task)
         return held_out if part == "eval" else train
+    pairs = all_problems(dataset)
+    return pairs[:512] if part == "eval" else pairs[512:]
+
+
+@cache
+def all_problems(dataset: str) -> list[tuple[str, Any]]:
+    """The held-out problems of a data set, then those for training."""
     rng, make_problem = random.Random(2026), problem_function(dataset)
     problems: dict[str, Any] = {}
     while len(problems) < 20_512:
         question, answer = make_problem(rng)
         problems[question] = answer
-    pairs = list(problems.items())
-    return pairs[:512] if part == "eval" else pairs[512:]
+    return list(problems.items())
 
 
 def solutions(dataset: str, short: bool) -> dict[str, str]:

@@ -118,7 +118,7 @@ def test_names_are_compared_as_words():
 def test_it_learns_to_search_twice(tmp_path, capsys):
     """The base model answers without a search, searches for the first name only, or boxes the town for the country."""
     names = dict.fromkeys(("environment", "model", "dataset"), "retrieval")
-    settings = dict(steps=30, prompts_per_step=8, responses_per_prompt=8, eval_problems=128, eval_samples=4)
+    settings = dict(steps=20, prompts_per_step=8, responses_per_prompt=8, eval_problems=64, eval_samples=4)
     _, rows = run("agent", tmp_path / "run", max_response_tokens=192, eval_every=0, **settings, **names)
     assert 0.1 < rows[0]["eval/avg"] < 0.35 and rows[1]["turns"] < 2.2
     assert rows[-1]["eval/avg"] > 0.7 and rows[-2]["turns"] > 2.2
