@@ -1,8 +1,10 @@
 """Truncated importance sampling repairs the gradient of an engine that computes other probabilities than the learner.
 
 Said by: Yao et al. (2025), whose weight min(π_learner / π_sampler, C) is one per token ("in practice we find it usually
-sufficient to use a classical technique, truncated importance sampling"), and many write-ups. Against it: 2512.23075
-finds that a weight per token leaves a bias that only the weight of the whole response removes.
+sufficient to use a classical technique, truncated importance sampling"), and many write-ups. Against it: "When Speed
+Kills Stability" (2025), where a weight per token leaves a bias that only the weight of the whole response removes; and
+2512.23075, Abstract, of PPO's clip ("a sequence-level quantity that cannot be controlled by token-independent
+methods"), which masks whole responses.
 
 Tested: a softmax policy over 4 tokens and 4 positions, with 256 responses, a random quarter of them correct. The
 engine's logits are the learner's plus noise (standard deviation 0.3), in 20 draws. The expected gradient is summed over
