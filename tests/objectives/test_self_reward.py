@@ -4,7 +4,7 @@ from methods import self_reward
 
 import pytest
 import torch
-from runs import assert_same_rows, assert_same_weights, differing, on_tiny, run
+from runs import assert_same_rows, assert_same_weights, differing, ended, on_tiny, run
 
 
 def test_with_a_judge_that_is_right_it_is_grpo(tiny_model, tmp_path, monkeypatch, capsys):
@@ -23,6 +23,12 @@ def test_with_a_judge_that_is_right_it_is_grpo(tiny_model, tmp_path, monkeypatch
     assert_same_rows(own, of_grpo, more=("judge_agreement",))
     assert [row["judge_agreement"] for row in own if "judge_agreement" in row] == [1.0, 1.0]
     assert differing(wrong, theirs)
+
+
+def test_a_judgement_that_the_model_cannot_read(tiny_model, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("common.verification.verifier.last_number", lambda text: "1")
+    settings = on_tiny(tiny_model) | {"answer_format": "last-number", "judge_prompt": "7" * 1000}
+    assert "exceed the model's context" in ended(capsys, lambda: run("self_reward", tmp_path / "run", **settings))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from methods import opsd, sdpo
 
 import pytest
 import torch
-from runs import on_tiny, refused, run
+from runs import ended, on_tiny, refused, run
 
 
 @pytest.mark.parametrize("kl", ["full", "sampled"])
@@ -19,6 +19,11 @@ def test_a_teacher_that_is_told_nothing_teaches_nothing(kl, tiny_model, half_cor
         assert 0 < rows[1]["feedback"] <= 1
         norms[feedback] = rows[1]["grad_norm"]
     assert norms[""] < 1e-5 < 1e-2 < norms[" = 7"]
+
+
+def test_a_teacher_that_cannot_read_what_it_is_told(tiny_model, half_correct, tmp_path, capsys):
+    settings = on_tiny(tiny_model) | {"answer_format": "last-number", "feedback": "7" * 1000}
+    assert "exceed the model's context" in ended(capsys, lambda: run("sdpo", tmp_path / "run", **settings))
 
 
 def test_the_sampled_form_is_the_full_one_in_expectation():

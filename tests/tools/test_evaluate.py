@@ -142,6 +142,7 @@ def test_an_interrupted_evaluation_ends_with_the_same_figures(trained, tiny_mode
         ({"held_out": True}, "--held-out needs the --eval-problems"),
         ({"difficulty_column": "level"}, "--difficulty-column belongs to a data set of your own"),
         ({"model": "./no-such-model"}, "--model"),
+        ({"max_response_tokens": 1000}, "exceed the model's context of 256 tokens"),
         ({"resume": "no-such-run"}, "is not a run folder"),
         ({"dataset": "math500", "answer_column": "solution"}, "--answer-column is fixed for --dataset math500"),
     ],
