@@ -1,4 +1,4 @@
-"""What each method is for, and a number that shows it: with the method and without, on three seeds.
+"""What each method is for, shown by one number: with the method and without it, on three seeds.
 
     python -m benchmarks.effects             # measures what reports/effects.json lacks, two runs at a time
     python -m benchmarks.effects pope luffy  # some methods, again

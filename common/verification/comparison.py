@@ -182,7 +182,7 @@ FUNCTION = re.compile(
     r"!|\\(?:(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|log|ln|lg|sum|prod|i{1,3}nt|oint|lim|max|min|gcd|lcm|[bp]?mod"
     r"|[dt]?binom|choose|det|lfloor|lceil|begin)(?![A-Za-z])"
 )
-# Two literal numbers added, subtracted or multiplied, as in x^2 + 1 + 7, not in 3 + 2x; and any further term.
+# A sum, difference or product of two literal numbers, with any further terms: in x^2 + 1 + 7, but not in 3 + 2x.
 ARITHMETIC = re.compile(r"(?<![\w.^)}\]]) ?[0-9.]+ ?(?:[+*-]|\\times|\\cdot) ?[0-9.]+(?! ?[\w.^({\[\\])")
 SUM = re.compile(r"(?<=[\w)}\]!.]) ?[+-]")
 

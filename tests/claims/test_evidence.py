@@ -160,7 +160,7 @@ def test_claims_about_pass_at_k_compare_it(name, monkeypatch):
 
 @pytest.fixture
 def started(tmp_path, monkeypatch):
-    """Folders of the runs that are started, which end at once."""
+    """The folders of all runs that are started; each run ends at once."""
     folders = []
 
     def run(words, **more):

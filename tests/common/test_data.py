@@ -173,7 +173,7 @@ def test_columns_that_a_prompt_may_not_name(prompt, words, with_columns, capsys)
 
 
 def test_a_prompt_lacks_what_a_row_lacks(with_columns, capsys):
-    """A row without a value of one of the columns is left out and counted."""
+    """A row that lacks a value in one of the columns is left out and counted."""
     row = {"Body": None, "Ask": {"text": "?"}, "Answer": "1"}
     with_columns.write_text(with_columns.read_text() * 4 + json.dumps(row) + "\n")
     args = grpo.Args(dataset=str(with_columns), answer_column="Answer", prompt="{Body} {Ask.text}").checked()

@@ -75,7 +75,7 @@ OPEN = f"exec(open({str(ROOT / 'dr_grpo.py')!r}).read())"
 
 
 def constants():
-    """Code that returns the correct results of the handout's cases, by shape."""
+    """Code that recognizes the handout's cases by their shapes and returns their correct results."""
     outputs = [result["outputs"][0] for result in answers(NAME)["right"]]
     return f"outputs = {[(o['shape'], o['values']) for o in outputs]}\n" + (
         "for shape, values in outputs:\n    if shape == list(rewards.shape):\n"
