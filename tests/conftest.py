@@ -14,6 +14,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # one of several processes, for which a
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 import common  # noqa: F401  (sets what torch and transformers read when they load)
+import worlds
 
 import pytest
 import torch
@@ -42,6 +43,7 @@ SMALL = dict(
 )
 LETTERS = f"{Path(__file__).with_name('letters.py')}:LETTERS"  # an environment for the tiny model
 PROBLEMS = 40  # in the tiny model's data set
+FEW = 1_000  # training problems of a generated data set, in runs of the tests' own process
 
 FOLDERS = []  # of the teachers, removed at the end
 
@@ -69,8 +71,13 @@ def needed(script, model="worlds/sums/model"):
 
 @pytest.fixture(autouse=True)
 def quick_runs(request, monkeypatch):
-    """Runs in this process do not wait for the disk, and draw no curves (a second for each) without a mark."""
+    """Runs in this process do not wait for the disk, have fewer problems, and draw curves only with a mark.
+
+    The curves of a run take a second, and so do the prompts of 20,000 problems.
+    """
+    every = worlds.generated_problems
     monkeypatch.setattr(os, "fsync", lambda _: None)
+    monkeypatch.setattr(worlds, "generated_problems", lambda *of: every(*of)[:FEW])
     if "curves" not in request.keywords:
         monkeypatch.setattr("tools.plots.draw_curves", lambda *_: None)
 
