@@ -7,7 +7,7 @@ import shutil
 import sys
 from types import SimpleNamespace
 
-from benchmarks import ablation, effects, methods, peers, stress
+from benchmarks import ablation, effects, methods, peers, r1, stress
 from benchmarks.peers_loop import loop_gradient
 from claims import runs
 from tools import reports
@@ -73,6 +73,7 @@ def test_ablation(name, tmp_path, monkeypatch, capsys):
 def test_tables_show_what_was_measured():
     page = (REPORTS / "methods.md").read_text()
     assert methods.table(read_report("methods")) in page, "reports/methods.md: python -m benchmarks.methods --redraw"
+    assert r1.table(read_report("r1")) in page, "reports/methods.md: python -m benchmarks.r1 --redraw"
     measured = {name: found for name in filter(components, parents()) if (found := read_report(f"ablation_{name}"))}
     assert {"olmo3", "scalerl"} <= measured.keys()
     for recipe, found in measured.items():
