@@ -43,7 +43,7 @@ class Args(Settings):
     model: str = "guessing"
     """A model on the hub, a local folder, or one of this repository; the default one was pretrained on this game."""
     dataset: str = "guessing"
-    """Problems that the environment understands: "guessing", "retrieval", or "products" for the calculator."""
+    """Problems that the environment knows: "guessing", "retrieval", "python", or "products" for the calculator."""
     clip_eps: Positive = 0.2
     """ε: no gradient for ratios above 1 + ε with positive advantages, below 1 - ε with negative ones. Usual 0.2."""
     ddof: Literal[0, 1] = 1

@@ -71,13 +71,14 @@ def needed(script, model="worlds/sums/model"):
 
 @pytest.fixture(autouse=True)
 def quick_runs(request, monkeypatch):
-    """Runs in this process do not wait for the disk, have fewer problems, and draw curves only with a mark.
+    """Runs in this process do not wait for the disk; only with marks they draw curves and have all problems.
 
     The curves of a run take a second, and so do the prompts of 20,000 problems.
     """
     every = worlds.generated_problems
     monkeypatch.setattr(os, "fsync", lambda _: None)
-    monkeypatch.setattr(worlds, "generated_problems", lambda *of: every(*of)[:FEW])
+    if "all_problems" not in request.keywords:
+        monkeypatch.setattr(worlds, "generated_problems", lambda *of: every(*of)[:FEW])
     if "curves" not in request.keywords:
         monkeypatch.setattr("tools.plots.draw_curves", lambda *_: None)
 

@@ -30,6 +30,7 @@ MODELS = {
     "search": Model(WORLDS / "search" / "model", ("search",), max_response_tokens=240),
     "guessing": Model(WORLDS / "guessing" / "model", ("guessing",)),
     "retrieval": Model(WORLDS / "retrieval" / "model", ("retrieval",), max_response_tokens=192),
+    "python": Model(WORLDS / "python" / "model", ("python",), max_response_tokens=230),
 }
 # Each data set's world, and the function in the world's problems.py that makes one (question, answer).
 DATASETS = {
@@ -41,6 +42,7 @@ DATASETS = {
     "countdown": ("countdown", "countdown_problem"),
     "guessing": ("guessing", "guessing_problem"),
     "retrieval": ("retrieval", "retrieval_problem"),
+    "python": ("python", "python_problem"),
 }
 # The module in this folder that has each environment, as ENVIRONMENT.
 ENVIRONMENTS = {

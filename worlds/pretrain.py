@@ -25,7 +25,7 @@ Row = tuple[list[int], list[int]]  # token ids of a prompt, and of its solution 
 Writer = Callable[[random.Random, str, bool], str]  # (rng, question, textbook) in, a solution out
 TEXTBOOK = 0.82  # fraction of the schedule, at its start, with textbook solutions only, to learn the steps
 # In a solution: what an environment answers, without loss.
-OBSERVATION = re.compile(r"(?<=>>)\d+|(?<=\?)[a-z].*\n|(?<=</search>)\n.*\n")
+OBSERVATION = re.compile(r"(?<=>>)\d+|(?<=\?)[a-z].*\n|(?<=</search>)\n.*\n|```output\n.*\n```\n")
 
 
 @dataclass

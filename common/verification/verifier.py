@@ -57,6 +57,8 @@ class Verifier:
 
     def check_golds(self, problems: list[Problem]) -> None:
         """End the program if gold answers cannot be read, and name them all: no response could be correct."""
+        if problems and all(str(problem.answer).startswith("assert ") for problem in problems):
+            fail("the answers are tests of code: pass --reward docs/rewards/code_tests.py:passes_tests.")
         rows: dict[Question, list[str]] = {}
         for problem in problems[shard(len(problems))]:
             for part in (part for gold in gold_parts(problem.answer) for part in expressions(gold)):

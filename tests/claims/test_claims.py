@@ -61,6 +61,7 @@ LONG = (  # claims on the model that take half a minute or more
 
 
 @pytest.mark.slow
+@pytest.mark.all_problems
 @pytest.mark.parametrize("name", [name for name in OF_KIND["model"] if name not in LONG])
 def test_a_claim_on_the_model_computed_anew(name):
     """Other kernels round otherwise, so a few sampled tokens may differ."""

@@ -113,6 +113,7 @@ def test_embeddings_and_head_are_not_rounded(precision, tiny_model):
 
 
 @pytest.mark.slow
+@pytest.mark.all_problems
 def test_tis_sees_an_int4_engine(tmp_path):
     """A run works, and the weights of TIS are those of its mismatch: cut at the cap, as they never are in fp32."""
     rows = {}

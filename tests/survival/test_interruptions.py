@@ -67,6 +67,7 @@ def settings_with_state(name, folder):
     return settings
 
 
+@pytest.mark.all_problems  # of whose first ones Olmo 3 keeps no group
 @pytest.mark.parametrize("name", ["grpo", *(pytest.param(name, marks=pytest.mark.slow) for name in RESUMED)])
 def test_resumed_run_ends_as_the_uninterrupted_one(name, tmp_path, capsys):
     """A run that stopped after its second checkpoint, in the middle of writing logs and a third."""
