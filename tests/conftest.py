@@ -69,16 +69,24 @@ def needed(script, model="worlds/sums/model"):
     return found
 
 
+@pytest.fixture(scope="session", autouse=True)
+def every_problem():
+    """What makes all problems of a generated data set; runs in this process have a few, also those of fixtures."""
+    every = worlds.generated_problems
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worlds, "generated_problems", lambda *of: every(*of)[:FEW])
+        yield every
+
+
 @pytest.fixture(autouse=True)
-def quick_runs(request, monkeypatch):
+def quick_runs(request, monkeypatch, every_problem):
     """Runs in this process do not wait for the disk; only with marks they draw curves and have all problems.
 
     The curves of a run take a second, and so do the prompts of 20,000 problems.
     """
-    every = worlds.generated_problems
     monkeypatch.setattr(os, "fsync", lambda _: None)
-    if "all_problems" not in request.keywords:
-        monkeypatch.setattr(worlds, "generated_problems", lambda *of: every(*of)[:FEW])
+    if "all_problems" in request.keywords:
+        monkeypatch.setattr(worlds, "generated_problems", every_problem)
     if "curves" not in request.keywords:
         monkeypatch.setattr("tools.plots.draw_curves", lambda *_: None)
 

@@ -41,7 +41,7 @@ def test_nothing_is_left_on_the_cpu(name, tiny_model, tmp_path, capsys):
     flags += ["--top-fraction", "1"] if hasattr(Args, "top_fraction") else []
     # With less, ten conjugate gradients make rounding larger than this test allows.
     flags += ["--damping", "0.1"] if hasattr(Args, "damping") else []
-    flags += ["--labeled-problems", "8"] if hasattr(Args, "labeled_problems") else []
+    flags += ["--labeled-problems", "8", "--reward-model-updates", "10"] if hasattr(Args, "labeled_problems") else []
     flags += ["--interrupt-from", "1"] if hasattr(Args, "interrupt_from") else []
     (tmp_path / "own.py").write_text("def even(problem, response, tokens, truncated): return len(response) % 2 == 0\n")
     reward = ["--reward", f"{tmp_path / 'own.py'}:even"]

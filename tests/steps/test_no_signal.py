@@ -26,7 +26,11 @@ def run(name, folder, **settings):
 
 
 def of_script(name, **settings):
-    """Those of the settings that a script has; a β that scales the whole loss, as in DPO, stays above 0."""
+    """Those of the settings that a script has; a β that scales the whole loss, as in DPO, stays above 0.
+
+    Its default takes a minute for the reward model of process_rewards.py.
+    """
+    settings |= {"labeled_problems": 8, "reward_model_updates": 10}
     if name in ("dpo", "spin"):
         del settings["kl_beta"]
     return {key: value for key, value in settings.items() if hasattr(load(name).Args, key)}

@@ -181,6 +181,7 @@ class TestQueue:
         ids = [ids[0] for _, ids, _ in generator.worker.waiting]
         assert sorted(ids) == sorted([*(set(range(40)) - {3, 7}), *ids[38:]]) and not {3, 7} & set(ids)
 
+    @pytest.mark.all_problems
     def test_long_responses_are_dropped(self, tmp_path, monkeypatch, capsys):
         """With η = 1 and as many tokens per step as the longest response has, some groups are too old."""
         monkeypatch.setattr(Run, "evaluate", lambda *_: None)

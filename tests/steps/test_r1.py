@@ -169,7 +169,6 @@ class TestR1:
         assert "none of 2 solutions" in capsys.readouterr().err
 
     @pytest.mark.slow
-    @pytest.mark.all_problems  # as in the runs that a fixture of all tests makes
     def test_a_kill_at_any_stage(self, whole, tmp_path, monkeypatch, capsys):
         """Killed once in every stage, between checkpoints or while sampling, it gives an uninterrupted run's result."""
         folder, killed = tmp_path / "cut", []
