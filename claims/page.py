@@ -22,7 +22,7 @@ class Question:
 
 QUESTIONS = (
     Question(
-        "What does the group give: its standard deviation, its size, its baseline?",
+        "What do the group's baseline, size and standard deviation do?",
         "With 64 responses per prompt, dividing by the group's standard deviation gives a prompt that is solved 1% of "
         "the time 3.39 times the weight of one that is solved half of the time, with 8 responses 1.41 times; dividing "
         "by the batch's gives both the same weight. On one prompt, groups of 2 have twice the variance of groups of 64 "

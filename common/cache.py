@@ -98,7 +98,10 @@ class Rows:
         self.tokens, self.position, self.length = token[:, None], self.position[:, -1:] + 1, self.length + 1
 
     def keep(self, alive: Tensor, count: int) -> None:
-        """Drop all but the `count` rows that are `alive` (b,): only rows behind the first `count` of them move."""
+        """Keep only the `count` rows that are `alive` (b,).
+
+        Live rows from position `count` on fill the gaps before it; all others stay where they are.
+        """
         gaps, sources = (~alive[:count]).nonzero().squeeze(1), count + alive[count:].nonzero().squeeze(1)
         for name in ("numbers", "tokens", "seen", "position"):
             setattr(self, name, close_gaps(getattr(self, name), gaps, sources, count))

@@ -29,7 +29,7 @@ class Attempt:
         return running_results(self.expression)[-1]
 
     def correct_results(self) -> int:
-        """How many of the running results follow from the one before."""
+        """How many running results are computed correctly from the one before."""
         first, *terms = map(int, re.findall(r"[+-]?\d+", self.expression))
         before = [first, *self.results[:-1]]
         return sum(a + term == b for a, term, b in zip(before, terms, self.results, strict=True))
