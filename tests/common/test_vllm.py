@@ -266,15 +266,18 @@ def rows_of_a_run(script, folder, **settings):
 
 
 def test_mismatch_grows_as_precision_falls(tmp_path, capsys):
-    """Mean |Δp| to the fp32 learner: fp32 < fp16 < bf16 with an fp32 head < bf16 < int8 < fp8 < int4 weights."""
-    cases = [("fp32", False), ("fp16", False), ("bf16", True)]
-    cases += [(precision, False) for precision in ("bf16", "int8", "fp8", "int4")]
-    means = []
-    for precision, head in cases:
+    """Mean |Δp| to the fp32 learner: fp32 < fp16 < bf16 with an fp32 head < bf16 < fp8 < int4 weights; int8 before fp8.
+
+    bf16 and int8 have about as many bits, so either can be the closer one.
+    """
+
+    def mean(precision, head=False):
         settings = {"rollout_precision": precision, "fp32_lm_head": head, "steps": 1, "responses_per_prompt": 32}
-        rows = rows_of_a_run(grpo, tmp_path / f"{precision}-{head}", **settings)
-        means.append(rows[0]["mismatch_mean"])
-    assert means[0] < 1e-5 and means == sorted(means), means
+        return rows_of_a_run(grpo, tmp_path / f"{precision}-{head}", **settings)[0]["mismatch_mean"]
+
+    fp32, fp16, bf16, int8, fp8, int4 = map(mean, ("fp32", "fp16", "bf16", "int8", "fp8", "int4"))
+    assert fp32 < 1e-5 and fp32 < fp16 < mean("bf16", head=True) < bf16 < fp8 < int4
+    assert fp16 < int8 < fp8
     assert "engine: vllm" in capsys.readouterr().out
 
 
