@@ -136,6 +136,7 @@ CLAIMS = {  # about what is special in other methods
     "kl_cov": "covariance_control_keeps_entropy",
     "forking_tokens": "forking_tokens_suffice",
     "gdpo": "std_merges_different_rewards",
+    "gigpo": "same_state_turns_get_truer_credit",
     "opd": "distillation_beats_rl",
 }
 ABOUT = """

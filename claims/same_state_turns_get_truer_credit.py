@@ -3,18 +3,19 @@
 Said by: GiGPO, 2505.10978, Abstract ("This hierarchical structure effectively captures both global trajectory quality
 and local step effectiveness without relying on auxiliary models or additional rollouts").
 
-Tested: the guessing game and its embedded model, before training. 24 held-out games are played 2048 times each. The true
-advantage of a guess is how much more often games are won after it than after any guess from its state (turn and numbers
-that remain), in 1920 of the episodes, where these had the guess at least 32 times. The other 128 are 16 groups of 8, in
-which recipes/agent.py gives all turns of an episode its z-score, and methods/gigpo.py adds the z-score of each turn
-among those of its group from the same state, as by default.
+Tested: the guessing game and its embedded model, before training. 24 held-out games are played 2048 times each. The
+true advantage of a guess is how much more often games are won after it than after any guess from its state (turn and
+numbers that remain), in 1920 of the episodes, where these had the guess at least 32 times. The other 128 are 16 groups
+of 8, in which recipes/agent.py gives all turns of an episode its z-score, and methods/gigpo.py adds the z-score of each
+turn among those of its group from the same state, as by default. How many turns share their state is reported.
 
 Rule: the correlation over the turns of a game with the true advantage, in its 95 % interval over the games. Reproduced
 if GiGPO's is higher than GRPO's by 0.05 or more and the interval excludes 0; contradicted if the interval excludes a
 gain of 0.05 and does not lie above 0. One seed.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
+from statistics import mean
 
 from claims.court import axes, bars, judge
 from common.data import load_problems
@@ -50,8 +51,14 @@ def true_advantages(rollouts, tokenizer):
     return {key: value - sum(of_state[key[0]]) / len(of_state[key[0]]) for key, value in often.items()}
 
 
-def correlations(rollouts, tokenizer, args):
-    """Those of one game, by method, and how many turns they are over."""
+def shared(rollouts):
+    """Of the turns after the first, the fraction whose state occurs again in their group."""
+    counts = Counter((row // G, state) for row, episode in enumerate(rollouts.episodes) for state in episode.states[1:])
+    return sum(n for n in counts.values() if n > 1) / counts.total()
+
+
+def measure(rollouts, tokenizer, args):
+    """Of one game: correlation by method, over how many turns, and the fraction of later ones that share a state."""
     split = GROUPS * G
     groups = rollouts.select(range(split))
     truth = true_advantages(rollouts.select(range(split, split + OTHERS)), tokenizer)
@@ -66,7 +73,8 @@ def correlations(rollouts, tokenizer, args):
     ]
     true, episode, same = torch.tensor(found).T  # (n,)
     credit = {"GRPO": episode, "same state alone": same, "GiGPO": episode + args.step_weight * same}
-    return {name: torch.corrcoef(torch.stack([true, a]))[0, 1].item() for name, a in credit.items()}, len(found)
+    correlation = {name: torch.corrcoef(torch.stack([true, a]))[0, 1].item() for name, a in credit.items()}
+    return correlation, len(found), shared(groups)
 
 
 def compute():
@@ -76,15 +84,15 @@ def compute():
     engine = TransformersEngine(args, model, tokenizer)
     engine = EpisodeEngine(engine, load_environment(args.environment), tokenizer, args, args.max_turns)
     games = [
-        correlations(engine.generate([problem], GROUPS * G + OTHERS, i), tokenizer, args)
+        measure(engine.generate([problem], GROUPS * G + OTHERS, i), tokenizer, args)
         for i, problem in enumerate(held_out[:GAMES])
     ]
-    by_name = {name: [of_game[name] for of_game, _ in games] for name in games[0][0]}
-    gain = [of_game["GiGPO"] - of_game["GRPO"] for of_game, _ in games]
+    correlations, turns, shares = zip(*games, strict=True)
     return {
-        "turns": sum(n for _, n in games),
-        "correlation": {name: sum(values) / len(values) for name, values in by_name.items()},
-        "gain": list(interval(gain)),
+        "turns": sum(turns),
+        "shared": mean(shares),
+        "correlation": {name: mean(of_game[name] for of_game in correlations) for name in correlations[0]},
+        "gain": list(interval([of_game["GiGPO"] - of_game["GRPO"] for of_game in correlations])),
     }
 
 
@@ -95,7 +103,8 @@ def verdict(result):
 def effect(result):
     means = ", ".join(f"{value:.3f} ({name})" for name, value in result["correlation"].items())
     gain, half = result["gain"]
-    return f"correlation with the true advantage: {means}; gain {gain:+.3f} ± {half:.3f}; {result['turns']} turns"
+    of_turns = f"{result['turns']} turns, {result['shared']:.0%} of the later ones share their state"
+    return f"correlation with the true advantage: {means}; gain {gain:+.3f} ± {half:.3f}; {of_turns}"
 
 
 def draw(result):

@@ -13,6 +13,7 @@ import grpo
 from claims import court
 from claims.__main__ import Args, main
 from claims.page import PAGE, QUESTIONS, adjusted, page
+from common.records import Episode, Rollouts
 from tools.reports import today
 from tools.scripts import ROOT, docstring
 
@@ -56,7 +57,7 @@ def test_an_exact_claim_computed_anew(name):
 
 LONG = (  # claims on the model that take half a minute or more
     "clip_is_rarely_active", "clip_keeps_ratios_within_its_bounds", "gspo_tolerates_the_engines_precision",
-    "sampled_values_beat_a_critic",
+    "sampled_values_beat_a_critic", "same_state_turns_get_truer_credit",
 )  # fmt: skip
 
 
@@ -94,6 +95,24 @@ def test_a_long_claim_samples_what_it_says(monkeypatch):
     with pytest.raises(StopIteration):
         claim.compute()
     assert asked == [(64, 1), (1, 2), (3, 4), (9, 10)]
+
+
+def test_a_long_claim_counts_what_was_won(monkeypatch):
+    """After guess 5 three of four games are won, after 6 one of four, after 7, which is rare, its only one."""
+    claim = court.load("same_state_turns_get_truer_credit")
+    monkeypatch.setattr(claim, "OFTEN", 4)
+    won = {"5?x": (1, 1, 1, 0), "6?x": (1, 0, 0, 0), "7?x": (1,)}
+    texts = [text for text, rewards in won.items() for _ in rewards]
+    later = ["a", "b", "a", "b", "c", "a", "a", "c", "d"]  # groups of 8: only the last one has no other
+    episodes = [
+        Episode([0, 2], ["", state], reward) for state, reward in zip(later, sum(won.values(), ()), strict=True)
+    ]
+    rollouts, tokenizer = Rollouts(tokens=texts, episodes=episodes), SimpleNamespace(decode=str)
+    mean = 5 / 9
+    assert claim.true_advantages(rollouts, tokenizer) == pytest.approx(
+        {((0, ""), "5"): 0.75 - mean, ((0, ""), "6"): 0.25 - mean, ((1, "a"), "x"): 0.5 - 0.5}
+    )
+    assert claim.shared(rollouts) == 8 / 9
 
 
 def test_what_is_stored_can_be_read(tmp_path, monkeypatch):
