@@ -103,16 +103,16 @@ def test_a_long_claim_counts_what_was_won(monkeypatch):
     monkeypatch.setattr(claim, "OFTEN", 4)
     won = {"5?x": (1, 1, 1, 0), "6?x": (1, 0, 0, 0), "7?x": (1,)}
     texts = [text for text, rewards in won.items() for _ in rewards]
-    later = ["a", "b", "a", "b", "c", "a", "a", "c", "d"]  # groups of 8: only the last one has no other
+    later = ["a", "b", "a", "b", "c", "a", "a", "d", "a"]  # the last one is in another group of 8
     episodes = [
         Episode([0, 2], ["", state], reward) for state, reward in zip(later, sum(won.values(), ()), strict=True)
     ]
     rollouts, tokenizer = Rollouts(tokens=texts, episodes=episodes), SimpleNamespace(decode=str)
     mean = 5 / 9
     assert claim.true_advantages(rollouts, tokenizer) == pytest.approx(
-        {((0, ""), "5"): 0.75 - mean, ((0, ""), "6"): 0.25 - mean, ((1, "a"), "x"): 0.5 - 0.5}
+        {((0, ""), "5"): 0.75 - mean, ((0, ""), "6"): 0.25 - mean, ((1, "a"), "x"): 0.0}
     )
-    assert claim.shared(rollouts) == 8 / 9
+    assert claim.shared(rollouts) == 6 / 9
 
 
 def test_what_is_stored_can_be_read(tmp_path, monkeypatch):
