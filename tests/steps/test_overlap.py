@@ -1,6 +1,7 @@
 """PipelineRL with --overlap: another process generates, and either process may be killed, stopped or interrupted."""
 
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -169,6 +170,28 @@ class TestOverlap:
         assert code == 0 and "finishing this step" in error and gone(generator), error
         (saved,) = (tmp_path / "run").glob("checkpoint-*")
         pipeline_rl.main(pipeline_rl.Args(resume=tmp_path / "run", steps=int(saved.name[-6:]) + 1))
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("seed", [0, 3, 6])  # the generator, both, the learner
+    def test_at_a_random_moment(self, seed, tmp_path):
+        """Whatever is killed or interrupted whenever: neither process outlives the other, and what is saved resumes."""
+        chance = random.Random(seed)
+        running = Overlapped(command(tmp_path / "run", "--steps=30", "--save-every=1"))
+        generator = running.generator()
+        time.sleep(chance.uniform(0, 12))
+        target = chance.choice(["learner", "generator", "both"])
+        if target == "both":
+            os.killpg(running.process.pid, signal.SIGINT)
+        else:
+            os.kill(running.process.pid if target == "learner" else generator, signal.SIGKILL)
+        code, error = running.end()
+        expected = {"learner": (-signal.SIGKILL,), "generator": (1,), "both": (0, 130)}
+        assert code in expected[target] and "Traceback" not in error, (target, code, error)
+        assert gone(generator), f"after a signal to {target} the generator goes on"
+        if saved := sorted((tmp_path / "run").glob("checkpoint-*")):
+            steps = int(saved[-1].name[-6:]) + 1
+            pipeline_rl.main(pipeline_rl.Args(resume=tmp_path / "run", steps=steps))
+            assert [row["step"] for row in read_metrics(tmp_path / "run") if "age" in row] == [*range(1, steps + 1)]
 
     @pytest.mark.slow
     def test_an_error_in_the_generator_is_the_learners(self, tmp_path, capfd, monkeypatch):
