@@ -7,6 +7,7 @@ Differs from its parent grpo.py:
 - clip-higher: more room above 1 than below, so unlikely tokens can gain probability and entropy stays higher;
 - dynamic sampling: groups that are all correct or all incorrect are discarded, and new prompts are
   sampled until the batch is full or --max-rounds is reached;
+- a correct response has reward 1, an incorrect one -1 instead of 0;
 - token mean over the minibatch, as in the authors' code (the paper's sum is over a group);
 - overlong reward shaping: a penalty that grows over the last tokens before the length limit.
 As in the authors' code, correctness decides which groups are discarded, not the shaped reward. Where --max-rounds is

@@ -8,7 +8,7 @@ Differs from its parent reinforce.py:
 - the advantage is the reward's z-score among the G responses to the same prompt;
 - a rollout batch is used for several updates, so each token has a ratio to π_old (DeepSeek-R1, Eq. 1, has one ratio
   per response); once it leaves 1 ± ε in the direction of the advantage, clipping zeroes the gradient;
-- every response has the same weight, whatever its length: the mean over tokens is per response.
+- the mean over tokens is per response, so all have the same weight; the KL (k3) is in the loss, not in the reward.
 The paper does not say which std, and its code is not public: verl and TRL divide by G - 1, open-instruct by G (--ddof).
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 

@@ -5,8 +5,8 @@
 Differs from its parent reinforce.py:
 - the baseline is per prompt: the mean reward of the other G - 1 responses. It does not depend on the
   response itself, so the gradient is unbiased. The mean over all G, as in dr_grpo.py, gives the same
-  gradient times (G - 1) / G;
-- the KL to the reference is part of the reward, as in the paper.
+  gradient times (G - 1) / G.
+As in reinforce.py and in the paper, the KL to the reference is part of the reward.
 Some libraries add PPO's ratio and clip around the whole response; the paper has neither. Some write-ups
 call the line above an objective: it is a gradient.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).

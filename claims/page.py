@@ -108,9 +108,9 @@ QUESTIONS = (
         "guessing alone solves every problem in 256 samples. It strengthens what the base model does: one with all "
         "habits of search rises from 0.234 to 0.841, while one that only guesses, and one that learned from solutions "
         "whose boxed answers are all incorrect, stay at 0.132 and 0.137. Incorrect responses alone teach most of it, "
-        "but end 0.051 (sums) and 0.112 (search) below all responses. MaxRL, which weighs hard prompts more, has a higher "
-        "pass@64 than GRPO in an exact example (0.699 and 0.635 at the same pass@1); in training no gain is certain: "
-        "+0.025 ± 0.025 on search, +0.004 ± 0.057 on sums.",
+        "but end 0.051 (sums) and 0.112 (search) below all responses. MaxRL, which weighs hard prompts more, has a "
+        "higher pass@64 than GRPO in an exact example (0.699 and 0.635 at the same pass@1); in training no gain is "
+        "certain: +0.025 ± 0.025 on search, +0.004 ± 0.057 on sums.",
         (
             "habits_decide_what_rl_gains",
             "negatives_suffice",

@@ -36,7 +36,7 @@ from torch import Tensor
 class Args(Settings):
     # Clip-Cov
     cov_fraction: Fraction = 2e-3
-    """Fraction of the tokens that get no gradient, at least one token. Paper 2e-4."""
+    """Fraction of the tokens that get no gradient; one at least, if any is in the range. Paper 2e-4."""
     cov_low: NonNegative = 1.0
     """ω_low: tokens with a smaller covariance are left alone. Paper 1."""
     cov_high: Positive = 5.0

@@ -45,7 +45,7 @@ class Args(Settings):
     min_budget: Fraction = 0.125
     """Budgets are drawn uniformly from this fraction of the length limit to the limit. Paper: 100 to 4,000 tokens."""
     alpha: NonNegative = 0.01
-    """α: reward for one token of length. Paper 3e-4, with lengths up to 4,000."""
+    """α: reward that each token of distance from the budget costs. Paper 3e-4, with lengths up to 4,000."""
     clip_eps: Positive = 0.2
     """ε: no gradient for ratios above 1 + ε with positive advantages, below 1 - ε with negative ones. Usual 0.2."""
     ddof: Literal[0, 1] = 1

@@ -39,12 +39,12 @@ class Args(Settings):
     dataset: Names = "search"
     """A data set on the hub, a local file, or a generated one; by default plus and minus between numbers."""
     budget_prompt: str = " within {n} tokens"
-    """Text added to a question, with the budget for {n}, which the model must be able to read. L1: " Think for {n}
-    tokens."; the default is for the embedded model."""
+    """Text added to a question, with the budget for {n}, which the model must be able to read. L1-Max: " Think for
+    maximum {n} tokens."; the default is for the embedded model."""
     min_budget: Fraction = 0.125
     """Budgets are drawn uniformly from this fraction of the length limit to the limit. Paper: 100 to 4,000 tokens."""
     alpha: NonNegative = 0.1
-    """α: reward for one token of length. Paper 3e-4, with lengths up to 4,000."""
+    """α: reward that one more token costs near the budget. Paper 3e-4, with lengths up to 4,000."""
     delta: Fraction = 0.5
     """δ: what is left of a correct answer's reward at the budget itself. Paper 0.5."""
     clip_eps: Positive = 0.2

@@ -7,8 +7,8 @@ Differs from its parent grpo.py:
 - the mean is the group's, the std the whole batch's: few rewards make a poor std, and groups that are
   almost always correct or incorrect would get more weight than others;
 - token mean. The paper finds that these two changes alone beat GRPO and DAPO, without a critic.
-TRL's scale_rewards="batch" has the same std, of the raw rewards. REINFORCE++ and ScaleRL take that of the rewards
-minus their group's mean, which is smaller.
+TRL's scale_rewards="batch" has the same std, of the raw rewards. REINFORCE++-baseline and ScaleRL take that of the
+rewards minus their group's mean, which is smaller.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python methods/lite_ppo.py

@@ -99,7 +99,7 @@ def token_weights(mask: Tensor) -> Tensor:
 def policy_loss(logp: Tensor, old_logp: Tensor, advantages: Tensor, args: Args) -> tuple[Tensor, dict[str, Tensor]]:
     """Per-token loss and metrics of m rows; everything is (m, T), and only `logp` carries a gradient.
 
-    On-policy every ratio is 1, and a group's advantages sum to 0, so the minibatch's loss is 0; its gradient is not.
+    On-policy, every ratio is 1 and the losses of the two passes add up to 0; each alone is not 0.
     """
     ratio = torch.exp(logp - old_logp)  # (m, T)
     clipped_ratio = ratio.clamp(1 - args.clip_eps, 1 + args.clip_eps)  # (m, T)

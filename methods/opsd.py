@@ -106,7 +106,8 @@ def token_weights(mask: Tensor) -> Tensor:
 def policy_loss(logp: Tensor, old_logp: Tensor, advantages: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """Per-token loss and metrics of m rows; everything is (m, T), and only `logp` carries a gradient.
 
-    On-policy, every ratio is 1 and the loss is the KL to the teacher, as estimated from the sampled tokens.
+    On-policy every ratio is 1; with --kl sampled and λ = 0 the mean loss estimates the KL to the teacher. With --kl
+    full only GRPO's advantage stands here, if λ > 0.
     """
     ratio = torch.exp(logp - old_logp)  # (m, T)
     loss = -ratio * advantages  # (m, T)

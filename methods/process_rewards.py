@@ -111,8 +111,8 @@ def label_steps(
     step: int,
     args: Args,
 ) -> Tensor:
-    """(B, T), at the last token of each step: how many of N continuations from there are correct (2312.08935, Eq. 3 and
-    4), and of a response's last step R."""
+    """(B, T), at the last token of each step: the fraction of N continuations from there that are correct, or whether
+    any is (2312.08935, Eq. 4 and 3), and of a response's last step R."""
     labels = last * verifier(problems, rollouts).to(last.device)  # (B, T)
     begun = [(i, end) for i, ends in enumerate(steps) for end in ends[:-1]]
     if begun:

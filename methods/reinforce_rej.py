@@ -86,7 +86,7 @@ def token_weights(mask: Tensor) -> Tensor:
 def policy_loss(logp: Tensor, old_logp: Tensor, advantages: Tensor, args: Args) -> tuple[Tensor, dict[str, Tensor]]:
     """Per-token loss and metrics of m rows; everything is (m, T), and only `logp` carries a gradient.
 
-    On-policy, every ratio is 1 and the loss is the fraction of incorrect answers minus that of correct ones.
+    On-policy, every ratio is 1 and the loss is (incorrect - correct) / B, both counted in groups that have both.
     """
     ratio = torch.exp(logp - old_logp)  # (m, T)
     clipped_ratio = ratio.clamp(1 - args.clip_eps, 1 + args.clip_eps)  # (m, T)

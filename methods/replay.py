@@ -55,7 +55,7 @@ class Args(Settings):
     ddof: Literal[0, 1] = 1
     """The group's std divides by G - ddof: 1 gives the sample std of most code, 0 the population std."""
     kl_beta: NonNegative = 0.0
-    """β: weight of the KL to the initial model in the loss. Paper 0.04; most reasoning recipes 0."""
+    """β: weight of the KL to the initial model in the loss. GRPO's paper 0.04; most reasoning recipes 0."""
     ratio_anchor: Literal["learner", "engine"] = "learner"
     """π_old in the ratio: log-probs recomputed by the learner, or reported by the engine (requires --tis-cap 0)."""
     tis_cap: NonNegative = 2.0

@@ -11,6 +11,7 @@ Differs from its parent opd.py:
   its student learns to guess. So the default feedback is no solution, as in the paper, but a longer budget: the teacher
   searches longer, and so does its student. For the paper's, put {response} into --feedback, as below;
 - the teacher's weights are a moving average of the student's (--teacher-rate), as in the authors' code;
+- by default the KL is over the whole vocabulary (--kl full), with neither ratio nor TIS weight;
 - --grpo-weight λ adds R - mean of the group, which the authors' code does not divide by the std either.
 The authors' code (lasgroup/SDPO) takes the forward KL by default; its runs without rich feedback use the Jensen-Shannon
 divergence, those with it the reverse KL, as here. It multiplies the loss by the ratio, up to 2,

@@ -9,7 +9,8 @@ Differs from its parent reinforce.py:
 - L and the KL are means over all tokens, as over visited states.
 Authors' code (modular_rl) tests only L in the line search, here both as in App. C. It adds 0.001 to F's diagonal, and
 differentiates the KL twice; as fused attention and sharded weights allow it once, F v is here a central difference of
-gradients, in fp32. App. C takes F from a tenth of the data, OpenAI Baselines from a fifth. --max-grad-norm is unused.
+gradients, in fp32. App. C takes F from a tenth of the data, OpenAI Baselines from a fifth. --max-grad-norm has no
+effect.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python methods/trpo.py

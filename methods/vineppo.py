@@ -10,8 +10,8 @@ Differs from its parent grpo.py:
 - that chance is measured by sampling, where PPO has a critic, whose values the paper finds close to random;
 - advantages are whitened over the tokens of the batch, and all tokens have the same weight, as in PPO.
 These values are the labels of process reward models: --aggregate turns them into one reward per response.
-Equal states are valued once. After --max-steps lines the rest of a response is one step, so that the
-advantages of a response's steps always add up to R - V(x).
+Equal states are valued once. The last of --max-steps steps has all the rest of a response, so that the
+advantages of its steps always add up to R - V(x).
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python methods/vineppo.py

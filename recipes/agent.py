@@ -7,7 +7,8 @@ Observations are inserted into the response and masked out of the loss.
 Differs from its parent calculator.py:
 - any environment: it says which strings end a turn, what it answers, and when the episode ends (docs/environments.md);
 - if the environment gives a reward, it is used; otherwise the verifier judges the text;
-- the number of turns has a limit; an error of the environment ends the episode with reward 0, and is counted.
+- the log counts turns and errors of the environment. As in the parent, turns have a limit, and an error ends an
+  episode with reward 0.
 The default model plays the guessing game of worlds/guessing: it learns to guess the middle.
 Search-R1 used PPO and GRPO with β 0.001, ToRL GRPO without a KL and by default with one call of the tool.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).

@@ -69,9 +69,9 @@ class Args(Settings):
     icepop_low: Fraction = 0.5
     """α: icepop leaves out tokens with a smaller ρ, and with a larger one than --tis-cap. Ring-1T 0.5 and 5."""
     geometric_low: Fraction = 0.9
-    """geometric-mask leaves out responses with a smaller ρ per token. Where k is 0, verl's example is 0.999."""
+    """geometric-mask leaves out responses with a smaller ρ per token. With fresh rollouts, verl's example is 0.999."""
     geometric_high: Annotated[float, Interval(ge=1, le=1e6)] = 1.1
-    """geometric-mask leaves out responses with a larger ρ per token. Where k is 0, verl's example is 1.001."""
+    """geometric-mask leaves out responses with a larger ρ per token. With fresh rollouts, verl's example is 1.001."""
     clip_eps: Positive = 0.2
     """ε: no gradient for ratios above 1 + ε with positive advantages, below 1 - ε with negative ones. Usual 0.2."""
     ddof: Literal[0, 1] = 1

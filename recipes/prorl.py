@@ -52,11 +52,11 @@ class Args(Settings):
     clip_eps_high: Positive = 0.4
     """ε_high: clipping zeroes the gradient of a positive advantage above a ratio of 1 + ε_high. DAPO 0.28."""
     max_rounds: Count = 10
-    """Rounds of P new prompts, then groups without signal fill the batch. The authors' code stops with an error."""
+    """Rounds of P new prompts, then groups without signal fill the batch. DAPO's code stops with an error."""
     overlong_cache: CountOrZero = 19
-    """L_cache: the penalty falls to -1 over this many last tokens; 0 disables it. Paper 4096 of 20480, a fifth."""
+    """L_cache: the penalty falls to -1 over this many last tokens; 0 disables it. DAPO 4096 of 20480, a fifth."""
     overlong_filter: bool = False
-    """Leave truncated responses out of the loss; the paper tries this before the penalty."""
+    """Leave truncated responses out of the loss; DAPO tries this before the penalty."""
     ddof: Literal[0, 1] = 1
     """The group's std divides by G - ddof: 1 gives the sample std of most code, 0 the population std."""
     kl_beta: NonNegative = 0.04

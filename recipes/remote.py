@@ -1,8 +1,9 @@
 """The process of `--overlap`, which generates while the learner trains, and the learner's side of it.
 
 New weights lie in memory that both processes share, a single version: the learner writes the next one when the
-generator has taken the last. Prompts and groups are messages. Neither process waits for the other where it need not: if
-one is killed or stopped, the other ends within a minute, with the steps before saved.
+generator has taken the last. Prompts and groups are messages. Neither process waits for the other where it need not. If
+the generator is killed or stopped, the learner ends within a minute, with the steps before saved. If the learner is
+killed, the generator ends; if it is stopped, the generator waits for it.
 """
 
 import importlib

@@ -7,15 +7,17 @@ A recipe combines components. Without these two it is grpo.py with a fixed rubri
 | component | from | without it |
 |---|---|---|
 | criteria are added and dropped | DR Tulu | --no-evolve |
-| at most K criteria are in use | DR Tulu | --max-criteria 1000 |
+| at most K of them are kept for the next step | DR Tulu | --max-criteria 1000 |
 
 Differs from its parent grpo.py:
 - the reward is a rubric: persistent criteria, and others that are in use only as long as they tell responses apart;
 - a judge contrasts the responses of each group, and adds the criteria that some of them meet and others do not;
 - criteria with equal scores in every group are dropped, and of the others the K with the largest std are kept.
 In the paper the judge is a language model, which invents criteria for each prompt. Here it knows a list of patterns,
-for all prompts, since no prompt comes twice. Gold answers are only logged, as accuracy. The paper divides R_i by the
-sum of the positive weights, which the std of the group cancels.
+for all prompts, since no prompt comes twice. A criterion whose scores in a group are equal changes no advantage there,
+and a step uses all that differ, before K of them are kept. So here the two components change the level of the reward
+and the log, not what is learned; in the paper they decide what the judge has to score. Gold answers are only logged, as
+accuracy. The paper divides R_i by the sum of the positive weights, which the std of the group cancels.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python recipes/rubrics.py
@@ -55,13 +57,13 @@ class Args(Settings):
     evolve: bool = True
     """Add and drop candidates; without it, all of them are always in use."""
     max_criteria: Count = 5
-    """K: candidates in use at the same time. Paper 5."""
+    """K: candidates that are kept for the next step. Paper 5."""
     clip_eps: Positive = 0.2
     """ε: no gradient for ratios above 1 + ε with positive advantages, below 1 - ε with negative ones. Usual 0.2."""
     ddof: Literal[0, 1] = 1
     """The group's std divides by G - ddof: 1 gives the sample std of most code, 0 the population std."""
     kl_beta: NonNegative = 0.0
-    """β: weight of the KL to the initial model in the loss. Paper 0.04; most reasoning recipes 0."""
+    """β: weight of the KL to the initial model in the loss. GRPO's paper 0.04; most reasoning recipes 0."""
     ratio_anchor: Literal["learner", "engine"] = "learner"
     """π_old in the ratio: log-probs recomputed by the learner, or reported by the engine (requires --tis-cap 0)."""
     tis_cap: NonNegative = 2.0

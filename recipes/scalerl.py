@@ -172,7 +172,7 @@ def token_weights(mask: Tensor, args: Args) -> Tensor:
 def policy_loss(logp: Tensor, old_logp: Tensor, advantages: Tensor, args: Args) -> tuple[Tensor, dict[str, Tensor]]:
     """Per-token loss and metrics of m rows; everything is (m, T), and only `logp` carries a gradient.
 
-    This is weighted supervised learning: the value means nothing, its gradient is the policy gradient.
+    A weighted log-likelihood: its value means nothing, its gradient is the policy gradient, biased where the cap binds.
     """
     ratio = torch.exp(logp - old_logp)  # (m, T)
     weight = ratio.clamp(max=args.ratio_cap).detach()  # (m, T)
