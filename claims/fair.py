@@ -1,8 +1,8 @@
 """Fair trials: claims by runs, in two worlds, whose arms have nothing in common that could decide.
 
 - **Learning rate**: each arm uses its best one in each world, which `python -m claims NAME --sweep` finds on seeds of
-  its own: three rates, then the next ones beyond the best until it has a worse one on either side. It is stored in
-  reports/learning_rates.json before the runs of the verdict can start.
+  its own: three rates, then the next ones beyond the best until it has a worse one on either side, or 3e-6 or 3e-3 is
+  the best. It is stored in reports/learning_rates.json before the runs of the verdict can start.
 - **Seeds and problems**: every run has its own seed, its own 256 of the world's 512 held-out problems, and its own
   seeds of their samples (--eval-seed). Arms are independent samples.
 - **Control**: the first arm is compared with itself on other seeds, which shows what no difference looks like.

@@ -27,8 +27,9 @@ QUESTIONS = (
         "the time 3.39 times the weight of one that is solved half of the time, with 8 responses 1.41 times; dividing "
         "by the batch's gives both the same weight. On one prompt, groups of 2 have twice the variance of groups of 64 "
         "at equal responses; spread over more prompts, they lose next to nothing in training against groups of 8. "
-        "GRPO ends no lower than PPO with its critic as by default. Replacing groups without signal lowers accuracy, "
-        "averaged over equal responses, by 0.026 on sums and by 0.038 on search; a curriculum gains nothing on sums.",
+        "GRPO ends no lower than PPO with its critic as by default. Replacing groups without signal, in rounds of 8 "
+        "prompts, costs 0.026 ± 0.011 on sums and 0.038 ± 0.018 on search of the accuracy averaged over equal "
+        "responses, where the same arm again differs by 0.003 and 0.016; over equal steps nothing is lost.",
         (
             "std_favors_extremes",
             "batch_std_weighs_prompts_alike",
@@ -36,17 +37,17 @@ QUESTIONS = (
             "small_groups_suffice",
             "critic_is_unnecessary",
             "dynamic_sampling_pays",
-            "curricula_pay",
         ),
     ),
     Question(
         "What does the clip do?",
         "It stops the gradient of a token that has left the bounds in the direction of its advantage; it does not hold "
         "it inside: after 16 updates from a fresh optimizer 8% of the tokens are outside. Nearly all that it silences "
-        "are tokens where a response forks. It guards against a learning rate that is too high: on sums, 16 updates "
-        "from a batch collapse without bounds at 1e-4, but at the best rate of each end at -0.013 ± 0.021 from those "
-        "with both. With both bounds, four passes over a batch instead of one change accuracy by +0.023 on sums and "
-        "-0.019 on search.",
+        "are tokens where a response forks. With 16 updates from a batch on sums and each at its best learning rate, "
+        "it acts on at most 1% of the loss and its bounds make no difference worth naming (-0.013 ± 0.021 without "
+        "any); at 1e-4, three times that rate, two seeds end at 50% with both bounds, at 14% and 25% with one, at 4% "
+        "with none, and at 3e-4 all collapse. With both bounds, four passes over a batch instead of one change "
+        "accuracy by +0.023 on sums and -0.019 on search.",
         (
             "clip_needs_both_bounds",
             "clip_keeps_ratios_within_its_bounds",
@@ -57,9 +58,10 @@ QUESTIONS = (
     ),
     Question(
         "How old may rollouts be?",
-        "If nothing corrects for it, rollouts that are 8 batches old cost 0.189 of accuracy on sums and 0.217 on "
-        "search, each arm at its best learning rate. The log-probs of the weights that sampled, in ratio and clip, "
-        "give about half of it back: 0.082 and 0.105 are lost.",
+        "If nothing corrects for it, rollouts that are 8 batches old cost GRPO, with four updates from each batch, "
+        "0.189 of accuracy on sums and 0.217 on search, each arm at its best learning rate. The log-probs of the "
+        "weights that sampled, in ratio and clip, give about half of it back: 0.082 and 0.105 are lost. On the stress "
+        "page (stress.md) most other methods lose less.",
         (
             "stale_rollouts_are_harmless",
             "anchoring_on_the_sampler_repairs_staleness",
@@ -70,10 +72,11 @@ QUESTIONS = (
     Question(
         "How exact must the engine's log-probs be?",
         "Not very exact if the learner computes them again: with 4-bit weights in the engine GRPO reaches 0.762 on "
-        "sums, but only 0.358 with the engine's log-probs in the ratio, which help where the engine is merely old. "
-        "Truncated weights per token gain 0.297 where it is old and nothing where it is rounded, though they remove "
-        "only a sixth of the bias in a small exact example, which has neither updates nor a clip. Rounding changes the "
-        "log-probs of rare tokens most, and FP16 leaves an eighth of BF16's mismatch.",
+        "sums, but only 0.358 with the engine's log-probs in the ratio, which help where the engine is merely old; all "
+        "at one learning rate. Truncated weights per token gain 0.297 where it is old, at a rate that is too high for "
+        "it, and lose 0.038 ± 0.024 where it is rounded; they remove only a sixth of the bias in a small exact "
+        "example, which has neither updates nor a clip. Rounding changes the log-probs of rare tokens most, and FP16 "
+        "leaves an eighth of BF16's mismatch.",
         (
             "fp16_removes_the_mismatch",
             "ratios_of_rare_tokens_are_noise",
@@ -85,7 +88,8 @@ QUESTIONS = (
         "What makes responses long?",
         "The reward does: after 30 steps responses on sums have 38.1 tokens with true rewards and 22.9 with shuffled "
         "ones. GRPO's mean over each response lengthens incorrect answers in the expected gradient; in training by "
-        "1.9 ± 1.3 tokens on sums, less than the 2 worth naming, and by 10.1 ± 8.4 tokens, which is 5%, on search.",
+        "10.1 ± 8.4 tokens, which is 5%, on search, and by 1.9 ± 1.3 (with std) and 4.6 ± 1.3 (without) on sums with "
+        "filler text, where the best learning rates of each pair differ, which changes lengths as much.",
         (
             "thinking_lengthens_because_it_pays",
             "token_mean_removes_length_bias",
@@ -97,19 +101,21 @@ QUESTIONS = (
         "What if the reward is wrong?",
         "A verifier that accepts a fifth of the incorrect answers costs 0.048 ± 0.037, one that accepts half of them "
         "0.110 ± 0.049, both at one learning rate. Rewards that are coin flips change accuracy by -0.002 on sums and "
-        "on search; but almost nothing was clipped there, which is how the paper explains that they may help.",
+        "on search at the learning rate that suits them best, and lower it at higher ones; but almost nothing was "
+        "clipped there, which is how the paper explains that they may help.",
         ("random_rewards_teach", "false_positives_damage_training"),
     ),
     Question(
         "Does reinforcement learning teach anything new?",
         "On sums of 5 to 8 terms it raises pass@1 from 0.086 to 0.304 while pass@32 falls by 0.056 ± 0.039 (5 seeds, "
-        "one learning rate), which looks like sharpening; on search it raises pass@1 from 0.199 to 0.861, where "
-        "guessing alone solves every problem in 256 samples. It strengthens what the base model does: one with all "
-        "habits of search rises from 0.234 to 0.841, while one that only guesses, and one that learned from solutions "
-        "whose boxed answers are all incorrect, stay at 0.132 and 0.137. Incorrect responses alone teach most of it, "
-        "but end 0.051 (sums) and 0.112 (search) below all responses. MaxRL, which weighs hard prompts more, has a "
-        "higher pass@64 than GRPO in an exact example (0.699 and 0.635 at the same pass@1); in training no gain is "
-        "certain: +0.025 ± 0.025 on search, +0.004 ± 0.057 on sums.",
+        "one learning rate); on search problems that the base model hardly ever solves, pass@16 rises from 7% to 41%. "
+        "So whether pass@k falls depends on the problems; large k was not tested. A base model with all habits of "
+        "search rises from 0.234 to 0.841, while one that only guesses, and one that was taught to box incorrect "
+        "answers whatever its search finds, stay at 0.132 and 0.137. Incorrect responses alone teach most of it, but "
+        "end 0.051 (sums) and 0.112 (search) below all responses. MaxRL, which weighs hard prompts more, has a higher "
+        "pass@64 than GRPO in an exact example (0.699 and 0.635 at the same pass@1); in training the gain is too small "
+        "or too uncertain to name: +0.025 ± 0.025 of pass@16 on hard search problems, +0.004 ± 0.057 of pass@32 on "
+        "sums of 5 to 8 terms.",
         (
             "habits_decide_what_rl_gains",
             "negatives_suffice",
@@ -144,7 +150,8 @@ base_catches_up_at_large_k.
 - **inconclusive**: everything else: the interval holds effects that are worth naming and effects that are not, an
   effect is certain but smaller than worth naming, or the two worlds of a fair trial have different verdicts.
 - **void**: a claim about clipping, tested where less than 1% of the loss weight is clipped; not for
-  clip_needs_both_bounds, where it is an answer that little is clipped at the best learning rates.
+  clip_needs_both_bounds, where it is an answer that little is clipped at the best learning rates, and
+  few_negatives_destabilize, which claims that little is masked.
 - **not testable here**: this world cannot show the effect; the claim's file says why.
 
 A claim of several parts has the verdict of the worst. Claims by enumeration are decided by the threshold in their file;

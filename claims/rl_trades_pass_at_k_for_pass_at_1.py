@@ -1,4 +1,4 @@
-"""Reinforcement learning raises pass@1 at the cost of pass@k.
+"""On sums of 5 to 8 terms, 60 steps of GRPO raise pass@1 and lower pass@32.
 
 Said by: "Does Reinforcement Learning Really Incentivize Reasoning Capacity in LLMs Beyond the Base Model?", 2504.13837
 (Abstract: "base models achieve higher pass@k score when k is large"); MaxRL, 2602.02710, starts from it.
