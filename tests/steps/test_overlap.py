@@ -176,7 +176,7 @@ class TestOverlap:
     def test_at_a_random_moment(self, seed, tmp_path):
         """Whatever is killed or interrupted whenever: neither process outlives the other, and what is saved resumes."""
         chance = random.Random(seed)
-        running = Overlapped(command(tmp_path / "run", "--steps=30", "--save-every=1"))
+        running = Overlapped(command(tmp_path / "run", "--steps=1000", "--save-every=1"))
         generator = running.generator()
         time.sleep(chance.uniform(0, 12))
         target = chance.choice(["learner", "generator", "both"])
