@@ -5,9 +5,9 @@
     python -m benchmarks.search_methods --updates 16 # with 16 updates from each rollout batch in place of 4
     python -m benchmarks.search_methods --redraw     # only the tables and the picture
 
-Runs have 40 steps of 8 prompts x 8 responses, or 25 with 16 updates; they are made as those of the claims are and stay
-in runs/claims/. What cannot run on this world with these settings alone is left out, and so are from 16 updates the
-scripts that make one.
+A run has 40 steps of 8 prompts x 8 responses, or 25 steps with 16 updates each. Like the runs of the claims, it stays
+in runs/claims/. Scripts that need other settings on this world are left out; with 16 updates, so are those that make
+one.
 """
 
 import statistics

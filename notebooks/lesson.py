@@ -91,7 +91,7 @@ def bars(caption: str, groups: list[str], values: dict[str, list[float]], **labe
 
 
 def table(header: list[str], rows: list[list[Any]]) -> None:
-    """Show a table; numbers have four significant digits."""
+    """Show a table, with floats rounded to four significant digits."""
     cells = [[f"{x:.4g}" if isinstance(x, float) else str(x) for x in row] for row in [header, *rows]]
     cells = [[cell.replace("|", "\\|") for cell in row] for row in cells]
     lines = [" | ".join(row) for row in [cells[0], ["---"] * len(header), *cells[1:]]]

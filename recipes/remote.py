@@ -170,7 +170,7 @@ class Remote:
         return file
 
     def load(self, version: int, weights: Weights) -> None:
-        """Publish new weights, once the last ones are taken."""
+        """Publish new weights as soon as the generator has taken the last ones."""
         while self.loaded < self.published:
             self.receive()
         self.first = version if self.first is None else self.first

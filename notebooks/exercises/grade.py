@@ -49,7 +49,7 @@ class Limits:
     seconds: Count = 10
     """Time limit of a function: seconds of processor time, and four times as many of wall time."""
     memory_mb: Count = 1024
-    """Memory limit of a function, in addition to torch's memory."""
+    """Memory limit of a function in MB, not counting what torch itself takes."""
     key: str | None = None
     """The key of the class: grade the functions in variants.py that it draws, and nothing else."""
     bugs: bool = False

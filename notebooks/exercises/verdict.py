@@ -46,7 +46,7 @@ def wrong_type(case: dict[str, Any], got: str, right: str) -> str | None:
 
 
 def passed(results: list[dict[str, Any]], answers: dict[str, Any]) -> bool:
-    """Whether every case has a result, with the number of outputs, the shapes, types and numbers of the correct one."""
+    """Whether the result of every case equals the correct one: as many outputs, of the same shape, type and values."""
     right, cases = answers["right"], answers["cases"]
     if not right or len(results) != len(right):
         return False

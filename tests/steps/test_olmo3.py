@@ -53,7 +53,7 @@ class TestOlmo3:
         close(gradient(olmo3, inputs, average="response", clip_eps_high=0.2), gradient(grpo, inputs))
 
     def test_in_one_update_only_tis_acts(self):
-        """As the Think models are trained: the gradient of a token is min(ρ, C) A over their number."""
+        """As in training the Think models: the gradient of a token is min(ρ, C) A, divided by the number of tokens."""
         inputs = rows(0, spread=0.0)
         _, old, rollout, a, mask = inputs
         rho = torch.exp(old - rollout)

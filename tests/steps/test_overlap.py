@@ -141,8 +141,8 @@ class TestOverlap:
         if stopped:
             os.kill(generator, signal.SIGSTOP)
         running.process.kill()
-        running.end()
         assert gone(generator), "the generator outlived the learner"
+        running.end()
         if moment == "step" and not stopped:
             pipeline_rl.main(pipeline_rl.Args(resume=tmp_path / "run", steps=4))
             assert read_metrics(tmp_path / "run")[-1]["step"] == 4
@@ -184,10 +184,10 @@ class TestOverlap:
             os.killpg(running.process.pid, signal.SIGINT)
         else:
             os.kill(running.process.pid if target == "learner" else generator, signal.SIGKILL)
+        assert gone(generator), f"after a signal to {target} the generator goes on"
         code, error = running.end()
         expected = {"learner": (-signal.SIGKILL,), "generator": (1,), "both": (0, 130)}
         assert code in expected[target] and "Traceback" not in error, (target, code, error)
-        assert gone(generator), f"after a signal to {target} the generator goes on"
         if saved := sorted((tmp_path / "run").glob("checkpoint-*")):
             steps = int(saved[-1].name[-6:]) + 1
             pipeline_rl.main(pipeline_rl.Args(resume=tmp_path / "run", steps=steps))

@@ -23,7 +23,7 @@ def rounded(values: list[Any] | None) -> list[Any] | None:
 
 
 def of_script(name: str) -> dict[str, Any]:
-    """Advantages by G and number correct, factors by scale of the bounds, weights by length; None without a curve."""
+    """What a script's fingerprint shows: advantages, factors of the ratio, and weights. None where it has no curve."""
     script = load(name)
 
     def factors(scale: float, whole: bool, sign: float) -> list[Any] | None:
