@@ -1,8 +1,8 @@
-"""What each method is for, shown by one number: with the method and without it, on three seeds.
+"""What each method is for, shown by one number: with the method and without it, on three seeds or more.
 
-    python -m benchmarks.effects             # measures what reports/effects.json lacks, two runs at a time
-    python -m benchmarks.effects pope luffy  # some methods, again
-    python -m benchmarks.effects --redraw    # only the page
+    python -m benchmarks.effects                     # measures what reports/effects.json lacks, two runs at a time
+    python -m benchmarks.effects --seeds 8 pope      # some methods, on further seeds
+    python -m benchmarks.effects --redraw            # only the page
 
 Runs have 8 prompts x 8 responses per step and a learning rate of 1e-4, and are made as those of the claims are. The
 page reports/effects.md also names the claims about the other scripts.
@@ -23,7 +23,6 @@ from tools.scripts import ROOT, parents, script_path
 
 import tyro
 
-SEEDS = 3
 SEARCH, HARD = f" {WORLDS['search']}", f" {WORLDS['search-hard']}"
 STALE = f"{SEARCH} --staleness 8 --steps 48"
 SUMS = " --steps 40 --eval-problems 256"
@@ -142,9 +141,10 @@ CLAIMS = {  # about what is special in other methods
 ABOUT = """
 What each script is for, and a number that shows it or does not. Runs have 40 steps of 8 prompts x 8 responses; the
 learning rate of 1e-4 is not tuned. `reports/effects.json` has each command's flags. *Without* is the run without the
-method, or the base model before training. Means over seeds 1 to {seeds}, with Welch's 95 % interval of the difference;
-it is *seen* if the interval excludes 0. Three seeds show only large effects, and at its best learning rate a run
-without the method may do better; [claims](claims.md) decide with more seeds and rates.
+method, or the base model before training. Means over three seeds, with Welch's 95 % interval of the difference; it is
+*seen* if the interval excludes 0. Where the means of three were apart and the interval was wide, there are eight seeds.
+Three show only large effects, and at its best learning rate a run without the method may do better;
+[claims](claims.md) decide with more seeds and rates.
 
 """
 
@@ -153,41 +153,44 @@ without the method may do better; [claims](claims.md) decide with more seeds and
 class Args:
     methods: tyro.conf.Positional[tuple[str, ...]] = ()
     """Names of scripts; by default all that reports/effects.json lacks."""
+    seeds: int = 3
+    """Seeds from 1 on; those that reports/effects.json has with the same flags are not run again."""
     redraw: bool = False
     """Only write the page again."""
 
 
-def measured(effect: Effect) -> dict[str, Any]:
-    """The metric of each seed with the method and without it."""
-    metric = METRICS[effect.metric][0]
+def measured(effect: Effect, seeds: int, known: dict[str, Any]) -> dict[str, Any]:
+    """The metric of each seed with the method and without it; `known` are those of some, with their flags."""
+    flags = {"runs": effect.runs, "without_runs": effect.without} | ({"first": effect.first} if effect.first else {})
+    known = known if all(known.get(name) == words for name, words in flags.items()) else {}
+    first_seed = 1 + len(known.get("with", []))
     arms = {"with": effect.runs} | ({} if effect.without == BASE else {"without": effect.without})
     if effect.first:
-        models = [run.weights for run in trials({"first": effect.first}, SEEDS)["first"]]
+        models = [run.weights for run in trials({"first": effect.first}, seeds, first_seed)["first"]]
         done = {
-            name: [trial(f"{arm} --model {model}", seed) for seed, model in enumerate(models, 1)]
+            name: [trial(f"{arm} --model {model}", seed) for seed, model in enumerate(models, first_seed)]
             for name, arm in arms.items()
         }
     else:
-        done = trials(arms, SEEDS)
-    values = {name: [metric(run) for run in runs] for name, runs in done.items()}
+        done = trials(arms, seeds, first_seed)
+    values = {name: [METRICS[effect.metric][0](run) for run in of_arm] for name, of_arm in done.items()}
     if effect.without == BASE:
         values["without"] = [run.rows[0]["eval/avg"] for run in done["with"]]
-    first = {"first": effect.first} if effect.first else {}
-    return {"runs": effect.runs, "without_runs": effect.without, **first, **values, "date": today()}
+    return flags | {name: known.get(name, []) + new for name, new in values.items()} | {"date": today()}
 
 
 def page(found: dict[str, dict[str, Any]]) -> str:
     lines = [
         heading("What each method is for", "python -m benchmarks.effects", [one["date"] for one in found.values()]),
-        ABOUT.format(seeds=SEEDS).lstrip("\n"),
-        "| script | what it does | measured | without | with | difference | seen |",
-        "|---|---|---|---|---|---|---|",
+        ABOUT.lstrip("\n"),
+        "| script | what it does | measured | seeds | without | with | difference | seen |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for name, effect in EFFECTS.items():
         if one := found.get(name):
             form = METRICS[effect.metric][1]
             change = difference(one["without"], one["with"], paired=False)
-            cells = [f"`{script_path(name).relative_to(ROOT)}`", effect.aim, effect.metric]
+            cells = [f"`{script_path(name).relative_to(ROOT)}`", effect.aim, effect.metric, str(len(one["with"]))]
             cells += [f"{statistics.mean(one[key]):{form}}" for key in ("without", "with")]
             cells.append(f"{change.mean:+{form}} ± {change.half:{form}}")
             cells.append("yes" if abs(change.mean) > change.half else "no")
@@ -212,7 +215,7 @@ def main(args: Args) -> None:
         fail(f"{unknown[0]} is not measured here: name others of {', '.join(EFFECTS)}.")
     todo = [] if args.redraw else args.methods or [name for name in EFFECTS if name not in found]
     for name in todo:
-        found[name] = measured(EFFECTS[name])
+        found[name] = measured(EFFECTS[name], args.seeds, found.get(name, {}))
         write_report("effects", found)
         print(f"{name}: {found[name]}", flush=True)
     (REPORTS / "effects.md").write_text(page(found))

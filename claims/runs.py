@@ -171,12 +171,13 @@ def trial(arm: str, seed: int) -> Trial:
     return Trial(folder)
 
 
-def trials(arms: dict[str, str], seeds: int) -> dict[str, list[Trial]]:
-    """All runs of the arms, two at a time, seed by seed."""
-    jobs = [(arm, seed) for seed in range(1, seeds + 1) for arm in dict.fromkeys(arms.values())]
+def trials(arms: dict[str, str], last: int, first: int = 1) -> dict[str, list[Trial]]:
+    """All runs of the arms with the seeds `first` to `last`, two at a time, seed by seed."""
+    seeds = range(first, last + 1)
+    jobs = [(arm, seed) for seed in seeds for arm in dict.fromkeys(arms.values())]
     with ThreadPoolExecutor(JOBS) as pool:
         done = dict(zip(jobs, pool.map(lambda job: trial(*job), jobs), strict=True))
-    return {name: [done[arm, seed] for seed in range(1, seeds + 1)] for name, arm in arms.items()}
+    return {name: [done[arm, seed] for seed in seeds] for name, arm in arms.items()}
 
 
 def sweep(arm: str, metric: Callable[[Trial], float], rates: Sequence[str] = RATES) -> dict[str, float]:

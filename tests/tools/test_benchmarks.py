@@ -110,16 +110,24 @@ class TestEffects:
             (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
             return runs.Trial(folder)
 
-        monkeypatch.setattr(effects, "trials", lambda arms, n: {a: [run(s, a) for s in range(1, n + 1)] for a in arms})
+        monkeypatch.setattr(
+            effects, "trials", lambda arms, last, first: {a: [run(s, a) for s in range(first, last + 1)] for a in arms}
+        )
         expected = {"held-out accuracy": [11, 12, 13], "pass@16": [13, 14, 15], "entropy": [11, 12, 13]}
         expected["largest KL of a step"] = [4 / 11, 4 / 12, 4 / 13]
         for metric, values in expected.items():
-            found = effects.measured(effects.Effect("", "with", "without", metric))
+            found = effects.measured(effects.Effect("", "with", "without", metric), 3, {})
             assert found["with"] == pytest.approx(values)
             for folder in tmp_path.iterdir():
                 shutil.rmtree(folder)
-        found = effects.measured(effects.Effect("", "with", effects.BASE))
+        effect = effects.Effect("", "with", effects.BASE)
+        found = effects.measured(effect, 3, {})
         assert found["without"] == [0.25, 0.5, 0.75] and found["with"] == [11, 12, 13]
+        more = effects.measured(effect, 5, found)
+        assert more["without"] == [0.25, 0.5, 0.75, 1, 1.25] and more["with"] == [11, 12, 13, 14, 15]
+        for folder in tmp_path.iterdir():
+            shutil.rmtree(folder)
+        assert effects.measured(effect, 2, found | {"runs": "other flags"})["with"] == [11, 12]
 
     def test_runs_from_the_weights_of_a_first_run(self, monkeypatch):
         """Of the same seed, with the method and without."""
@@ -131,12 +139,18 @@ class TestEffects:
 
         monkeypatch.setattr(effects, "trial", trial)
         monkeypatch.setattr(
-            effects, "trials", lambda arms, n: {a: [trial(w, s + 1) for s in range(n)] for a, w in arms.items()}
+            effects,
+            "trials",
+            lambda arms, last, first: {a: [trial(w, s) for s in range(first, last + 1)] for a, w in arms.items()},
         )
-        found = effects.measured(effects.Effect("", "max", "none", first="exact"))
+        found = effects.measured(effects.Effect("", "max", "none", first="exact"), 3, {})
         expected = [f"exact, {seed}" for seed in (1, 2, 3)]
         expected += [f"{arm} --model weights-{seed}, {seed}" for arm in ("max", "none") for seed in (1, 2, 3)]
         assert begun == expected and found["first"] == "exact" and found["with"] == found["without"] == [2, 3, 4]
+        begun.clear()
+        more = effects.measured(effects.Effect("", "max", "none", first="exact"), 4, found)
+        assert begun == ["exact, 4", "max --model weights-4, 4", "none --model weights-4, 4"]
+        assert more["with"] == [2, 3, 4, 5]
 
     def test_every_script_is_on_the_page(self):
         found = read_report("effects")
