@@ -1,16 +1,17 @@
 """Curriculum of prompts that are neither too easy nor too hard, by Beta posteriors as in MoPPS, 2507.04632 (Jul 2025).
 
-    GRPO's J(θ), where prompts x are drawn with weights E[p_x (1 - p_x)] = a b / ((a + b) (a + b + 1)),
+    GRPO's J(θ), where prompts x are drawn with weights E[p_x^2τ (1 - p_x)^(2 - 2τ)],
     p_x ~ Beta(a, b), the pass rate; c correct responses: a ← 1 + λ (a - 1) + c, w incorrect ones: b ← 1 + λ (b - 1) + w
 
 Differs from its parent grpo.py:
-- p (1 - p) is the variance of the rewards. Groups that are all correct or all incorrect have no signal, so prompts
-  whose groups were mixed come back more often. What was never tried has a larger weight than what always failed;
+- with τ = 1/2 the weight is that of the rewards' variance, p (1 - p). Groups that are all correct or all incorrect have
+  no signal, so prompts whose groups were mixed come back more often. What was never tried has a larger weight than
+  what always failed. Another τ, which no paper has in this form, asks for harder or easier prompts;
 - the policy changes, so what was seen before counts less with every visit (λ).
 MoPPS takes the prompts whose sampled p_x are nearest to 0.5, from candidates; its code shrinks with λ too, 0.5 on
 countdown. Others draw by 1 - p (Kimi k1.5, 2501.12599), choose among categories by their mean |A| (SEC, 2505.14970),
 take the prompts nearest to a level of difficulty that follows the reward (AdaRFT, 2504.05520), or learn to predict
-p (1 - p) (Goldilocks, 2602.14868). None of these is here, nor a filter by the base model's pass rate before training.
+p (1 - p) (Goldilocks, 2602.14868). None of these is here. docs/tasks.md filters by the base model's pass rate.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python methods/curriculum.py
@@ -33,6 +34,7 @@ from common.verification import Verifier
 
 import numpy as np
 import torch
+from scipy.special import betaln
 from torch import Tensor
 
 
@@ -43,6 +45,8 @@ class Args(Settings):
     """Training problems to draw from, a random part of the data set: few enough to come back. At least P."""
     memory: Fraction = 0.5
     """λ: how much of an estimate remains at the next visit. 1 forgets nothing, 0 keeps the last visit only."""
+    target: Fraction = 0.5
+    """τ: prompts with this pass rate are drawn most often. 0.5 gives p (1 - p); AdaRFT's target is 0.5 too."""
     model: str = "search"
     """A model on the hub, a local folder, or one of this repository."""
     dataset: Names = "search-hard"
@@ -90,7 +94,8 @@ class Args(Settings):
 def draw_problems(pool: list[Problem], posteriors: dict[str, list[float]], step: int, args: Args) -> list[Problem]:
     """P different problems. What is drawn depends on the seed, the step and the posteriors alone."""
     a, b = np.array([posteriors.get(problem.prompt, [1.0, 1.0]) for problem in pool]).T  # (N,), (N,)
-    weights = a * b / ((a + b) * (a + b + 1))  # (N,)
+    up, down = 2 * args.target, 2 - 2 * args.target
+    weights = np.exp(betaln(a + up, b + down) - betaln(a, b))  # (N,), E[p^up (1 - p)^down]
     rng = np.random.default_rng((args.seed, step))
     rows = rng.choice(len(pool), args.prompts_per_step, replace=False, p=weights / weights.sum())  # (P,)
     return [pool[row] for row in rows]

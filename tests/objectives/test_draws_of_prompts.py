@@ -29,15 +29,17 @@ class TestCurriculum:
         assert drawn({}, [7]) == drawn({}, [7]) != drawn({}, [8]) and drawn({}, [7]) != drawn({}, [7], seed=2)
         assert max(drawn({}, [7], prompts_per_step=60).values()) == 1
 
+    @pytest.mark.parametrize("target", [0.5, 0.25, 1.0])
     @pytest.mark.parametrize("a,b", [(1.0, 1.0), (1.0, 9.0), (3.5, 2.0), (1.0, 17.0)])
-    def test_the_weight_is_the_expected_variance_of_a_reward(self, a, b):
-        """Of one prompt among others with a known weight, against draws of p from the posterior."""
-        p = np.random.default_rng(0).beta(a, b, 200_000)
-        expected = (p * (1 - p)).mean() / (1 / 6)  # relative to Beta(1, 1)
+    def test_the_weight_is_the_expected_variance_of_a_reward(self, a, b, target):
+        """Or what has its maximum at the target, against draws of p from the posteriors of two kinds of prompts."""
+        rng = np.random.default_rng(0)
+        p, q = rng.beta(a, b, 200_000), rng.beta(1, 1, 200_000)
+        expected, known = ((x ** (2 * target) * (1 - x) ** (2 - 2 * target)).mean() for x in (p, q))
         posteriors = {q.prompt: [a, b] for q in POOL[:30]}
-        counts = drawn(posteriors, range(3000), prompts_per_step=1)
+        counts = drawn(posteriors, range(3000), prompts_per_step=1, target=target)
         first = sum(counts[q.prompt] for q in POOL[:30])
-        assert first / (3000 - first) == pytest.approx(expected, rel=0.12)
+        assert first / 3000 == pytest.approx(expected / (expected + known), abs=0.03)  # 3 standard errors
 
     def test_mixed_groups_become_more_frequent(self):
         """Of three kinds of prompts that with signal is drawn more and more, also after they have changed places."""

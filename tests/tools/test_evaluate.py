@@ -9,10 +9,11 @@ from common.data import load_problems
 from common.evaluation import pass_at_k
 from common.metrics import read_metrics
 from common.models import load_model
-from common.rows import STANDARD
+from common.rows import STANDARD, pairs_of
 from common.transformers_engine import TransformersEngine
 from recipes import agent
 from tools import evaluate
+from tools.scripts import ROOT
 from tools.stats import fraction_interval
 
 import datasets
@@ -29,6 +30,18 @@ def trained(tmp_path_factory, tiny_model):
     settings = SMALL | {"eval_problems": 7, "eval_samples": 8, "max_response_tokens": 8}
     grpo.main(grpo.Args(model=str(tiny_model), dataset=str(tiny_model / "problems.jsonl"), run_dir=folder, **settings))
     return folder
+
+
+def test_problems_with_both_kinds_of_responses_are_kept_as_the_page_says(tmp_path, monkeypatch):
+    """docs/tasks.md: its code reads an evaluation, and what it writes can be trained on."""
+    monkeypatch.chdir(tmp_path)
+    block = (ROOT / "docs/tasks.md").read_text().split("neither too easy nor too hard")[1].split("```python\n")[1]
+    rows = [{"question": f"{n}+1=?", "answer": str(n + 1), "correct": [i < n for i in range(8)]} for n in range(9)]
+    Path("base").mkdir()
+    Path("base/samples.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    exec(block.split("```")[0], {})
+    pairs = pairs_of("mixed.jsonl", "train", grpo.Args(dataset="mixed.jsonl"))
+    assert [pair[:2] for pair in pairs] == [(f"{n}+1=?", str(n + 1)) for n in range(1, 8)]
 
 
 def settings_of(trained, tiny_model):
