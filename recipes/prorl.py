@@ -1,6 +1,7 @@
 """ProRL, Prolonged Reinforcement Learning: 2505.24864 (May 2025).
 
-    DAPO's J(θ) - β E_x E_{o ~ π_old(·|x)} KL_k3(π_θ ‖ π_ref), where π_ref ← π_θ every n steps, with a new optimizer
+    DAPO's J(θ) - β E_x E_{o ~ π_old(·|x)} KL_k3(π_θ ‖ π_ref),
+    where π_ref ← π_θ every n steps or when that KL has reached a limit, with a new optimizer
 
 A recipe combines components: with all four switched off it is dapo.py, to the bit.
 
@@ -14,7 +15,7 @@ A recipe combines components: with all four switched off it is dapo.py, to the b
 Differs from its parent dapo.py:
 - a KL that keeps training stable, but with a renewed reference bounds a policy's way in n steps, not where it ends.
 The paper renews reference and optimizer where held-out accuracy stalls or falls; its second version every 200 to 500
-steps, and keeps the optimizer. Here the steps decide. For its mixture of tasks, pass several data sets to --dataset.
+steps, and keeps the optimizer. Here steps or the KL decide. For its mixture of tasks, pass several data sets.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python recipes/prorl.py
@@ -44,7 +45,9 @@ from torch import Tensor
 class Args(Settings):
     # ProRL
     renew_every: CountOrZero = 10
-    """n: steps after which the policy becomes the reference; 0: it is the initial model. Large models: 200 to 500."""
+    """n: steps after which the policy becomes the reference; 0: not by steps. Large models: 200 to 500."""
+    renew_at_kl: NonNegative = 0.0
+    """The policy becomes the reference when the KL per token, in nats, has reached this; 0: not by the KL."""
     reset_optimizer: bool = True
     """Forget Adam's moments when the reference is renewed."""
     clip_eps_low: Positive = 0.2
@@ -154,6 +157,8 @@ def renew(reference: Any, model: Any) -> None:
 def main(args: Args) -> None:
     if args.max_response_tokens and args.overlong_cache > args.max_response_tokens:
         fail("--overlong-cache must not exceed --max-response-tokens: it is the last part of a response.")
+    if args.renew_at_kl > 0 and args.kl_beta == 0:
+        fail("--renew-at-kl needs a reference to measure the KL to: set --kl-beta above 0.")
     with Run(args, __file__) as run:  # the run's folder, log and checkpoints; Ctrl-C and --resume
         args, P, G = run.args, run.args.prompts_per_step, run.args.responses_per_prompt
         model, tokenizer = load_model(args)
@@ -166,12 +171,6 @@ def main(args: Args) -> None:
         # Sets seed and learning rate before each step; logs, saves and evaluates after it.
         others = {"reference": reference} if reference else {}  # ProRL: saved in every checkpoint
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out, **others):
-            # ProRL: the policy becomes the reference.
-            is_due = args.renew_every > 0 and step > 1 and (step - 1) % args.renew_every == 0
-            if is_due and reference:
-                renew(reference, model)
-            if is_due and args.reset_optimizer:
-                optimizer.state.clear()
             # DAPO: dynamic sampling. Keep the groups that are neither all correct nor all incorrect, until there
             # are P of them. Only correctness counts: shaped rewards would keep groups that differ only in length.
             engine.load_weights(model)
@@ -196,6 +195,15 @@ def main(args: Args) -> None:
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
             old_logp = learner_logp if args.ratio_anchor == "learner" else rollout_logp  # (B, T)
             ref_logp = batch_logps(reference, batch, args)[0] if reference else None  # (B, T)
+            # ProRL: the policy becomes the reference.
+            kl = (token_weights(mask) * kl_penalty(learner_logp, ref_logp)).sum().item() if reference else 0.0
+            is_due = args.renew_every > 0 and step > 1 and (step - 1) % args.renew_every == 0
+            if is_due or 0 < args.renew_at_kl <= kl:
+                if reference:
+                    renew(reference, model)
+                    ref_logp = learner_logp
+                if args.reset_optimizer:
+                    optimizer.state.clear()
             # DAPO: rewards of ±1, and less for responses that come close to the length limit. Groups without signal,
             # which fill the batch where the rounds ran out, get advantages of 0: their lengths are no signal either.
             rewards = 2 * rewards - 1 + overlong_penalty(batch.token_mask.sum(1).view(P, G), args)  # (P, G)

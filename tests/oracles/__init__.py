@@ -140,12 +140,12 @@ class Reference:
         """Whether the policy is updated in a step."""
         return True
 
-    def renews_reference(self, step: int) -> bool:
-        """Whether the policy becomes the reference before a step."""
+    def renews_reference(self, step: int, rows: list[Row], responses: list[Response]) -> bool:
+        """Whether the policy becomes the reference before the updates of a step; `rows` still have the old one."""
         return False
 
-    def restarts_optimizer(self, step: int) -> bool:
-        """Whether Adam's moments begin anew before a step."""
+    def restarts_optimizer(self) -> bool:
+        """Whether Adam's moments begin anew with a new reference."""
         return False
 
     def prepare_update(self, rows: list[Row], responses: list[Response]) -> None:

@@ -28,7 +28,7 @@ class Oracle(grpo.Oracle):
         "sft_lr": 3e-4,
     }
 
-    def renews_reference(self, step):
-        """Before a step; after n, 2n, ... of them."""
+    def renews_reference(self, step, rows, responses):
+        """After n, 2n, ... steps."""
         n = self.args.renew_every
         return n > 0 and step - 1 in range(n, step, n)

@@ -5,7 +5,7 @@ from tools.scripts import components
 
 import pytest
 import torch
-from runs import assert_same_rows, assert_same_weights, differing, on_tiny, results, run, settings_of
+from runs import assert_same_rows, assert_same_weights, differing, on_tiny, refused, results, run, settings_of
 from safetensors.torch import load_file
 
 STEPS = {"steps": 4, "lr": 3e-2, "warmup_steps": 0, "overlong_cache": 4}
@@ -40,6 +40,27 @@ def test_the_policy_becomes_the_reference(tiny_model, tmp_path, half_correct, ca
     then = load_file(tmp_path / "run/checkpoint-000002/model.safetensors")
     assert not differing({name: saved[3][name] for name in then}, then) and not differing(saved[4], saved[3])
     assert differing(saved[3], saved[2])
+
+
+def test_the_policy_becomes_the_reference_where_the_kl_has_reached_a_limit(tiny_model, tmp_path, half_correct, capsys):
+    """Until then, and beyond a limit that it never reaches, the initial model is the reference."""
+    settings = on_tiny(tiny_model) | STEPS | {"num_minibatches": 1, "renew_every": 0, "kl_beta": 0.1, "lr": 3e-3}
+    never, rows = run("prorl", tmp_path / "never", **settings)
+    kl = [row["kl"] for row in rows if "kl" in row]
+    assert kl[0] < 1e-6 < kl[1] < kl[2]
+    _, rows = run("prorl", tmp_path / "at once", **settings | {"renew_at_kl": kl[1] / 2})
+    assert max(row["kl"] for row in rows if "kl" in row) < 1e-6
+    between = (kl[1] + kl[2]) / 2
+    _, rows = run("prorl", tmp_path / "later", **settings | {"renew_at_kl": between})
+    later = [row["kl"] for row in rows if "kl" in row]
+    assert later[:2] == kl[:2] and later[2] < 1e-6 < later[3]
+    beyond, _ = run("prorl", tmp_path / "beyond", **settings | {"renew_at_kl": 2 * max(kl)})
+    assert_same_weights(beyond, never)
+
+
+def test_a_limit_of_the_kl_needs_a_reference(tiny_model, tmp_path, capsys):
+    sentence = refused(capsys, tmp_path, prorl, **on_tiny(tiny_model) | STEPS | {"kl_beta": 0.0, "renew_at_kl": 0.1})
+    assert "--renew-at-kl needs a reference" in sentence
 
 
 @pytest.mark.parametrize("script", [prorl, r1])

@@ -59,10 +59,6 @@ class Replay:
 
     def compare_step(self, step, of_policy, of_critic):
         args, reference = self.args, self.reference
-        if reference.renews_reference(step):
-            self.frozen.set(self.current)
-        if reference.restarts_optimizer(step):
-            self.adams.clear()
         rounds = self.recorder.groups(step)
         if hasattr(reference, "check_second_model"):  # which learns before the policy does
             reference.check_second_model(of_critic, rounds, self.folder)
@@ -72,6 +68,11 @@ class Replay:
         self.check_problems(step, responses)
         self.check_engine(step, responses)
         rows, kl = self.make_rows(step, responses)
+        if reference.renews_reference(step, rows, responses):
+            self.frozen.set(self.current)
+            rows, kl = self.make_rows(step, responses)
+            if reference.restarts_optimizer():
+                self.adams.clear()
         old_values = returns = None
         if self.critic:
             self.critic.set(of_critic[0][2])

@@ -112,6 +112,8 @@ MUTATIONS = [
     Mutation("the reference becomes the policy", "local(own).copy_(local(other))", "local(other).copy_(local(own))", "recipes/prorl.py"),
     Mutation("the optimizer stays", "optimizer.state.clear()", "pass", "recipes/prorl.py"),
     Mutation("renewed a step too early", "(step - 1) % args.renew_every == 0", "step % args.renew_every == 0", "recipes/prorl.py"),
+    Mutation("the KL brings no new reference", "is_due or 0 < args.renew_at_kl <= kl", "is_due", "recipes/prorl.py", "tests/steps/test_prorl.py"),
+    Mutation("the KL of this step is still to the old reference", "                    ref_logp = learner_logp\n", "", "recipes/prorl.py", "tests/steps/test_prorl.py"),
     Mutation("the reference is not in the checkpoint", 'others = {"reference": reference} if reference else {}', "others = {}", "recipes/prorl.py", "tests/steps/test_prorl.py"),
     Mutation("the verifier's rewards stay", "rewards = torch.zeros_like(rewards)  # (P, G)", "pass", "methods/self_reward.py"),
     Mutation("answers of responses that are cut off", "None if cut else verifier.find_answer(t)", "verifier.find_answer(t)", "methods/self_reward.py"),
