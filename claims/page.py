@@ -13,23 +13,27 @@ PAGE = REPORTS / "claims.md"
 
 @dataclass(frozen=True)
 class Question:
-    """What people argue about: two sentences of answer, and the claims behind them; the first one gives the picture."""
+    """What people argue about: two sentences of answer, its conditions, and the claims; the first gives the picture."""
 
     title: str
     answer: str
+    conditions: str
     claims: tuple[str, ...]
 
 
 QUESTIONS = (
     Question(
         "What do the group's baseline, size and standard deviation do?",
-        "With 64 responses per prompt, dividing by the group's standard deviation gives a prompt that is solved 1% of "
-        "the time 3.39 times the weight of one that is solved half of the time, with 8 responses 1.41 times; dividing "
-        "by the batch's gives both the same weight. On one prompt, groups of 2 have twice the variance of groups of 64 "
-        "at equal responses; spread over more prompts, they lose next to nothing in training against groups of 8. "
-        "GRPO ends no lower than PPO with its critic as by default. Replacing groups without signal, in rounds of 8 "
-        "prompts, costs 0.026 ± 0.011 on sums and 0.038 ± 0.018 on search of the accuracy averaged over equal "
-        "responses, where the same arm again differs by 0.003 and 0.016; over equal steps nothing is lost.",
+        "Dividing by the group's standard deviation gives prompts that are nearly never or nearly always solved more "
+        "weight: with 64 responses per prompt, one that is solved 1% of the time has 3.39 times the weight of one that "
+        "is solved half of the time, with 8 responses 1.41 times. At equal responses groups of 2 learn as well as "
+        "groups of 8, GRPO as well as PPO with its default critic, and replacing groups without signal costs more "
+        "responses than it is worth.",
+        "Dividing by the batch's standard deviation gives all prompts the same weight. On one prompt, groups of 2 have "
+        "twice the variance of groups of 64 at equal responses; in training they are spread over more prompts. Groups "
+        "without signal were replaced in rounds of 8 prompts; that costs 0.026 ± 0.011 on sums and 0.038 ± 0.018 on "
+        "search of the accuracy averaged over equal responses, where the same arm again differs by 0.003 and 0.016. "
+        "Over equal steps nothing is lost.",
         (
             "std_favors_extremes",
             "batch_std_weighs_prompts_alike",
@@ -42,12 +46,12 @@ QUESTIONS = (
     Question(
         "What does the clip do?",
         "It stops the gradient of a token that has left the bounds in the direction of its advantage; it does not hold "
-        "it inside: after 16 updates from a fresh optimizer 8% of the tokens are outside. Nearly all that it silences "
-        "are tokens where a response forks. With 16 updates from a batch on sums and each at its best learning rate, "
-        "it acts on at most 1% of the loss and its bounds make no difference worth naming (-0.013 ± 0.021 without "
-        "any); at 1e-4, three times that rate, two seeds end at 50% with both bounds, at 14% and 25% with one, at 4% "
-        "with none, and at 3e-4 all collapse. With both bounds, four passes over a batch instead of one change "
-        "accuracy by +0.023 on sums and -0.019 on search.",
+        "it inside: after 16 updates from a fresh optimizer 8% of the tokens are outside. With 16 updates from each "
+        "batch of sums and each arm at its best learning rate, its bounds make no difference worth naming.",
+        "At those rates it acts on at most 1% of the loss, and without any bound accuracy changes by -0.013 ± 0.021. At 1e-4, "
+        "three times that rate, two seeds end at 50% with both bounds, at 14% and 25% with one, at 4% with none; at "
+        "3e-4 all collapse. Nearly all that it silences are tokens where a response forks. With both bounds, four "
+        "passes over a batch instead of one change accuracy by +0.023 on sums and -0.019 on search.",
         (
             "clip_needs_both_bounds",
             "clip_keeps_ratios_within_its_bounds",
@@ -58,10 +62,11 @@ QUESTIONS = (
     ),
     Question(
         "How old may rollouts be?",
-        "If nothing corrects for it, rollouts that are 8 batches old cost GRPO, with four updates from each batch, "
-        "0.189 of accuracy on sums and 0.217 on search, each arm at its best learning rate. The log-probs of the "
-        "weights that sampled, in ratio and clip, give about half of it back: 0.082 and 0.105 are lost. On the stress "
-        "page (stress.md) most other methods lose less.",
+        "If nothing corrects for it, rollouts that are 8 batches old cost GRPO 0.189 of accuracy on sums and 0.217 on "
+        "search. The log-probs of the weights that sampled, in ratio and clip, give about half of it back: 0.082 and "
+        "0.105 are lost.",
+        "Each arm has its best learning rate, and makes four updates from each batch. On the [stress page](stress.md) "
+        "most other methods lose less.",
         (
             "stale_rollouts_are_harmless",
             "anchoring_on_the_sampler_repairs_staleness",
@@ -72,11 +77,12 @@ QUESTIONS = (
     Question(
         "How exact must the engine's log-probs be?",
         "Not very exact if the learner computes them again: with 4-bit weights in the engine GRPO reaches 0.734 on "
-        "sums, each arm at its best learning rate, but 0.600 with the engine's log-probs in the ratio, which help "
-        "where the engine is merely old. Truncated weights per token cost 0.039 ± 0.022 there; where it is old they "
-        "gain 0.297, at a rate that is too high for it. They remove only a sixth of the bias in a small exact "
-        "example, which has neither updates nor a clip. Rounding changes the log-probs of rare tokens most, and FP16 "
-        "leaves an eighth of BF16's mismatch.",
+        "sums, but 0.600 with the engine's log-probs in the ratio. Rounding changes the log-probs of rare tokens most, "
+        "and FP16 leaves an eighth of BF16's mismatch.",
+        "The two arms with 4-bit weights have the best learning rate of each. The engine's log-probs in the ratio help "
+        "where the engine is merely old. Truncated weights per token cost 0.039 ± 0.022 with 4-bit weights; with old "
+        "ones they gain 0.297, at a learning rate that is too high for it. They remove only a sixth of the bias in a "
+        "small exact example, which has neither updates nor a clip.",
         (
             "fp16_removes_the_mismatch",
             "ratios_of_rare_tokens_are_noise",
@@ -87,9 +93,11 @@ QUESTIONS = (
     Question(
         "What makes responses long?",
         "The reward does: after 30 steps responses on sums have 38.1 tokens with true rewards and 22.9 with shuffled "
-        "ones. GRPO's mean over each response lengthens incorrect answers in the expected gradient; in training by "
-        "10.1 ± 8.4 tokens, which is 5%, on search, and by 1.9 ± 1.3 (with std) and 4.6 ± 1.3 (without) on sums with "
-        "filler text, where the best learning rates of each pair differ, which changes lengths as much.",
+        "ones. GRPO's mean over each response lengthens incorrect answers too, on search by 10.1 ± 8.4 tokens, which "
+        "is 5%.",
+        "It does so in the expected gradient and in training. On sums with filler text it is 1.9 ± 1.3 tokens (with "
+        "std) and 4.6 ± 1.3 (without); there the best learning rates of each pair differ, which changes lengths as "
+        "much.",
         (
             "thinking_lengthens_because_it_pays",
             "token_mean_removes_length_bias",
@@ -100,18 +108,20 @@ QUESTIONS = (
     Question(
         "What if the reward is wrong?",
         "A verifier that accepts a fifth of the incorrect answers costs 0.048 ± 0.037, one that accepts half of them "
-        "0.110 ± 0.049, both at one learning rate. Rewards that are coin flips change accuracy by -0.002 on sums and "
-        "on search at the learning rate that suits them best, and lower it at higher ones; but almost nothing was "
-        "clipped there, which is how the paper explains that they may help.",
+        "0.110 ± 0.049. Rewards that are coin flips change accuracy by -0.002 on sums and on search at the learning "
+        "rate that suits them best, and lower it at higher ones.",
+        "The two verifiers were tested on sums at one learning rate. With coin flips almost nothing was clipped, and "
+        "the paper explains by the clip that they may help.",
         ("random_rewards_teach", "false_positives_damage_training"),
     ),
     Question(
         "Does reinforcement learning teach anything new?",
-        "On sums of 5 to 8 terms it raises pass@1 from 0.086 to 0.304 while pass@32 falls by 0.056 ± 0.039 (5 seeds, "
-        "one learning rate); on search problems that the base model hardly ever solves, pass@16 rises from 7% to 41%. "
-        "So whether pass@k falls depends on the problems; large k was not tested. A base model with all habits of "
-        "search rises from 0.234 to 0.841, while one that only guesses, and one that was taught to box incorrect "
-        "answers whatever its search finds, stay at 0.132 and 0.137. Incorrect responses alone teach most of it, but "
+        "It depends on the problems: on sums of 5 to 8 terms pass@1 rises from 0.086 to 0.304 while pass@32 falls by "
+        "0.056 ± 0.039, but on search problems that the base model hardly ever solves, pass@16 rises from 7% to 41%. "
+        "It depends on the base model too: one with all habits of search rises from 0.234 to 0.841 on search, one that "
+        "only guesses stays at 0.132.",
+        "The sums have 5 seeds and one learning rate, and large k was not tested. A base model that was taught to box "
+        "incorrect answers, whatever its search finds, ends at 0.137. Incorrect responses alone teach most of it, but "
         "end 0.051 (sums) and 0.112 (search) below all responses. MaxRL, which weighs hard prompts more, has a higher "
         "pass@64 than GRPO in an exact example (0.699 and 0.635 at the same pass@1); in training the gain is too small "
         "or too uncertain to name: +0.025 ± 0.025 of pass@16 on hard search problems, +0.004 ± 0.057 of pass@32 on "
@@ -255,7 +265,12 @@ def page() -> str:
     lines = [heading("The court of claims", "python -m claims --page", dates) + INTRODUCTION.rstrip()]
     for question in QUESTIONS:
         lines += ["", f"## {question.title}", "", question.answer, ""]
-        lines += [f"![{court.statement(question.claims[0])}](claims/{question.claims[0]}.png)", ""]
+        lines += [
+            f"![{court.statement(question.claims[0])}](claims/{question.claims[0]}.png)",
+            "",
+            question.conditions,
+            "",
+        ]
         lines += [*HEAD, *(row(name, p) for name in question.claims)]
     for kind, title in REST.items():
         lines += ["", f"## {title}", "", *HEAD, *(row(name, p) for name in rest(kind))]
