@@ -48,10 +48,10 @@ QUESTIONS = (
         "It stops the gradient of a token that has left the bounds in the direction of its advantage; it does not hold "
         "it inside: after 16 updates from a fresh optimizer 8% of the tokens are outside. With 16 updates from each "
         "batch of sums and each arm at its best learning rate, its bounds make no difference worth naming.",
-        "At those rates it acts on at most 1% of the loss, and without any bound accuracy changes by -0.013 ± 0.021. At 1e-4, "
-        "three times that rate, two seeds end at 50% with both bounds, at 14% and 25% with one, at 4% with none; at "
-        "3e-4 all collapse. Nearly all that it silences are tokens where a response forks. With both bounds, four "
-        "passes over a batch instead of one change accuracy by +0.023 on sums and -0.019 on search.",
+        "At those rates it acts on at most 1% of the loss, and without any bound accuracy changes by -0.013 ± 0.021. "
+        "At 1e-4, three times that rate, two seeds end at 50% with both bounds, at 14% and 25% with one, at 4% with "
+        "none; at 3e-4 all collapse. Nearly all that it silences are tokens where a response forks. With both bounds, "
+        "four passes over a batch instead of one change accuracy by +0.023 on sums and -0.019 on search.",
         (
             "clip_needs_both_bounds",
             "clip_keeps_ratios_within_its_bounds",
