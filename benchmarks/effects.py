@@ -114,7 +114,7 @@ EFFECTS = {
         "no step has a larger KL than 0.01", f"trpo{SEARCH}", f"trpo{SEARCH} --delta 1", "largest KL of a step"
     ),
 }
-CLAIMS = {  # about what is special in other methods
+CLAIMS = {  # about what is special in a method, or what it rests on
     "reinforce": "baseline_lowers_variance",
     "ppo": "critic_is_unnecessary",
     "grpo": "clip_needs_both_bounds",
@@ -136,6 +136,10 @@ CLAIMS = {  # about what is special in other methods
     "forking_tokens": "forking_tokens_suffice",
     "gdpo": "std_merges_different_rewards",
     "gigpo": "same_state_turns_get_truer_credit",
+    "vineppo": "sampled_values_beat_a_critic",
+    "pass_at_k": "maxrl_keeps_pass_at_k_on_search",
+    "lopti": "rare_tokens_dominate_the_gradient",
+    "advantage_reweighting": "rare_tokens_dominate_the_gradient",
     "opd": "distillation_beats_rl",
 }
 ABOUT = """
@@ -195,7 +199,7 @@ def page(found: dict[str, dict[str, Any]]) -> str:
             cells.append(f"{change.mean:+{form}} ± {change.half:{form}}")
             cells.append("yes" if abs(change.mean) > change.half else "no")
             lines.append(f"| {' | '.join(cells)} |")
-    lines += ["", "What is special in others is the subject of a claim:", ""]
+    lines += ["", "What is special in others, or what they rest on, is the subject of a claim:", ""]
     lines += ["| script | claim | verdict |", "|---|---|---|"]
     for name, claim in CLAIMS.items():
         sentence, result = load(claim).__doc__.split("\n")[0], record(claim)
