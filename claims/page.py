@@ -26,14 +26,14 @@ QUESTIONS = (
         "What do the group's baseline, size and standard deviation do?",
         "Dividing by the group's standard deviation gives prompts that are nearly never or nearly always solved more "
         "weight: with 64 responses per prompt, one that is solved 1% of the time has 3.39 times the weight of one that "
-        "is solved half of the time, with 8 responses 1.41 times. At equal responses groups of 2 learn as well as "
-        "groups of 8, GRPO as well as PPO with its default critic, and replacing groups without signal costs more "
-        "responses than it is worth.",
+        "is solved half of the time, with 8 responses 1.41 times. With equal numbers of responses, groups of 2 match "
+        "groups of 8, GRPO matches PPO with its default critic, and replacing groups without signal is not worth the "
+        "extra responses.",
         "Dividing by the batch's standard deviation gives all prompts the same weight. On one prompt, groups of 2 have "
         "twice the variance of groups of 64 at equal responses; in training they are spread over more prompts. Groups "
-        "without signal were replaced in rounds of 8 prompts; that costs 0.026 ± 0.011 on sums and 0.038 ± 0.018 on "
-        "search of the accuracy averaged over equal responses, where the same arm again differs by 0.003 and 0.016. "
-        "Over equal steps nothing is lost.",
+        "without signal were replaced in rounds of 8 prompts. Over equal responses that lowers the mean accuracy by "
+        "0.026 ± 0.011 on sums and 0.038 ± 0.018 on search, where the same arm again differs by 0.003 and 0.016; over "
+        "equal steps nothing is lost.",
         (
             "std_favors_extremes",
             "batch_std_weighs_prompts_alike",
@@ -80,8 +80,8 @@ QUESTIONS = (
         "sums, but 0.600 with the engine's log-probs in the ratio. Rounding changes the log-probs of rare tokens most, "
         "and FP16 leaves an eighth of BF16's mismatch.",
         "The two arms with 4-bit weights have the best learning rate of each. The engine's log-probs in the ratio help "
-        "where the engine is merely old. Truncated weights per token cost 0.039 ± 0.022 with 4-bit weights; with old "
-        "ones they gain 0.297, at a learning rate that is too high for it. They remove only a sixth of the bias in a "
+        "where the engine is merely old. TIS per token costs 0.039 ± 0.022 with a 4-bit engine; with old rollouts it "
+        "gains 0.297, at a learning rate that is too high for them. It removes only a sixth of the bias in a "
         "small exact example, which has neither updates nor a clip.",
         (
             "fp16_removes_the_mismatch",
@@ -111,7 +111,7 @@ QUESTIONS = (
         "0.110 ± 0.049. Rewards that are coin flips change accuracy by -0.002 on sums and on search at the learning "
         "rate that suits them best, and lower it at higher ones.",
         "The two verifiers were tested on sums at one learning rate. With coin flips almost nothing was clipped, and "
-        "the paper explains by the clip that they may help.",
+        "the paper credits what they may gain to the clip.",
         ("random_rewards_teach", "false_positives_damage_training"),
     ),
     Question(
@@ -121,11 +121,11 @@ QUESTIONS = (
         "It depends on the base model too: one with all habits of search rises from 0.234 to 0.841 on search, one that "
         "only guesses stays at 0.132.",
         "The sums have 5 seeds and one learning rate, and large k was not tested. A base model that was taught to box "
-        "incorrect answers, whatever its search finds, ends at 0.137. Incorrect responses alone teach most of it, but "
-        "end 0.051 (sums) and 0.112 (search) below all responses. MaxRL, which weighs hard prompts more, has a higher "
-        "pass@64 than GRPO in an exact example (0.699 and 0.635 at the same pass@1); in training the gain is too small "
-        "or too uncertain to name: +0.025 ± 0.025 of pass@16 on hard search problems, +0.004 ± 0.057 of pass@32 on "
-        "sums of 5 to 8 terms.",
+        "incorrect answers, whatever its search finds, ends at 0.137. Incorrect responses alone give most of the gain, "
+        "but end 0.051 (sums) and 0.112 (search) below all responses. MaxRL, which weighs hard prompts more, has a "
+        "higher pass@64 than GRPO in an exact example (0.699 and 0.635 at the same pass@1); in training the gain is "
+        "too small or too uncertain to name: +0.025 ± 0.025 of pass@16 on hard search problems, +0.004 ± 0.057 of "
+        "pass@32 on sums of 5 to 8 terms.",
         (
             "habits_decide_what_rl_gains",
             "negatives_suffice",
@@ -159,8 +159,8 @@ base_catches_up_at_large_k.
   is lost, the mean loss is worth naming and the interval excludes 0.
 - **inconclusive**: everything else: the interval holds effects that are worth naming and effects that are not, an
   effect is certain but smaller than worth naming, or the two worlds of a fair trial have different verdicts.
-- **void**: a claim about clipping, tested where less than 1% of the loss weight is clipped; not for
-  clip_needs_both_bounds, where it is an answer that little is clipped at the best learning rates, and
+- **void**: a claim about clipping, tested where less than 1% of the loss weight is clipped. Exceptions are
+  clip_needs_both_bounds, on sums and on search, where little clipping at the best learning rates is an answer, and
   few_negatives_destabilize, which claims that little is masked.
 - **not testable here**: this world cannot show the effect; the claim's file says why.
 
@@ -180,11 +180,11 @@ intervals are those of new seeds, not of new problems; with 16 other seeds GRPO 
 (grpo_against_itself). p-values, in the order of the arrows, are those of two-sided t-tests, adjusted for all
 differences on this page (Holm). They decide no verdict, but a reproduced effect whose p is large could be chance among
 so many; for a claim that nothing is lost, p says nothing. Values by seed, commands, and budgets in responses, tokens
-and updates are in `reports/claims/`. A command is that of its day: scripts and flags of some have other names now.
+and updates are in `reports/claims/`. Commands are as first run; some scripts and flags have since been renamed.
 
 † The scripts have changed since these runs. What they compute is meant to be the same, but sums in another order round
-differently, and training makes that larger: of twelve such claims `python -m claims NAME --check` gave the first seeds
-of two to the bit, and of ten other values, mostly within 0.1 of the accuracy, within 0.4 where runs collapse.
+differently, and training amplifies that. For twelve such claims `python -m claims NAME --check` ran the first seeds
+again: two agree to the bit; ten differ, mostly by at most 0.1 of accuracy, or 0.4 where runs collapse.
 
 Which effect is worth naming: 0.05 of accuracy is a tenth of what 30 steps of `grpo.py` gain; 0.03 and 0.02 stand where
 the paper itself reports gains of a few points for one component, as DAPO's Table 1 does; on sums 2 tokens are a

@@ -43,7 +43,7 @@ class Args(Settings):
     stop: tuple[str, ...] = (">>",)
     """Strings that end a response: the end of a call, after which it continues with the result, and others."""
     model: str = "products"
-    """A model on the hub, a local folder, or one of this repository, of which the default one has learned to call."""
+    """A model on the hub, a local folder, or one of this repository; the default has learned to call."""
     dataset: str = "products"
     """A data set on the hub, a local file, or a generated one: "products" (sums with products in them)."""
     clip_eps: Positive = 0.2

@@ -39,7 +39,7 @@ from torch import Tensor
 class Args(Settings):
     # DCPO
     clip_eps_low: Positive = 0.16
-    """ε_low: how much probability a token may lose. Paper 0.16: a certain token's gradient ends at a ratio of 0.8."""
+    """ε_low: how much probability a token may lose. Paper 0.16, which is a ratio of 0.8 at probability 1."""
     clip_eps_high: Positive = 0.2
     """ε_high: how much probability a token may gain. Paper 0.2, the authors' script 0.28."""
     ratio_cap: Annotated[float, Interval(ge=1, le=1e6)] = 10.0

@@ -47,9 +47,9 @@ class Args(Settings):
     environment: str = "guessing"
     """What answers the turns: guessing, calculator, retrieval, python, ADAPTER:TASK or file.py:NAME."""
     max_turns: Count = 8
-    """Turns of an episode; what the environment observes after the last one is of no use."""
+    """Maximum turns per episode; the observation after the last one is never read."""
     model: str = "guessing"
-    """A model on the hub, a local folder, or one of this repository, of which the default one has played the game."""
+    """A model on the hub, a local folder, or one of this repository; the default has played the game."""
     dataset: str = "guessing"
     """Problems that the environment knows: "guessing", "retrieval", "python", or "products" for the calculator."""
     clip_eps: Positive = 0.2

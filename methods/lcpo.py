@@ -36,7 +36,7 @@ from torch import Tensor
 class Args(Settings):
     # LCPO
     model: str = "search"
-    """A model on the hub, a local folder, or one of this repository, of which the default one reads budgets."""
+    """A model on the hub, a local folder, or one of this repository; the default reads budgets."""
     dataset: Names = "search"
     """A data set on the hub, a local file, or a generated one; by default plus and minus between numbers."""
     budget_prompt: str = " within {n} tokens"

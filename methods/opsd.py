@@ -11,8 +11,8 @@ Differs from its parent sdpo.py:
   Told the expression, the embedded model tries it first or boxes it. Its student learns to see which one fits: it is
   correct more often with responses that are no longer than before, where SDPO and GRPO learn to search longer.
 The two papers differ in the teacher and in the KL. SDFT has the reverse KL and a moving average, as here. OPSD's code
-advises the initial model (--teacher-rate 0), and its scripts take the Jensen-Shannon divergence. Their templates, for
-real models, ask for an answer of one's own behind the solution, in words such as --feedback
+recommends the initial model (--teacher-rate 0); its scripts use the Jensen-Shannon divergence. Their templates, for
+real models, show the solution and ask for the model's own answer, in words such as --feedback
 $'\\n\\nHere is an example of a response:\\n{solution}\\n\\nNow write a response of your own.'
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
@@ -43,11 +43,11 @@ from torch import Tensor
 class Args(Settings):
     # OPSD
     model: str = "search"
-    """A model on the hub, a local folder, or one of this repository, of which the default one reads feedback."""
+    """A model on the hub, a local folder, or one of this repository; the default reads feedback."""
     dataset: Names = "search"
     """A data set on the hub, a local file, or a generated one; by default plus and minus between numbers."""
     feedback: str = " right {solution}"
-    """Text behind the question in the teacher's prompt, with the data set's solution for {solution}. The default is
+    """Text after the question in the teacher's prompt, with the data set's solution for {solution}. The default is
     what the embedded model reads."""
     solution_column: str = "solution"
     """Column of the data set with solutions; the answers of gsm8k are solutions, and sums and search have their own."""

@@ -43,11 +43,11 @@ class Args(Settings):
     """Text added to a question, with the beginning of a solution for {prefix}. The default is what the embedded model
     reads; for a chat model for example "\\nA solution begins like this: {prefix}"."""
     max_prefix: Fraction = 0.75
-    """A hint has one word of the solution up to this fraction of its words, drawn evenly; 0 is GRPO. Paper: 0.25."""
+    """A hint has from one word to this fraction of the solution, drawn uniformly; 0 is GRPO. Paper: 0.25."""
     solution_column: str = "solution"
     """Column of the data set with solutions; the answers of gsm8k are solutions, and sums and search have their own."""
     model: str = "search"
-    """A model on the hub, a local folder, or one of this repository, of which the default one reads hints."""
+    """A model on the hub, a local folder, or one of this repository; the default reads hints."""
     dataset: Names = "search-hard"
     """A data set on the hub, a local file, or a generated one; by default one that is too hard for GRPO."""
     clip_eps: Positive = 0.2

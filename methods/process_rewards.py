@@ -58,7 +58,7 @@ class Args(Settings):
     step_ends: str = "\n"
     """Characters that end a step, in any token. Without any, the response is one step."""
     model: str = "search"
-    """A model on the hub, a local folder, or one of this repository, of which the default one tries line by line."""
+    """A model on the hub, a local folder, or one of this repository; the default tries line by line."""
     dataset: Names = "search"
     """A data set on the hub, a local file, or a generated one; by default plus and minus between numbers."""
     clip_eps: Positive = 0.2

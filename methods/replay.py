@@ -9,7 +9,7 @@ Differs from its parent grpo.py:
 - such a prompt is sampled anew. If all responses are incorrect, the kept one takes the place of the first: the group
   has a signal where GRPO's has none. A new correct response takes the place of the kept one in the buffer;
 - what is older than --max-age, or no longer hard, is dropped.
-RePO adds kept responses to every group, of which their mean and std are apart, and takes the ratio to π_past alone, as
+RePO adds kept responses to every group, with a mean and std of their own, and takes the ratio to π_past alone, as
 --ratio-anchor engine --tis-cap 0 does here. TRL's grpo_with_replay_buffer replaces groups of equal rewards by whole
 groups of earlier steps. ExGRPO (2510.02245) also brings the prompts back, those of medium difficulty.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
@@ -43,7 +43,7 @@ class Args(Settings):
     replay_fraction: Fraction = 0.25
     """At most this fraction of a step's prompts comes from the buffer; the others are new."""
     hard: Fraction = 0.5
-    """A prompt is kept if no larger fraction of its group is correct, but at least one response."""
+    """A prompt is kept if at least one response, but at most this fraction of its group, is correct."""
     max_age: Count = 20
     """Steps after which a kept response is dropped."""
     model: str = "search"

@@ -8,7 +8,7 @@ Differs from its parent opd.py:
 - the teacher is the model itself with feedback in its prompt, and scores each token of a response. A response without
   another correct one in its group has no such loss;
 - only what helps without the feedback can be learned. The embedded model, told " right {answer}", boxes it at once, and
-  its student learns to guess. So the default feedback is no solution, as in the paper, but a longer budget: the teacher
+  its student learns to guess. So the default feedback is a longer budget, not a solution as in the paper: the teacher
   searches longer, and so does its student. For the paper's, put {response} into --feedback, as below;
 - the teacher's weights are a moving average of the student's (--teacher-rate), as in the authors' code;
 - by default the KL is over the whole vocabulary (--kl full), with neither ratio nor TIS weight;
@@ -47,11 +47,11 @@ from torch import Tensor
 class Args(Settings):
     # SDPO
     model: str = "search"
-    """A model on the hub, a local folder, or one of this repository, of which the default one reads feedback."""
+    """A model on the hub, a local folder, or one of this repository; the default reads feedback."""
     dataset: Names = "search"
     """A data set on the hub, a local file, or a generated one; by default plus and minus between numbers."""
     feedback: str = " within 150 tokens"
-    """Text behind the question in the teacher's prompt; {answer} and {response} in it are those of a correct response.
+    """Text after the question in the teacher's prompt; {answer} and {response} in it are those of a correct response.
     The default makes the embedded model search longer."""
     teacher_rate: Fraction = 0.05
     """Rate of the teacher's moving average, once per rollout batch. Authors' code 0.05."""

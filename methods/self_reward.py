@@ -6,7 +6,7 @@ Differs from its parent grpo.py:
 - the reward is what the policy itself says of an answer, in K judgements of which each accepts it or not; answers of
   the data set only measure (accuracy) how far the judge can be trusted;
 - so a policy can learn where judging is easier than answering. The embedded model, told " right 52+7-11-3", works this
-  expression out and writes yes or no; which of eight expressions fits, it has to search for.
+  expression out and writes yes or no; finding which of eight fits takes a search.
 The paper trains by DPO, in rounds, on pairs of the highest and the lowest score, and its judge gives up to five points.
 A response that is cut off, or without an answer, has reward 0. Real models need a prompt that asks for a verdict, such
 as --judge-prompt $'\\nIs the answer {answer} correct? Check it, then write VERDICT: yes or VERDICT: no.' --accepts
@@ -39,14 +39,14 @@ from torch import Tensor
 class Args(Settings):
     # Self-reward
     judge_prompt: str = " right {answer}"
-    """Text behind the question that asks for a judgement; {answer} is the response's. The default is for the embedded
+    """Text after the question that asks for a judgement; {answer} is the response's. The default is for the embedded
     model, which works the answer out."""
     accepts: str = r"^\S+ yes"
     """Regular expression: a judgement in which it is found accepts the answer."""
     judgements: Count = 2
     """K: judgements of each response."""
     model: str = "search"
-    """A model on the hub, a local folder, or one of this repository, of which the default one can judge."""
+    """A model on the hub, a local folder, or one of this repository; the default can judge."""
     dataset: Names = "search"
     """A data set on the hub, a local file, or a generated one; by default plus and minus between numbers."""
     clip_eps: Positive = 0.2

@@ -4,7 +4,7 @@
     θ = θ_old + 2^-j √(2δ / sᵀF s) s,   F s = ∇L(θ_old),   F = ∇² E_t KL at θ_old,   the first j = 0, 1, .. that fits
 
 Differs from its parent reinforce.py:
-- the step is the natural gradient, as long as the KL allows. Conjugate gradients find it from products F v alone;
+- the step is along the natural gradient, as far as the KL allows. Conjugate gradients find it from products F v alone;
 - it is taken only if the surrogate L rises and the KL is at most δ; otherwise half of it is tried, and so on;
 - L and the KL are means over all tokens, as over visited states.
 Authors' code (modular_rl) tests only L in the line search, here both as in App. C. It adds 0.001 to F's diagonal, and
@@ -49,7 +49,7 @@ class Args(Settings):
     damping: Positive = 1e-3
     """Added to the diagonal of F. Authors' code 1e-3, OpenAI Baselines 0.1."""
     fisher_every: Count = 5
-    """Products F v use every which row of the minibatch: 10 is the paper's tenth, 1 takes all rows."""
+    """Products F v use one of this many rows of a minibatch: 10 gives the paper's tenth, 1 takes all rows."""
     lr: Rate = 1.0
     """Part of the step to the bound that is tried first. Paper 1."""
     steps: Count = 40

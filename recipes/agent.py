@@ -40,7 +40,7 @@ class Args(Settings):
     environment: str = "guessing"
     """Environment: guessing, calculator, retrieval, python, ADAPTER:TASK or file.py:NAME."""
     max_turns: Count = 8
-    """Turns of an episode at most; the observation after the last one is never read."""
+    """Maximum turns per episode; the observation after the last one is never read."""
     model: str = "guessing"
     """A model on the hub, a local folder, or one of this repository; the default one was pretrained on this game."""
     dataset: str = "guessing"

@@ -7,12 +7,12 @@ end in another order than they began, so one can still be older than η: it is d
 place (PipelineRL's code counts such samples and trains on them; prime-rl drops them). A group is as old as its first
 token.
 
-One code for two modes:
-- one process: time is counted in tokens, and while the learner trains on a batch, a number of tokens is sampled that
-  is drawn from the run's seed. Runs are the same to the bit, and so are resumed ones: what is under way lies in
-  the checkpoint, with its keys and values.
+The same code in two modes:
+- one process: time is counted in tokens, and while the learner trains on a batch, sampling goes on for a number of
+  tokens drawn by the run's seed. Runs, resumed ones too, repeat to the bit: the checkpoint holds what is under way,
+  with its keys and values.
 - `--overlap`: another process generates all the time (`remote.py`). What it samples depends on how fast both are, so no
-  run is like another. A resumed run begins again with the groups that were under way.
+  two runs are alike. A resumed run begins again with the groups that were under way.
 """
 
 from collections.abc import Callable, Set

@@ -13,7 +13,7 @@ A recipe combines components: with all four switched off it is dapo.py, to the b
 | more room above 1 | DAPO | --clip-eps-high 0.28 |
 
 Differs from its parent dapo.py:
-- a KL that keeps training stable, but with a renewed reference bounds a policy's way in n steps, not where it ends.
+- a KL that keeps training stable; with a renewed reference it bounds the change in n steps, not the total change.
 The paper renews reference and optimizer where held-out accuracy stalls or falls; its second version every 200 to 500
 steps, and keeps the optimizer. Here steps or the KL decide. For its mixture of tasks, pass several data sets.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).

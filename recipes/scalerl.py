@@ -21,9 +21,9 @@ Differs from its parent cispo.py:
 - a response that is still thinking after a random number of tokens is told to answer; that text has no loss;
 - groups without signal are left out of loss, mean and std, and nothing replaces them (DAPO samples new ones);
 - a prompt that almost all responses solved is never sampled again.
-The paper has rewards of ±1: divided by their std they equal 0 and 1. Its PipelineRL-8 is that of `pipeline_rl.py`, with
-an η of 8. On the embedded default two components change nothing: in fp32 the head is in fp32 anyway, and none of its
-20,000 sums comes again before step 600.
+The paper's rewards of ±1 give the same A_i as 0 and 1: the std cancels the scale. Its PipelineRL-8 is that of
+`pipeline_rl.py`, with an η of 8. On the embedded default two components change nothing: in fp32 the head is in fp32
+anyway, and none of its 20,000 sums comes again before step 600.
 `python -m recipes.scaling_fit` fits the paper's curve to the runs.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
