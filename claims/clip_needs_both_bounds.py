@@ -2,7 +2,8 @@
 
 Said by: PPO, 1707.06347, Table 1 ("the score is negative for the setting without clipping or penalties, because for one
 environment (half cheetah) it leads to a very negative score, which is worse than the initial random policy"). DAPO,
-2503.14476, Sec. 3.1, and others loosen the upper bound; CISPO, 2506.13585, has no bound that zeroes a gradient.
+2503.14476, Sec. 3.1, and others loosen the upper bound; CISPO, 2506.13585, has no bound that zeroes a gradient. The
+same on search is clip_on_search_needs_both_bounds.
 
 Tested: grpo.py on sums for 30 steps of 64 responses with 16 updates each: bounds of 0.2 on both sides, on one, on none;
 a fair trial (claims/fair.py). recipes/olmo3.py without its components is grpo.py with a bound for each side. One pass
