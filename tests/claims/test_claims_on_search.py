@@ -1,8 +1,10 @@
 """The claims on the world of search compare what they say."""
 
+import json
 from pathlib import Path
 
 from claims import court, fair, runs
+from worlds import generated_problems
 
 import pytest
 
@@ -91,6 +93,42 @@ def test_staleness_is_judged_where_the_ratio_corrects_for_it(name, world, lost, 
     differences[f"fresh, {world} → corrected, {world}"] = [lost, 0.02, 0.03]
     arms = dict.fromkeys(f"{arm}, {world}" for arm in ("fresh", "uncorrected", "corrected"))
     assert court.load(name).verdict({"arms": arms, "differences": differences}) == verdict
+
+
+@pytest.mark.parametrize(
+    "name,world", [("clip_needs_both_bounds", "sums"), ("clip_on_search_needs_both_bounds", "search")]
+)
+@pytest.mark.parametrize(
+    "lower,upper,verdict",
+    [
+        (-0.06, -0.08, court.REPRODUCED),
+        (-0.06, 0.01, court.CONTRADICTED),
+        (0.0, -0.08, court.CONTRADICTED),
+        (-0.06, -0.04, court.INCONCLUSIVE),
+    ],
+)
+def test_each_bound_of_the_clip_must_be_needed(name, world, lower, upper, verdict):
+    arms = dict.fromkeys(f"{arm}, {world}" for arm in ("both", "lower alone", "upper alone"))
+    differences = {f"both, {world} → lower alone, {world}": [lower, 0.02, 0.03]}
+    differences[f"both, {world} → upper alone, {world}"] = [upper, 0.02, 0.03]
+    assert court.load(name).verdict({"arms": arms, "differences": differences}) == verdict
+
+
+def test_the_96_sums_are_the_generators_first():
+    rows = [json.loads(line) for line in (court.HERE / "sums_96.jsonl").read_text().splitlines()]
+    assert [(row["question"], row["answer"]) for row in rows] == [
+        p[:2] for p in generated_problems("sums", "train")[:96]
+    ]
+
+
+def test_what_is_left_out_is_counted_at_the_end(trials):
+    trials += [{"eval/avg": 0.2}] + [{"zero_std_groups": 0.9}] * 5
+    trials += [{"zero_std_groups": 0.1, "solved_prompts": 40, "eval/avg": 0.5}] * 20
+    claim = court.load("no_positive_resampling_raises_the_end")
+    result = claim.compute(2)
+    for arm in result["arms"].values():
+        assert arm["left out"] == pytest.approx(40 + 1.5 * 0.25)
+        assert arm["no signal"] == pytest.approx(0.1 + 1.5 * 0.155)  # of steps 6 to 25
 
 
 @pytest.mark.parametrize("once,verdict", [(0.48, court.REPRODUCED), (0.46, court.INCONCLUSIVE)])

@@ -53,7 +53,7 @@ def test_every_run_has_its_own_seed_and_problems(name, swept):
         assert {args.lr for args in made[: 16 * len(of_world)]} == {3e-4 if world == "sums" else 3e-5}
         models = {world.removesuffix("-hard"), f"{world}-filler"}
         used = {args.model for args in made}
-        assert {args.dataset for args in made} == {world} and len(used) == 1 and used <= models
+        assert {args.eval_dataset or args.dataset for args in made} == {world} and len(used) == 1 and used <= models
         first, again = (next(iter(claim.ARMS)), f"{next(iter(claim.ARMS))} {fair.AGAIN}")
         assert arms[f"{again}, {world}"] == f"{arms[f'{first}, {world}']} @500"
 
