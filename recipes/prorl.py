@@ -1,7 +1,6 @@
 """ProRL, Prolonged Reinforcement Learning: 2505.24864 (May 2025).
 
-    DAPO's J(θ) - β E_x E_{o ~ π_old(·|x)} KL_k3(π_θ ‖ π_ref),
-    where π_ref ← π_θ every n steps or when that KL has reached a limit, with a new optimizer
+    DAPO's J(θ) - β E_x E_{o ~ π_old(·|x)} KL_k3(π_θ ‖ π_ref), where π_ref ← π_θ every n steps or at a limit of that KL
 
 A recipe combines components: with all four switched off it is dapo.py, to the bit.
 
@@ -22,7 +21,7 @@ Not in the formula: each token's policy loss is multiplied by its TIS weight (`t
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from common.batch import collate, micro_batches, minibatches
 from common.cli import fail
@@ -147,13 +146,6 @@ def overlong_penalty(lengths: Tensor, args: Args) -> Tensor:
     return -(beyond / max(1, args.overlong_cache)).clamp(0, 1) if args.overlong_cache > 0 else torch.zeros_like(lengths)
 
 
-def renew(reference: Any, model: Any) -> None:
-    """Give the reference the policy's weights, in each process those of its shard."""
-    with torch.no_grad():
-        for own, other in zip(reference.parameters(), model.parameters(), strict=True):
-            local(own).copy_(local(other))
-
-
 def main(args: Args) -> None:
     if args.max_response_tokens and args.overlong_cache > args.max_response_tokens:
         fail("--overlong-cache must not exceed --max-response-tokens: it is the last part of a response.")
@@ -197,10 +189,10 @@ def main(args: Args) -> None:
             ref_logp = batch_logps(reference, batch, args)[0] if reference else None  # (B, T)
             # ProRL: the policy becomes the reference.
             kl = (token_weights(mask) * kl_penalty(learner_logp, ref_logp)).sum().item() if reference else 0.0
-            is_due = args.renew_every > 0 and step > 1 and (step - 1) % args.renew_every == 0
-            if is_due or 0 < args.renew_at_kl <= kl:
+            if (args.renew_every and step > 1 and (step - 1) % args.renew_every == 0) or 0 < args.renew_at_kl <= kl:
                 if reference:
-                    renew(reference, model)
+                    for own, other in zip(reference.parameters(), model.parameters(), strict=True):
+                        local(own).detach().copy_(local(other).detach())  # in each process those of its shard
                     ref_logp = learner_logp
                 if args.reset_optimizer:
                     optimizer.state.clear()
