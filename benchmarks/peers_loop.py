@@ -77,7 +77,7 @@ def two_tokens(logp: Tensor) -> Tensor:
 
 
 class TeacherOf:
-    """A self-teacher whose log-probs are those of the point."""
+    """A self-teacher whose log-probs are the given ones, whatever it is told."""
 
     def __init__(self, model: Model, mask: Tensor, args: Any) -> None:
         self.model, self.mask, self.args = model, mask, args

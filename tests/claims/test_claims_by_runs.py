@@ -25,7 +25,7 @@ TINY = (
 
 @pytest.mark.slow
 def test_a_claim_by_runs_comes_to_a_verdict(tmp_path, monkeypatch, capsys):
-    """After an interruption it resumes, and finished runs are not repeated."""
+    """A claim that was interrupted resumes, and repeats no finished run."""
     monkeypatch.setattr(court, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(runs, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(runs, "LAST", TINY)

@@ -234,7 +234,7 @@ def test_sampling_passes_over_all_problems_and_can_start_anywhere():
 
 
 def test_evaluation_data_have_settings_of_their_own(tmp_path):
-    """Split and configuration of the training data are not looked for in a file to evaluate on."""
+    """The split and configuration of the training data do not apply to an evaluation file."""
     file = tmp_path / "mine.jsonl"
     file.write_text('{"question": "1+1=?", "answer": "2"}')
     args = grpo.Args(dataset="someone/data", dataset_config="main", train_split="other", eval_dataset=str(file))

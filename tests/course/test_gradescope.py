@@ -47,7 +47,7 @@ def unpacked(tmp_path_factory):
 
 
 def run(folder, *more, **settings):
-    """run_autograder, without anything of this repository in its environment."""
+    """run_autograder, with nothing from this repository in its environment."""
     environment = {"PATH": os.defpath, "GRADER_PYTHON": sys.executable}
     command = [folder / "run_autograder", *more]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, **settings)

@@ -3,6 +3,7 @@
 import re
 from html import unescape
 
+from benchmarks.effects import EFFECTS
 from tools import compare
 from tools.scripts import load, parents, script_path
 from tools.site import lines, reading, scripts
@@ -198,6 +199,13 @@ def test_numbers_and_claims_and_lessons_are_found_by_name():
     assert [e.name for e in scripts.exercises("rloo")] == names, "its own, then those of the functions that it inherits"
     assert [e.name for e in scripts.exercises("spin")] == ["reinforce.policy_loss"]
     assert set(scripts.runs()["grpo"]["eval/avg"][0][1:]) == {0.2539}
+
+
+def test_the_page_of_a_script_shows_its_effect():
+    """Its row in reports/effects.md."""
+    for name in EFFECTS:
+        pages = [table["page"] for table in scripts.measured(name) if "difference" in table["header"]]
+        assert "effects.md" in pages, name
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

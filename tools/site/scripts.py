@@ -208,10 +208,10 @@ def tables() -> list[tuple[str, str, list[str], list[list[str]]]]:
 
 
 def measured(name: str) -> list[dict[str, Any]]:
-    """The rows about a script in the tables of the reports."""
-    found = []
+    """The rows about a script in the tables of the reports, which give its name or its path."""
+    found, names = [], (name, f"`{script_path(name).relative_to(ROOT)}`")
     for page, heading, header, rows in tables():
-        mine = [row for row in rows if row[0] == name]
+        mine = [row for row in rows if row[0] in names]
         if mine and len(mine) <= 12:
             found.append({"page": page, "heading": heading, "header": header, "rows": mine})
     return found

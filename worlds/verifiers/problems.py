@@ -1,4 +1,4 @@
-"""Adapter for environments of the package verifiers, versions 0.1 (`load_environment` of an installed module).
+"""Adapter for environments of the verifiers package, version 0.1 (`load_environment` of an installed module).
 
     pip install verifiers==0.1.14
     python recipes/agent.py --environment verifiers:NAME --dataset verifiers:NAME --model ...
