@@ -84,8 +84,8 @@ QUESTIONS = (
         "and FP16 leaves an eighth of BF16's mismatch.",
         "The two arms with 4-bit weights have the best learning rate of each. The engine's log-probs in the ratio help "
         "where the engine is merely old. TIS per token costs 0.039 ± 0.022 with a 4-bit engine; with old rollouts it "
-        "gains 0.297, at a learning rate that is too high for them. It removes only a sixth of the bias in a "
-        "small exact example, which has neither updates nor a clip.",
+        "gains 0.297, at a learning rate that is too high for them (anchoring_on_the_sampler_repairs_staleness). It "
+        "removes only a sixth of the bias in a small exact example, which has neither updates nor a clip.",
         (
             "fp16_removes_the_mismatch",
             "ratios_of_rare_tokens_are_noise",
