@@ -1,7 +1,8 @@
 """A ratio anchored on the engine is better than recomputed log-probs where the engine's numerics differ.
 
 Said by: DPPO, 2602.04879, Sec. 5.2 ("The trust region must be defined with respect to the original behavior policy ...
-Using a recomputed on-policy distribution as the anchor leads to instability").
+Using a recomputed on-policy distribution as the anchor leads to instability"). The same on search is
+sampler_anchor_on_quantized_search.
 
 Tested: grpo.py on sums for 30 steps of 64 responses with 4-bit weights in the engine: log-probs recomputed by the
 learner, without and with TIS; ratio and clip with the engine's log-probs, which differ from the learner's before any
