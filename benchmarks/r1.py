@@ -24,8 +24,7 @@ from tools.stats import written
 
 import tyro
 
-# The student has two of the three layers, and needs more solutions, more passes and a higher rate than by default.
-FLAGS = "--stages cold-start rl rejection rl distill --steps 40 --rejection-prompts 2048 --sft-epochs 4 --sft-lr 1e-3"
+FLAGS = "--stages cold-start rl rejection rl distill --steps 40"
 KEPT = ("step", "eval/avg", "eval/greedy", "eval/length_correct")
 
 

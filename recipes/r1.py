@@ -74,15 +74,15 @@ class Args(Settings):
     """File of solutions for the cold start, with the columns question and solution; the sums have their own."""
     cold_start_solutions: Count = 64
     """Solutions of the cold start: the first ones of a file, or for the last sums of the data set. Paper: thousands."""
-    rejection_prompts: Count = 512
+    rejection_prompts: Count = 2048
     """Training prompts of rejection sampling, with G responses each. Paper: 600,000 correct responses in the end."""
     student: str | None = None
     """Model to distill into, on the hub or in a folder; for the embedded one, itself without every other layer."""
-    sft_epochs: Count = 2
-    """Passes over the solutions in SFT. Paper 2."""
+    sft_epochs: Count = 4
+    """Passes over the solutions in SFT. Paper 2 or 3; a small student needs more."""
     sft_batch: Count = 32
     """Solutions per update of SFT."""
-    sft_lr: Rate = 3e-4
+    sft_lr: Rate = 1e-3
     """AdamW's peak learning rate in SFT, after --warmup-steps updates. Models of 1B and more: 5e-6 to 5e-5."""
     clip_eps: Positive = 10.0
     """ε: no gradient for ratios above 1 + ε with positive advantages, below 1 - ε with negative ones. R1: 10."""

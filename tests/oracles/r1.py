@@ -21,11 +21,11 @@ class Oracle(grpo.Oracle):
         "stages": ("rl",),
         "cold_start": None,
         "cold_start_solutions": 64,
-        "rejection_prompts": 512,
+        "rejection_prompts": 2048,
         "student": None,
-        "sft_epochs": 2,
+        "sft_epochs": 4,
         "sft_batch": 32,
-        "sft_lr": 3e-4,
+        "sft_lr": 1e-3,
     }
 
     def renews_reference(self, step, rows, responses):
