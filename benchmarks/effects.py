@@ -40,14 +40,16 @@ def mean_of(name: str) -> Callable[[Trial], float]:
     return lambda run: run.mean(name, 10)
 
 
+ACCURACY = "held-out accuracy"
 METRICS: dict[str, tuple[Callable[[Trial], float], str]] = {  # and how it is written
-    "held-out accuracy": (at_end("eval/avg"), ".3f"),
+    ACCURACY: (at_end("eval/avg"), ".3f"),
     "pass@16": (at_end("eval/pass@16"), ".3f"),
     "groups without signal": (mean_of("zero_std_groups"), ".2f"),
     "entropy": (mean_of("entropy"), ".3f"),
     "tokens away from a budget of 90 in the mean": (mean_of("off_budget"), ".0f"),
     "beyond the limit": (mean_of("over_budget"), ".2f"),
     "tokens of correct responses": (mean_of("length_correct"), ".0f"),
+    "tokens of incorrect responses": (mean_of("length_incorrect"), ".0f"),
     "largest KL of a step": (lambda run: max(run.series("step_kl")), ".4f"),
 }
 
@@ -61,7 +63,7 @@ class Effect(NamedTuple):
     aim: str
     runs: str
     without: str
-    metric: str = "held-out accuracy"
+    metric: str = ACCURACY
     first: str = ""
 
 
@@ -88,9 +90,15 @@ EFFECTS = {
         "beyond the limit",
         f"lcpo{HARD}{BUDGET} --alpha 0.01",
     ),
-    "kimi_length": Effect("short responses", f"kimi_length{SEARCH}", f"grpo{SEARCH}", "tokens of correct responses"),
+    "kimi_length": Effect(
+        "short responses, after grpo.py as in the paper",
+        f"kimi_length{SEARCH}",
+        f"grpo{SEARCH}",
+        "tokens of correct responses",
+        f"grpo{SEARCH}",
+    ),
     "cosine_length": Effect(
-        "short responses", f"cosine_length{SEARCH}", f"grpo{SEARCH}", "tokens of correct responses"
+        "long incorrect responses", f"cosine_length{SEARCH}", f"grpo{SEARCH}", "tokens of incorrect responses"
     ),
     "vineppo": Effect("credit for single attempts", f"vineppo{SEARCH}", f"grpo{SEARCH}"),
     "process_rewards": Effect("credit for single attempts", f"process_rewards{SEARCH}", f"grpo{SEARCH}"),
@@ -146,9 +154,9 @@ ABOUT = """
 What each script is for, and a number that shows it or does not. Runs have 40 steps of 8 prompts x 8 responses; the
 learning rate of 1e-4 is not tuned. `reports/effects.json` has each command's flags. *Without* is the run without the
 method, or the base model before training. Means over the seeds, with Welch's 95 % interval of the difference; it is
-*seen* if the interval excludes 0. Where three seeds left a wide interval, some methods have eight. Three show only
-large effects, and at its best learning rate a run without the method may do better; [claims](claims.md) decide with
-more seeds and rates.
+*seen* if the interval excludes 0. *Accuracy* is held-out, without and with, where it is not what was measured. Where
+three seeds left a wide interval, some methods have eight. Three show only large effects, and at its best learning rate
+a run without the method may do better; [claims](claims.md) decide with more seeds and rates.
 
 """
 
@@ -165,7 +173,8 @@ class Args:
 
 def measured(effect: Effect, seeds: int, known: dict[str, Any]) -> dict[str, Any]:
     """The metric of each seed with the method and without it; `known` are those of some, with their flags."""
-    flags = {"runs": effect.runs, "without_runs": effect.without} | ({"first": effect.first} if effect.first else {})
+    flags = {"runs": effect.runs, "without_runs": effect.without, "metric": effect.metric}
+    flags |= {"first": effect.first} if effect.first else {}
     known = known if all(known.get(name) == words for name, words in flags.items()) else {}
     first_seed = 1 + len(known.get("with", []))
     arms = {"with": effect.runs} | ({} if effect.without == BASE else {"without": effect.without})
@@ -180,6 +189,8 @@ def measured(effect: Effect, seeds: int, known: dict[str, Any]) -> dict[str, Any
     values = {name: [METRICS[effect.metric][0](run) for run in of_arm] for name, of_arm in done.items()}
     if effect.without == BASE:
         values["without"] = [run.rows[0]["eval/avg"] for run in done["with"]]
+    if effect.metric != ACCURACY:
+        values |= {f"accuracy {name}": [METRICS[ACCURACY][0](run) for run in of_arm] for name, of_arm in done.items()}
     return flags | {name: known.get(name, []) + new for name, new in values.items()} | {"date": today()}
 
 
@@ -187,8 +198,8 @@ def page(found: dict[str, dict[str, Any]]) -> str:
     lines = [
         heading("What each method is for", "python -m benchmarks.effects", [one["date"] for one in found.values()]),
         ABOUT.lstrip("\n"),
-        "| script | what it does | measured | seeds | without | with | difference | seen |",
-        "|---|---|---|---|---|---|---|---|",
+        "| script | what it does | measured | seeds | without | with | difference | seen | accuracy |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for name, effect in EFFECTS.items():
         if one := found.get(name):
@@ -198,6 +209,8 @@ def page(found: dict[str, dict[str, Any]]) -> str:
             cells += [f"{statistics.mean(one[key]):{form}}" for key in ("without", "with")]
             cells.append(f"{change.mean:+{form}} ± {change.half:{form}}")
             cells.append("yes" if abs(change.mean) > change.half else "no")
+            accuracies = [one[key] for key in ("accuracy without", "accuracy with") if key in one]
+            cells.append(", ".join(f"{statistics.mean(values):.3f}" for values in accuracies))
             lines.append(f"| {' | '.join(cells)} |")
     lines += ["", "What is special in others, or what they rest on, is the subject of a claim:", ""]
     lines += ["| script | claim | verdict |", "|---|---|---|"]

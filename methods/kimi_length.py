@@ -6,8 +6,9 @@
 Differs from its parent grpo.py:
 - the reward depends on the length, compared within the group: shorter correct answers get a bonus, longer
   ones a penalty, and incorrect answers only the penalty. No length is asked for.
-The weight w is not published, and neither is any code. The paper trains without the length reward at first; here it
-acts from the first step. Its own objective, mirror descent with a squared loss, is not here.
+The weight w is not published, and neither is any code. The paper trains without the length reward at first: pass
+--model the folder of a run of grpo.py. From the base model, short guesses may win. Its own objective, mirror descent
+with a squared loss, is not here.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python methods/kimi_length.py

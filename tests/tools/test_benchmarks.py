@@ -97,7 +97,7 @@ class TestEffects:
             assert effect.runs.split()[0] == name and effect.metric in effects.METRICS
 
     def test_what_is_measured(self, tmp_path, monkeypatch):
-        """The base model's accuracy, and metrics at the end or over the last ten steps."""
+        """The base model's accuracy, and metrics at the end or over the last ten steps; other flags start anew."""
 
         def run(seed, arm):
             folder = tmp_path / f"{arm}-{seed}"
@@ -118,6 +118,7 @@ class TestEffects:
         for metric, values in expected.items():
             found = effects.measured(effects.Effect("", "with", "without", metric), 3, {})
             assert found["with"] == pytest.approx(values)
+            assert found.get("accuracy with") == ([11, 12, 13] if metric != "held-out accuracy" else None)
             for folder in tmp_path.iterdir():
                 shutil.rmtree(folder)
         effect = effects.Effect("", "with", effects.BASE)
@@ -127,7 +128,10 @@ class TestEffects:
         assert more["without"] == [0.25, 0.5, 0.75, 1, 1.25] and more["with"] == [11, 12, 13, 14, 15]
         for folder in tmp_path.iterdir():
             shutil.rmtree(folder)
-        assert effects.measured(effect, 2, found | {"runs": "other flags"})["with"] == [11, 12]
+        for changed in ({"runs": "other flags"}, {"metric": "entropy"}):
+            assert effects.measured(effect, 2, found | changed)["with"] == [11, 12]
+            for folder in tmp_path.iterdir():
+                shutil.rmtree(folder)
 
     def test_runs_from_the_weights_of_a_first_run(self, monkeypatch):
         """Of the same seed, with the method and without."""
