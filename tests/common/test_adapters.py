@@ -102,6 +102,13 @@ def test_without_the_package_one_sentence(capsys, tmp_path, monkeypatch):
     assert "pip install verifiers" in error or "pass a pretrained --model" in error
 
 
+def test_with_a_later_version_one_sentence(verifiers, tmp_path, capsys):
+    (tmp_path / "verifiers" / "__init__.py").write_text("__version__ = '0.4.0'\n")
+    with pytest.raises(SystemExit):
+        of_verifiers.load("twice")
+    assert "older version of the package: pip install verifiers==0.1.14." in capsys.readouterr().err
+
+
 def test_attempts_at_a_task_of_reasoning_gym(tmp_path):
     """Each box is scored in a process of its own, and a late score is 0."""
     (tmp_path / "scorer.py").write_text(

@@ -1,5 +1,7 @@
 """Adapter for environments of the verifiers package, version 0.1 (`load_environment` of an installed module).
 
+Later versions have no such call: there, an environment is a program that talks to a server of the model.
+
     pip install verifiers==0.1.14
     python recipes/agent.py --environment verifiers:NAME --dataset verifiers:NAME --model ...
 
@@ -27,9 +29,11 @@ def load(task: str) -> Any:
     if importlib.util.find_spec("verifiers") is None:
         fail(f"{name} needs another package: pip install verifiers==0.1.14.")
     try:
-        from verifiers import load_environment
+        import verifiers
 
-        return load_environment(task)
+        if not hasattr(verifiers, "load_environment"):
+            fail(f"{name} needs an older version of the package: pip install verifiers==0.1.14.")
+        return verifiers.load_environment(task)
     except Exception as error:  # of any kind
         fail(f"{name} cannot be loaded: {first_line(error)}")
 
