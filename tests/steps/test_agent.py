@@ -137,6 +137,19 @@ class TestGuessing:
         assert fmean(row["turns"] for row in rows[-6:-1]) < rows[1]["turns"]
 
 
+@pytest.mark.slow
+def test_with_the_calculator_it_is_its_parent_to_the_bit(tmp_path, capsys):
+    """calculator.py counts answered calls; the turn after the last of them counts too. Some calls are over the limit."""
+    same = {"steps": 2, "lr": 1e-3, "max_response_tokens": 96}
+    weights, logged = run("calculator", tmp_path / "calculator", max_calls=1, **same)
+    worlds = {"environment": "calculator", "model": "products", "dataset": "products"}
+    expected, others = run("agent", tmp_path / "agent", max_turns=2, **worlds, **same)
+    assert_same_weights(weights, expected)
+    assert any(row.get("out_of_turns") for row in others)
+    counts = {"calls", "turns", "out_of_turns", "environment_errors", "environment_timeouts"}
+    assert_same_rows(logged, others, more=counts)
+
+
 def test_held_out_games_are_not_played_in_training():
     train, held_out = generated_problems("guessing", "train"), generated_problems("guessing", "eval")
     assert not {question for question, _ in train} & {question for question, _ in held_out}
