@@ -139,7 +139,7 @@ class TestGuessing:
 
 @pytest.mark.slow
 def test_with_the_calculator_it_is_its_parent_to_the_bit(tmp_path, capsys):
-    """calculator.py counts answered calls; the turn after the last of them counts too. Some calls are over the limit."""
+    """calculator.py counts answered calls; the turn after the last of them counts too. Some calls are too many."""
     same = {"steps": 2, "lr": 1e-3, "max_response_tokens": 96}
     weights, logged = run("calculator", tmp_path / "calculator", max_calls=1, **same)
     worlds = {"environment": "calculator", "model": "products", "dataset": "products"}

@@ -1,4 +1,4 @@
-"""--overlap of PipelineRL and ScaleRL: another process generates, and either process may be killed, stopped or interrupted."""
+"""PipelineRL and ScaleRL with --overlap: another process generates; either may be killed, stopped or interrupted."""
 
 import os
 import random
