@@ -2,9 +2,8 @@
 
     python -m benchmarks.agreement          # about two hours; resumable; writes reports/agreement.json
 
-Every script but r1.py, which is several runs. Each runs plainly, and with what it has of the KL, gradient
-checkpointing, the FP32 head, stale weights and small micro-batches. Differences of weights are absolute, those of
-metrics relative to the larger of 1 and their value.
+Every script but r1.py, which is several runs. Each runs plainly, and with those of OPTIONS that it has. Differences of
+weights are absolute, those of metrics relative to the larger of 1 and their value.
 """
 
 import os
@@ -39,10 +38,12 @@ OPTIONS = dict(
     micro_batch_tokens=300,
     overlong_filter=True,
     divergence="topk-kl",
+    target=0.9,
+    renew_at_kl=1e-5,
 )
 
-# By default no group has a signal here, and AdamW turns the rounding error of a zero gradient into an update.
-OWN = {"replay": dict(dataset="search")}
+# On sums no group has a signal in some step, and AdamW turns the rounding error of a zero gradient into an update.
+OWN = dict.fromkeys(["replay", "curriculum"], dict(dataset="search"))
 
 
 def run(processes: int, script: str, settings: dict[str, object], folder: Path) -> None:

@@ -76,7 +76,9 @@ EFFECTS = {
         "draws prompts with signal", f"curriculum{HARD} --pool 32", f"grpo{HARD}", "groups without signal"
     ),
     "adaptive_entropy": Effect("keeps the entropy above 0.2", f"adaptive_entropy{SEARCH}", f"grpo{SEARCH}", "entropy"),
-    "entropy_bonus": Effect("keeps the entropy up", f"entropy_bonus{SEARCH}", f"grpo{SEARCH}", "entropy"),
+    "entropy_bonus": Effect(
+        "keeps the entropy up", f"entropy_bonus{SEARCH} --entropy-coef 0.1", f"grpo{SEARCH}", "entropy"
+    ),
     "lcpo": Effect(
         "uses a budget",
         f"lcpo{HARD}{BUDGET} --alpha 0.01",
