@@ -43,7 +43,7 @@ OPTIONS = dict(
 )
 
 # On sums no group has a signal in some step, and AdamW turns the rounding error of a zero gradient into an update.
-OWN = dict.fromkeys(["replay", "curriculum"], dict(dataset="search"))
+OWN = {"replay": dict(dataset="search"), "curriculum": dict(dataset="search")}
 
 
 def run(processes: int, script: str, settings: dict[str, object], folder: Path) -> None:

@@ -6,8 +6,8 @@
 Differs from its parent grpo.py:
 - each token adds its entropy to the objective, with a gradient, so that the policy keeps exploring;
 - token mean.
-The coefficient is delicate: with 0.005 entropy lasts, with 0.01 it explodes (2505.22617, Sec. 4.1). On --dataset search,
-0.05 changes nothing and 0.1 costs most of the accuracy. As in verl, entropies are averaged as the loss is.
+The coefficient is delicate: with 0.005 entropy lasts, with 0.01 it explodes (2505.22617, Sec. 4.1). With --dataset
+search, 0.05 changes little and 0.1 costs most of the accuracy. As in verl, entropies are averaged as the loss is.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python methods/entropy_bonus.py
