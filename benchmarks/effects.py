@@ -76,7 +76,7 @@ EFFECTS = {
     "curriculum": Effect(
         "draws prompts with signal", f"curriculum{HARD} --pool 32", f"grpo{HARD}", "groups without signal"
     ),
-    "adaptive_entropy": Effect("keeps the entropy above 0.2", f"adaptive_entropy{SEARCH}", f"grpo{SEARCH}", "entropy"),
+    "adaptive_entropy": Effect("moves the entropy toward 0.2", f"adaptive_entropy{SEARCH}", f"grpo{SEARCH}", "entropy"),
     "entropy_bonus": Effect(
         "keeps the entropy up", f"entropy_bonus{SEARCH} --entropy-coef 0.1", f"grpo{SEARCH}", "entropy"
     ),
@@ -110,7 +110,7 @@ EFFECTS = {
     "calculator": Effect("learns to call a tool", f"calculator{GAME}", BASE),
     "raft": Effect("learns from correct responses alone", f"raft{SEARCH}", BASE),
     "raft_pp": Effect("learns from correct responses alone", f"raft_pp{SEARCH}", f"grpo{SEARCH}"),
-    "reinforce_rej": Effect("leaves out groups without signal", f"reinforce_rej{SEARCH}", f"raft_pp{SEARCH}"),
+    "reinforce_rej": Effect("learns from incorrect responses too", f"reinforce_rej{SEARCH}", f"raft_pp{SEARCH}"),
     "sequence_masking": Effect("masks what is far off-policy", f"sequence_masking{STALE}", f"grpo{STALE}"),
     "lopti": Effect("updates unlikely tokens first", f"lopti{SEARCH}", f"grpo{SEARCH}"),
     "advantage_reweighting": Effect("weighs unlikely tokens less", f"advantage_reweighting{SEARCH}", f"grpo{SEARCH}"),
@@ -154,12 +154,12 @@ CLAIMS = {  # about what is special in a method, or what it rests on
     "opd": "distillation_beats_rl",
 }
 ABOUT = """
-What each script is for, and a number that shows it or does not. Runs have 40 steps of 8 prompts x 8 responses; the
-learning rate of 1e-4 is not tuned. `reports/effects.json` has each command's flags. *Without* is the run without the
-method, or the base model before training. Means over the seeds, with Welch's 95 % interval of the difference; it is
-*seen* if the interval excludes 0. *Accuracy* is held-out, without and with, where it is not what was measured. Where
-three seeds left a wide interval, some methods have eight. Three show only large effects, and at its best learning rate
-a run without the method may do better; [claims](claims.md) decide with more seeds and rates.
+What each script is for, and a number that shows it or does not. Runs have 40 steps of 8 prompts x 8 responses (48 where
+rollouts are stale); the learning rate of 1e-4 is not tuned. `reports/effects.json` has each command's flags. *Without*
+is the run without the method, or the base model before training. Means over the seeds, with Welch's 95 % interval of
+the difference; it is *seen* if the interval excludes 0. *Accuracy* is held-out, without and with, where it is not what
+was measured. Where three seeds left a wide interval, some methods have eight. Three show only large effects, and at its
+best learning rate a run without the method may do better; [claims](claims.md) decide with more seeds and rates.
 
 """
 

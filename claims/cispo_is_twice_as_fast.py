@@ -14,7 +14,7 @@ advantage that is certain but smaller is inconclusive. Void where DAPO clips les
 the mean of 5 steps, where 5 is the least and DAPO needs 6: it could not come out as reproduced, and came out
 inconclusive, since some runs of CISPO fall too soon to have such a mean.
 
-Not testable here: all arms reach the accuracy within the five steps of warm-up, four steps after the start.
+Not testable here: all arms reach the accuracy after four steps on average, within the five steps of warm-up.
 """
 
 from statistics import mean

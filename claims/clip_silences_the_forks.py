@@ -3,8 +3,9 @@
 Said by: MiniMax-M1, 2506.13585, Sec. 3.1, about rare tokens such as "However", "Wait" and "Recheck", to motivate CISPO.
 
 Tested: the embedded model after 16 updates of grpo.py on one batch of 32 prompts x 16 responses (4 minibatches, 4
-passes). The fraction of tokens without gradient: by the probability with which they were sampled, at the first token of
-the response (which decides the style of answering), and in the fifth of the tokens with the highest entropy.
+passes). The fraction of tokens without gradient, in groups with signal: by the probability with which they were
+sampled, at the first token of the response (which decides the style of answering), and in the fifth of the tokens with
+the highest entropy.
 
 Rule: reproduced if at least 1 % of the tokens are clipped in all (else void), and tokens below 0.2 are clipped at least
 10 times as often as those above 0.9; else contradicted.

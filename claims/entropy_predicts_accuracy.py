@@ -1,4 +1,4 @@
-"""Accuracy is traded for entropy along R = -a exp(H) + b, so the first half of a run predicts its end.
+"""R = -a exp(H) + b, fitted to the first half of a run, gives the accuracy at its end from the entropy at its end.
 
 Said by: "The Entropy Mechanism of RL for Reasoning Language Models", 2505.22617, Abstract ("the policy performance is
 traded from policy entropy, thus bottlenecked by its exhaustion, and the ceiling is fully predictable"). There,
@@ -48,12 +48,15 @@ def errors(result):
     return {world: interval(result["arms"][f"GRPO, {world}"]["values"]) for world in fair.worlds_of(result)}
 
 
-def verdict(result):
-    found = {
+def of_worlds(result):
+    return {
         world: REPRODUCED if mean + half < SMALLEST else CONTRADICTED if mean - half > SMALLEST else INCONCLUSIVE
         for world, (mean, half) in errors(result).items()
     }
-    return fair.of_both(found)
+
+
+def verdict(result):
+    return fair.of_both(of_worlds(result))
 
 
 def deciding(result):

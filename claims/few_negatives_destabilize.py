@@ -1,4 +1,4 @@
-"""Masking less than 1 % of the tokens, of negative advantage and pushed too far, helps more than as many at random.
+"""Where training collapses, masking under 1 % of the tokens, pushed too far down, saves more than as many at random.
 
 Said by: DPPO, 2602.04879, Sec. 5.3 ("The primary source of instability is a small subset of updates on negative samples
 that push the policy far outside the trust region"; masking these, at most 0.5 % of the tokens, is enough).

@@ -4,8 +4,9 @@ Said by: GSPO, 2507.18071, Abstract ("superior training efficiency and performan
 Fig. 2 and Sec. 5.2 (a fraction of clipped tokens two orders of magnitude larger, and a higher training efficiency).
 
 Tested: gspo.py with the paper's bounds (3e-4 and 4e-4) and grpo.py (0.2) for 25 steps of 64 responses with 16 updates
-each, at a learning rate of 1e-4, which is more than the best one of GRPO with so many updates: a fair trial could
-differ. Responses have about 40 tokens here and thousands in the paper, so a response's ratio is noisier here.
+each, at a learning rate of 1e-4, which is too high for GRPO with so many updates: on the stress page, at the best rate
+of each, they do not differ. Responses have about 40 tokens here and thousands in the paper, so a response's ratio is
+noisier here.
 
 Rule: by held-out accuracy, 95 % interval of the paired difference. Contradicted if GSPO clips less than 10 times as
 much as GRPO, or if it is worse by 0.05 or more and the interval excludes 0; reproduced if it clips more and the

@@ -26,14 +26,14 @@ QUESTIONS = (
         "What do the group's baseline, size and standard deviation do?",
         "Dividing by the group's standard deviation gives prompts that are nearly never or nearly always solved more "
         "weight: with 64 responses per prompt, one that is solved 1% of the time has 3.39 times the weight of one that "
-        "is solved half of the time, with 8 responses 1.41 times. With equal numbers of responses, groups of 2 match "
-        "groups of 8, GRPO matches PPO with its default critic, and replacing groups without signal is not worth the "
-        "extra responses.",
-        "Dividing by the batch's standard deviation gives all prompts the same weight. On one prompt, groups of 2 have "
-        "twice the variance of groups of 64 at equal responses; in training they are spread over more prompts. Groups "
-        "without signal were replaced in rounds of 8 prompts. Over equal responses that lowers the mean accuracy by "
-        "0.026 ± 0.011 on sums and 0.038 ± 0.018 on search, where the same arm again differs by 0.003 and 0.016; over "
-        "equal steps nothing is lost.",
+        "is solved half of the time, with 8 responses 1.41 times. With equal numbers of responses, groups of 2 do as "
+        "well as groups of 8, GRPO does as well as PPO with its default critic or better, and replacing groups without "
+        "signal is not worth the extra responses.",
+        "With 2 or 3 responses per prompt, the group's standard deviation gives no prompt more weight, and that of the "
+        "batch gives all nearly the same. On one prompt, groups of 2 have twice the variance of groups of 64 at equal "
+        "responses; in training they are spread over more prompts. Groups without signal were replaced in rounds of 8 "
+        "prompts. Over equal responses that lowers the mean accuracy by 0.026 ± 0.011 on sums and 0.038 ± 0.018 on "
+        "search, where the same arm again differs by +0.003 and -0.016; over equal steps nothing is lost.",
         (
             "std_favors_extremes",
             "batch_std_weighs_prompts_alike",
@@ -47,13 +47,13 @@ QUESTIONS = (
         "What does the clip do?",
         "It stops the gradient of a token that has left the bounds in the direction of its advantage; it does not hold "
         "it inside: after 16 updates from a fresh optimizer 8% of the tokens are outside. With 16 updates from each "
-        "batch and each arm at its best learning rate, the bounds make no difference worth naming on sums, but on "
+        "batch and each arm at its best learning rate, no loss is seen on sums without either bound or both, but on "
         "search 0.081 ± 0.022 is lost without the upper one and nothing that is seen without the lower one.",
         "At those rates it acts on at most 1% of the loss on sums and 0.1% on search, and without any bound accuracy "
         "on sums changes by -0.013 ± 0.021. At 1e-4, three times the best rate there, two seeds end at 50% with both "
-        "bounds, at 14% and 25% with one, at 4% with none; at 3e-4 all collapse. Nearly all that it silences are "
-        "tokens where a response forks. With both bounds, four passes over a batch instead of one change accuracy by "
-        "+0.023 on sums and -0.019 on search.",
+        "bounds, at 14% and 25% with one, at 4% with none; at 3e-4 all collapse. With a fresh optimizer, nearly all "
+        "that it silences are tokens where a response forks. With both bounds, four passes over a batch instead of one "
+        "change accuracy by +0.023 on sums and -0.019 on search.",
         (
             "clip_needs_both_bounds",
             "clip_on_search_needs_both_bounds",
@@ -68,8 +68,9 @@ QUESTIONS = (
         "If nothing corrects for it, rollouts that are 8 batches old cost GRPO 0.189 of accuracy on sums and 0.217 on "
         "search. The log-probs of the weights that sampled, in ratio and clip, give about half of it back: 0.082 and "
         "0.105 are lost.",
-        "Each arm has its best learning rate, and makes four updates from each batch. On the [stress page](stress.md) "
-        "most other methods lose less.",
+        "Each arm has its best learning rate, and makes four updates from each batch; in "
+        "anchoring_on_the_sampler_repairs_staleness all have one rate, and make two. On the [stress page](stress.md), "
+        "with TIS, GRPO loses less on sums, and DPPO, whose ratio is to the weights that sampled, loses nothing.",
         (
             "stale_rollouts_are_harmless",
             "anchoring_on_the_sampler_repairs_staleness",
@@ -99,8 +100,8 @@ QUESTIONS = (
         "ones. GRPO's mean over each response lengthens incorrect answers too, on search by 10.1 ± 8.4 tokens, which "
         "is 5%.",
         "It does so in the expected gradient and in training. On sums with filler text it is 1.9 ± 1.3 tokens (with "
-        "std) and 4.6 ± 1.3 (without); there the best learning rates of each pair differ, which changes lengths as "
-        "much.",
+        "std) and 4.6 ± 1.3 (without); there the best learning rates of each pair differ, which may change lengths "
+        "too. On search the same arm again differs by 6.2 ± 7.6.",
         (
             "thinking_lengthens_because_it_pays",
             "token_mean_removes_length_bias",
@@ -113,8 +114,8 @@ QUESTIONS = (
         "A verifier that accepts a fifth of the incorrect answers costs 0.048 ± 0.037, one that accepts half of them "
         "0.110 ± 0.049. Rewards that are coin flips change accuracy by -0.002 on sums and on search at the learning "
         "rate that suits them best, and lower it at higher ones.",
-        "The two verifiers were tested on sums at one learning rate. With coin flips almost nothing was clipped, and "
-        "the paper credits what they may gain to the clip.",
+        "On sums that rate is the lowest that was tried. The two verifiers were tested on sums at one learning rate. "
+        "With coin flips almost nothing was clipped, and the paper credits what they may gain to the clip.",
         ("random_rewards_teach", "false_positives_damage_training"),
     ),
     Question(
@@ -123,12 +124,13 @@ QUESTIONS = (
         "0.056 ± 0.039, but on search problems that the base model hardly ever solves, pass@16 rises from 7% to 41%. "
         "It depends on the base model too: one with all habits of search rises from 0.234 to 0.841 on search, one that "
         "only guesses stays at 0.132.",
-        "The sums have 5 seeds and one learning rate, and large k was not tested. A base model that was taught to box "
-        "incorrect answers, whatever its search finds, ends at 0.137. Incorrect responses alone give most of the gain, "
-        "but end 0.051 (sums) and 0.112 (search) below all responses. MaxRL, which weighs hard prompts more, has a "
-        "higher pass@64 than GRPO in an exact example (0.699 and 0.635 at the same pass@1); in training the gain is "
-        "too small or too uncertain to name: +0.025 ± 0.025 of pass@16 on hard search problems, +0.004 ± 0.057 of "
-        "pass@32 on sums of 5 to 8 terms.",
+        "The sums have 5 seeds and one learning rate, and k above 32 was not tested there; the 7% are those of 128 "
+        "other problems ([search](../worlds/search/README.md)). A base model that was taught to box incorrect answers, "
+        "whatever its search finds, ends at 0.137. Incorrect responses alone give most of the gain, but end 0.051 "
+        "(sums) and 0.112 (search) below all responses. MaxRL, which weighs hard prompts more, has a higher pass@64 "
+        "than GRPO in an exact example (0.699 and 0.635 at the same pass@1); in training the gain is too small or too "
+        "uncertain to name: +0.025 ± 0.025 of pass@16 on hard search problems, +0.004 ± 0.057 of pass@32 on sums of 5 "
+        "to 8 terms.",
         (
             "habits_decide_what_rl_gains",
             "negatives_suffice",
@@ -169,21 +171,23 @@ base_catches_up_at_large_k.
 
 A claim of several parts has the verdict of the worst. Claims by enumeration are decided by the threshold in their file;
 those on the embedded model have one seed. A → B +x ± y means that B has x more than A, so an effect that is claimed to
-be a decrease is negative. G is the size of a group, p the chance of a correct response, w(p) the weight of a prompt,
-β and C settings of the scripts ([glossary](../docs/glossary.md)).
+be a decrease is negative. G is the size of a group, p the chance of a correct response, w(p) the weight of a prompt, β
+and C settings of the scripts ([glossary](../docs/glossary.md)).
 
 Fair trials (`claims/fair.py`), whose arms name their world (sums, search or search-hard), compare each arm at its best
 learning rate with 16 seeds. The rates are apart by factors of about 3, and were compared on two other seeds. Every run
-has held-out problems of its own, and the first arm is compared with itself, which shows what no difference looks like;
-claims with the same first arm share its runs. Claims whose runs are still to come say so; their rules stand.
+has its own half of 512 held-out problems, and the first arm is compared with itself, which shows what no difference
+looks like; claims with the same first arm share its runs. Claims whose runs are still to come say so; their rules
+stand.
 
 Other claims by runs compare arms on the same seeds: the same base model, problems and seeds of the engine (other
-problems where arms have different numbers of prompts). All runs are evaluated on the same held-out problems, so the
-intervals are those of new seeds, not of new problems; with 16 other seeds GRPO differs from itself by +0.008 ± 0.022
-(grpo_against_itself). p-values, in the order of the arrows, are those of two-sided t-tests, adjusted for all
-differences on this page (Holm). They decide no verdict, but a reproduced effect whose p is large could be chance among
-so many; for a claim that nothing is lost, p says nothing. Values by seed, commands, and budgets in responses, tokens
-and updates are in `reports/claims/`. Commands are as first run; some scripts and flags have since been renamed.
+problems where arms have different numbers of prompts). All but those of base_catches_up_at_large_k are evaluated on the
+same held-out problems, so the intervals are those of new seeds, not of new problems; with 16 other seeds GRPO differs
+from itself by +0.008 ± 0.022 (grpo_against_itself). p-values, in the order of the arrows, are those of two-sided
+t-tests, adjusted for all differences with an arrow (Holm). They decide no verdict, but a reproduced effect whose p is
+large could be chance among so many; for a claim that nothing is lost, p says nothing. Values by seed, commands, and
+budgets in responses, tokens and updates are in `reports/claims/`. Commands are as first run; some scripts and flags
+have since been renamed.
 
 † The scripts have changed since these runs. What they compute is meant to be the same, but sums in another order round
 differently, and training amplifies that. For twelve such claims `python -m claims NAME --check` ran the first seeds

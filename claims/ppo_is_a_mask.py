@@ -1,4 +1,4 @@
-"""PPO's clipped minimum is the ratio times the advantage under a mask.
+"""PPO's clipped loss has the gradient of the ratio times the advantage under a mask.
 
 Said by: write-ups that print the objective as M r A, with M = 0 once the ratio has left 1 ± ε in the direction of the
 advantage.

@@ -1,4 +1,4 @@
-"""Tokens of low probability have the largest gradients, in proportion to 1 - p.
+"""The norm of a token's gradient is in proportion to 1 - p, so it is largest for tokens of low probability.
 
 Said by: "Do Not Let Low-Probability Tokens Over-Dominate in RL for LLMs", 2505.12929, which bounds the norm of a
 token's gradient by a multiple of 1 - p, and therefore reweighs rare tokens. "In proportion" is how others read the

@@ -1,4 +1,4 @@
-"""A ratio anchored on the engine is better than recomputed log-probs where the engine's numerics differ.
+"""On sums, a ratio anchored on the engine is better than recomputed log-probs where the engine's numerics differ.
 
 Said by: DPPO, 2602.04879, Sec. 5.2 ("The trust region must be defined with respect to the original behavior policy ...
 Using a recomputed on-policy distribution as the anchor leads to instability"). The same on search is
