@@ -178,7 +178,8 @@ Fair trials (`claims/fair.py`), whose arms name their world (sums, search or sea
 learning rate with 16 seeds. The rates are apart by factors of about 3, and were compared on two other seeds. Every run
 has its own half of 512 held-out problems, and the first arm is compared with itself, which shows what no difference
 looks like; claims with the same first arm share its runs. Claims whose runs are still to come say so; their rules
-stand.
+stand. Of the claims by runs, {repeated} gave the numbers of their first seeds again, to the bit (`python -m claims NAME
+--check`).
 
 Other claims by runs compare arms on the same seeds: the same base model, problems and seeds of the engine (other
 problems where arms have different numbers of prompts). All but those of base_catches_up_at_large_k are evaluated on the
@@ -268,8 +269,10 @@ def rest(kind: str) -> list[str]:
 
 def page() -> str:
     p = adjusted()
-    dates = [stored["date"] for name in court.names() if (stored := court.record(name))]
-    lines = [heading("The court of claims", "python -m claims --page", dates) + INTRODUCTION.rstrip()]
+    results = [stored for name in court.names() if (stored := court.record(name))]
+    dates, repeated = [stored["date"] for stored in results], sum("repeated" in stored for stored in results)
+    about = INTRODUCTION.rstrip().format(repeated=repeated)
+    lines = [heading("The court of claims", "python -m claims --page", dates) + about]
     for question in QUESTIONS:
         lines += ["", f"## {question.title}", "", question.answer, ""]
         lines += [
