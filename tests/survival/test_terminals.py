@@ -35,7 +35,7 @@ def test_stdout_that_is_closed(tiny_model, tmp_path):
     assert int(checkpoint.name.removeprefix("checkpoint-")) < 200
 
 
-@pytest.mark.parametrize("command", ["claims", "claims --history", "tools.compare grpo dapo"])
+@pytest.mark.parametrize("command", ["claims", "tools.compare grpo dapo"])
 def test_commands_whose_reader_has_left(command):
     process = subprocess.Popen(
         [sys.executable, "-m", *command.split()], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
