@@ -33,7 +33,7 @@ QUESTIONS = (
         "batch gives all nearly the same. On one prompt, groups of 2 have twice the variance of groups of 64 at equal "
         "responses; in training they are spread over more prompts. Groups without signal were replaced in rounds of 8 "
         "prompts. Over equal responses that lowers the mean accuracy by 0.026 ± 0.011 on sums and 0.038 ± 0.018 on "
-        "search, where the same arm again differs by +0.003 and -0.016; over equal steps nothing is lost.",
+        "search, where the same arm with other seeds differs by +0.003 and -0.016; over equal steps nothing is lost.",
         (
             "std_favors_extremes",
             "batch_std_weighs_prompts_alike",
@@ -103,7 +103,7 @@ QUESTIONS = (
         "is 5%.",
         "It does so in the expected gradient and in training. On sums with filler text it is 1.9 ± 1.3 tokens (with "
         "std) and 4.6 ± 1.3 (without); there the best learning rates of each pair differ, which may change lengths "
-        "too. On search the same arm again differs by 6.2 ± 7.6.",
+        "too. On search, the same arm with other seeds differs by 6.2 ± 7.6 tokens.",
         (
             "thinking_lengthens_because_it_pays",
             "token_mean_removes_length_bias",
