@@ -1,4 +1,4 @@
-"""The site as a person uses it, in headless Chromium. Not part of `pytest -n 2`, which has no browser.
+"""The site as a person uses it, in headless Chromium. Not part of `pytest -n 3`, which has no browser.
 
 python -m tools.site && pytest tests/site
 """

@@ -1,4 +1,4 @@
-"""The files of the site: a page for everything, links, sizes. Not part of `pytest -n 2`, which builds no site."""
+"""The files of the site: a page for everything, links, sizes. Not part of `pytest -n 3`, which builds no site."""
 
 import html
 import re
