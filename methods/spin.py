@@ -71,7 +71,7 @@ class Args(Settings):
 
 
 def compute_advantages(scores: Tensor, rewards: Tensor, args: Args) -> tuple[Tensor, Tensor]:
-    """Log-ratios of the responses to the reference and rewards, (P, G) each, in; (P, G) advantages and the loss out.
+    """(P, G) log-ratios of responses to the reference and (P, G) rewards in, (P, G) advantages and the loss out.
 
     An advantage is minus the slope of the loss in the log-prob of its response (2305.18290, Eq. 7 and Sec. 4).
     """

@@ -132,7 +132,7 @@ def serve_in_children() -> None:
 
 
 def receive(lines: "SimpleQueue[bytes]") -> None:
-    """Queue the questions. When the run has ended, end this process and all that the function has started."""
+    """Put incoming questions in a queue. When the run ends, end this process and every process the function started."""
     for line in questions:
         lines.put(line)
     os.killpg(0, signal.SIGKILL)

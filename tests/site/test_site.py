@@ -26,7 +26,7 @@ SIX = ("index.html", "grpo.html", "compare.html#grpo/dapo", "read-grpo.html", "s
 
 
 class Visit:
-    """A page of the site in a window, with what went wrong in it."""
+    """A page of the site in a browser window, and the errors that occurred on it."""
 
     def __init__(self, page):
         self.page, self.problems = page, []

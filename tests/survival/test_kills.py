@@ -58,7 +58,7 @@ def contents(folder):
 
 
 def killed(name, tiny_model, folder, some=slice(None)):
-    """Run a script in `folder`, resume from each (or `some`) of the states a kill could leave, and compare the ends."""
+    """Run a script in `folder`, resume from each (or `some`) of the states a kill could leave, and compare results."""
     script = load(name)
     settings = on_tiny(tiny_model) | SAVES | needed(script, tiny_model) | SETTINGS.get(name, {})
     settings |= {"student": str(tiny_model)} if name == "r1" else {}
