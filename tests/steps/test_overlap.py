@@ -60,13 +60,22 @@ class Overlapped:
         return self.process.returncode, error.strip()
 
 
-def gone(number):
+def becomes(number, states):
+    """Whether the process is in one of these states within 30 seconds: T stopped, Z ended, X gone."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
-        if not os.path.exists(f"/proc/{number}") or open(f"/proc/{number}/stat").read().split()[2] == "Z":  # noqa: SIM115
+        try:
+            state = open(f"/proc/{number}/stat").read().split()[2]  # noqa: SIM115
+        except (FileNotFoundError, ProcessLookupError):
+            state = "X"
+        if state in states:
             return True
         time.sleep(0.05)
     return False
+
+
+def gone(number):
+    return becomes(number, "ZX")
 
 
 class TestOverlap:
@@ -141,6 +150,7 @@ class TestOverlap:
             running.wait_for("  2/30")
         if stopped:
             os.kill(generator, signal.SIGSTOP)
+            assert becomes(generator, "T")  # the kernel ends what is stopped with the learner, not what soon will be
         running.process.kill()
         assert gone(generator), "the generator outlived the learner"
         running.end()
