@@ -66,20 +66,8 @@ def test_the_handout_says_what_to_write_and_to_hand_in(handout, tmp_path):
 def test_the_handout_stands_alone(handout, tmp_path):
     """pytest says what is wrong; once a method's functions are correct, training repeats the script's run."""
     environment = {"PATH": os.defpath, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    quick = [
-        "--steps",
-        "2",
-        "--prompts-per-step",
-        "4",
-        "--responses-per-prompt",
-        "4",
-        "--max-response-tokens",
-        "24",
-        "--eval-problems",
-        "4",
-        "--eval-samples",
-        "4",
-    ]
+    quick = ["--steps", "2", "--prompts-per-step", "4", "--responses-per-prompt", "4", "--max-response-tokens", "24"]
+    quick += ["--eval-problems", "4", "--eval-samples", "4"]
 
     def outcome(*command):
         done = subprocess.run([sys.executable, *command], cwd=handout, capture_output=True, text=True, env=environment)
