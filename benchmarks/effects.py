@@ -157,9 +157,9 @@ ABOUT = """
 What each script is for, and a number that shows it or does not. Runs have 40 steps of 8 prompts x 8 responses (48 where
 rollouts are stale); the learning rate of 1e-4 is not tuned. `reports/effects.json` has each command's flags. *Without*
 is the run without the method, or the base model before training. Means over the seeds, with Welch's 95 % interval of
-the difference; it is *seen* if the interval excludes 0. *Accuracy* is held-out, without and with, where something else
-was measured and it was kept. Three show only large effects, and at its best learning rate a run without the method may
-do better; [claims](claims.md) decide with more seeds and rates.
+the difference; it is *seen* if the interval excludes 0. The last column is held-out accuracy, without and with the
+method, where something else was measured (not kept for TRPO). Three seeds show only large effects, and a run without
+the method may do better at its own best learning rate; [claims](claims.md) decide with more seeds and rates.
 
 """
 

@@ -194,7 +194,9 @@ have since been renamed.
 
 † The scripts have changed since these runs. What they compute is meant to be the same, but sums in another order round
 differently, and training amplifies that. For twelve such claims `python -m claims NAME --check` ran the first seeds
-again: two agree to the bit; ten differ, mostly by at most 0.1 of accuracy, or 0.4 where runs collapse.
+again: two agree to the bit; ten differ, mostly by at most 0.1 of accuracy, or 0.4 where runs collapse. All seeds were
+run again on 2026-11-27 for gspo_clips_more_and_learns_as_well, kl_caps_what_is_learned and length_reward_saves_tokens:
+the verdicts stay.
 
 Which effect is worth naming: 0.05 of accuracy is a tenth of what 30 steps of `grpo.py` gain; 0.03 and 0.02 stand where
 the paper itself reports gains of a few points for one component, as DAPO's Table 1 does; on sums 2 tokens are a
