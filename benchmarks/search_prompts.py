@@ -1,4 +1,4 @@
-"""How the base model of the world of search uses the line after a question: a budget, a hint, or feedback.
+"""How the embedded model of search uses a line after the question: a budget, a hint, or feedback.
 
 python -m benchmarks.search_prompts
 """

@@ -75,7 +75,7 @@ class Args(Settings):
     cold_start_solutions: Count = 64
     """Solutions of the cold start: the first ones of a file, or for the last sums of the data set. Paper: thousands."""
     rejection_prompts: Count = 2048
-    """Training prompts of rejection sampling, with G responses each. Paper: 600,000 correct responses in the end."""
+    """Training prompts of rejection sampling, with G responses each. Paper: 600,000 correct responses are kept."""
     student: str | None = None
     """Model to distill into, on the hub or in a folder; for the embedded one, itself without every other layer."""
     sft_epochs: Count = 4

@@ -95,7 +95,7 @@ def find_function(text: str, name: str, given: Iterable[str] = ()) -> Function |
 
 
 def shapes(function: ast.FunctionDef) -> Counter[int]:
-    """How often each expression and statement of a function occurs."""
+    """How often each expression and statement occurs in a function."""
     own = {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
     own |= {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     found: Counter[int] = Counter()
