@@ -52,7 +52,7 @@ class TestScaleRL:
 
     @pytest.mark.slow
     def test_without_its_components_it_is_cispo(self, tmp_path, capsys):
-        """With all flags of the docstring's table it is CISPO without TIS, to the bit; off-policy too, with two updates."""
+        """With all flags of the docstring's table it is CISPO without TIS, to the bit, even with two updates."""
         plain = settings_of(scalerl, components("scalerl").values())
         assert len(plain) == 8
         same = {"num_minibatches": 2, "lr": 1e-3}
