@@ -26,6 +26,7 @@ import tyro
 SEARCH, HARD = f" {WORLDS['search']}", f" {WORLDS['search-hard']}"
 STALE = f"{SEARCH} --staleness 8 --steps 48"
 SUMS = " --steps 40 --eval-problems 256"
+EXPERTS = f" --model sums-experts{SUMS} --update-epochs 4"
 GAME = " --steps 40 --eval-problems 256 --eval-samples 2"
 BUDGET = " --budget-prompt ' within {n} tokens' --min-budget 0.125 --max-response-tokens 160"  # of 20 to 160
 MEAN_BUDGET = 90  # tokens
@@ -121,6 +122,7 @@ EFFECTS = {
     "self_reward": Effect("judges its own responses", f"self_reward{SEARCH}", BASE),
     "sdpo": Effect("is taught by itself, told how long to search", f"sdpo{SEARCH}", BASE),
     "opsd": Effect("is taught by itself, told the solution", f"opsd{SEARCH}", BASE),
+    "rspo": Effect("trusts ratios less where routers have moved", f"rspo{EXPERTS}", f"gmpo{EXPERTS}"),
     "trpo": Effect(
         "no step has a larger KL than 0.01", f"trpo{SEARCH}", f"trpo{SEARCH} --delta 1", "largest KL of a step"
     ),

@@ -1,148 +1,123 @@
-"""Do the routers of a small mixture of experts differ between sampler and learner, or move in an update?
+"""How far the routers of a small mixture of experts move in updates, and what routing replay is worth.
 
-    python -m worlds.sums.pretrain --experts 16 --out runs/experts-16    # 16 copies of each MLP, two of them at a token
-    python -m benchmarks.router_shift runs/experts-16
+    python -m benchmarks.router_shift    # the embedded model: 16 experts, two of them used at a token
 
-One rollout batch of 256 responses. Then, for two methods that have no file here:
-- RSPO (2510.23027) weights a token by exp(-mean |log r_new - log r_old|) over its old experts and the layers, not below
-  a floor of 0.8. Measured: that weight after 4 and after 16 updates of grpo.py on the batch.
-- Routing replay (R3, 2510.11370) lets the learner use the experts that the sampler used. Measured: how often a sampler
-  with rounded weights, and bf16 arithmetic, uses other experts than the learner in fp32, and the mean |p - p'| of the
-  sampled tokens with the learner's own experts and with the sampler's.
+- RSPO's factor γ on the ratio (methods/rspo.py) after 4 and 16 updates of grpo.py on one rollout batch of 256 responses.
+- How often an engine with rounded weights and bf16 arithmetic uses other experts than the learner in fp32, and the mean
+  |p - p'| of the sampled tokens, with the learner's own experts and with the engine's (--replay-routing).
+- Runs of grpo.py with an engine of 4-bit weights, without replay and with it.
 """
 
-import copy
-from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import mean
 from typing import Any
 
 import grpo
 from claims.court import embedded, updates
-from common.batch import Batch
-from common.engines import ROUNDING
+from claims.runs import difference, trials
+from common.batch import Batch, collate
+from common.data import load_problems, sample_problems
 from common.help import parse_args
-from common.logprobs import batch_logps
+from common.logprobs import batch_experts, batch_logps, routed_logps
+from common.models import load_model
+from common.transformers_engine import TransformersEngine
+from methods import rspo
 from tools.reports import read_report, today, write_report
 
 import torch
 import tyro
 from torch import Tensor
 
-FLOOR = 0.8
-PRECISIONS = ("bf16", "fp8", "int4")
+MODEL, PRECISIONS = "sums-experts", ("bf16", "fp8", "int4")
+TRAINING = f"grpo --model {MODEL} --steps 40 --eval-problems 256 --rollout-precision int4"
 
 
 @dataclass
 class Args:
-    models: tyro.conf.Positional[tuple[str, ...]]
-    """Folders of mixtures of experts."""
     epochs: tuple[int, ...] = (1, 4)
     """Passes over the rollout batch, with four updates each."""
+    precisions: tyro.conf.UseAppendAction[tuple[str, ...]] = PRECISIONS
+    """Of the engine."""
+    seeds: int = 3
+    """Of the runs, from 1 on."""
 
 
-def settings(model: str, epochs: int = 1) -> grpo.Args:
-    """Of grpo.py; each pass reads the whole batch at once."""
-    return grpo.Args(model=model, update_epochs=epochs, micro_batch_tokens=10**9)
+def with_other_experts(first: Tensor, second: Tensor, mask: Tensor) -> float:
+    """Fraction of tokens and layers whose experts (B, T, L, K) are not the same."""
+    return (first.sort().values != second.sort().values).any(-1)[mask].float().mean().item()
 
 
 @torch.no_grad()
-def router_logps(model: Any, batch: Batch) -> Tensor:
-    """Log-probs (N, L, E) of the experts of each layer at the N tokens of all responses."""
-    logits = model(batch.tokens, output_router_logits=True).router_logits  # L of (B S, E)
-    at = torch.arange(batch.tokens.shape[1], device=model.device)  # (S,)
-    start = batch.prompt_lengths[:, None]  # (B, 1)
-    response = (at >= start) & (at < batch.lengths[:, None])  # (B, S)
-    return torch.stack([layer.float().log_softmax(-1) for layer in logits], 1)[response.flatten()]
-
-
-def with_other_experts(before: Tensor, after: Tensor) -> float:
-    """Fraction of tokens and layers of which two experts are others, from log-probs (N, L, E)."""
-    first, second = (logps.topk(2).indices.sort().values for logps in (before, after))  # (N, L, 2)
-    return (first != second).any(-1).float().mean().item()
-
-
-def after_updates(name: str, epochs: int) -> dict[str, float]:
-    args = settings(name, epochs)
+def after_updates(epochs: int) -> dict[str, float]:
+    args = grpo.Args(model=MODEL, update_epochs=epochs, micro_batch_tokens=10**9)
     model, batch, correct = embedded(args.prompts_per_step, args.responses_per_prompt, args)
-    before, old_logp = router_logps(model, batch), batch_logps(model, batch, args)[0]  # (N, L, E), (B, T)
-    advantages = grpo.compute_advantages(correct, args).view(-1, 1).expand(batch.response_mask.shape)  # (B, T)
-    clipped = updates(model, batch, advantages, args)
-    after, logp = router_logps(model, batch), batch_logps(model, batch, args)[0]  # (N, L, E), (B, T)
-    top = before.topk(2).indices  # (N, L, 2)
-    weight = torch.exp(-(after.gather(-1, top) - before.gather(-1, top)).abs().mean((1, 2)))  # (N,)
-    ratio = (logp - old_logp)[batch.response_mask].exp()  # (N,)
+    rows, mask = torch.arange(len(batch.tokens)), batch.response_mask  # (B,), (B, T)
+    (old_logp, _), (experts, old_router_logp) = batch_logps(model, batch, args), batch_experts(model, batch, args)
+    advantages = grpo.compute_advantages(correct, args).view(-1, 1).expand(mask.shape)  # (B, T)
+    with torch.enable_grad():
+        clipped = updates(model, batch, advantages, args)
+    logp, router_logp, now = routed_logps(model, batch, rows, args)
+    shift = rspo.router_shift(router_logp, experts, old_router_logp, rspo.Args(router_floor=0.0))  # (B, T)
+    gamma, moved = shift.exp()[mask], ((logp - old_logp).exp() - 1).abs()[mask] > args.clip_eps  # (N,), (N,)
     return {
         "updates": len(clipped),
-        "other experts": with_other_experts(before, after),
-        "RSPO's weight, mean": weight.mean().item(),
-        "RSPO's weight, smallest": weight.min().item(),
-        "tokens below the floor": (weight < FLOOR).float().mean().item(),
-        "mean weight where the ratio is outside of 1 ± 0.2": weight[(ratio - 1).abs() > args.clip_eps].mean().item(),
-        "clipped": sum(clipped) / len(clipped),
-        "busiest expert": (top.flatten().bincount() / top.numel()).max().item(),
+        "other experts": with_other_experts(experts, now, mask),
+        "γ, mean": gamma.mean().item(),
+        "γ, smallest": gamma.min().item(),
+        "γ, mean where the ratio is outside of 1 ± 0.2": gamma[moved].mean().item(),
+        "tokens below the floor of 0.8": (gamma < 0.8).float().mean().item(),
+        "clipped": mean(clipped),
     }
 
 
-def sampler(model: Any, precision: str) -> Any:
-    """The model as a sampler of this precision has it: rounded matrices, those of experts too, and bf16 arithmetic."""
-    copied = copy.deepcopy(model)
-    for name, weight in copied.named_parameters() if precision in ROUNDING else ():
-        if weight.ndim > 1 and not any(part in name for part in ("embed", "lm_head", "gate.weight")):
-            with torch.no_grad():
-                for matrix in weight.view(-1, *weight.shape[-2:]):
-                    matrix.copy_(ROUNDING[precision](matrix))
-    return copied.to(torch.bfloat16)
+def with_engine(precision: str) -> dict[str, Any]:
+    args = grpo.Args(model=MODEL, replay_routing=True, rollout_precision=precision, micro_batch_tokens=10**9)
+    model, tokenizer = load_model(args)
+    problems = sample_problems(load_problems(args, model, tokenizer)[0], args.prompts_per_step, 1, args)
+    rollouts = TransformersEngine(args, model, tokenizer).generate(problems, args.responses_per_prompt, 1)
+    batch = collate(problems, rollouts, model.device)
 
+    def mismatch(batch: Batch) -> float:
+        difference = batch_logps(model, batch, args)[0].exp() - batch.rollout_logp.exp()  # (B, T)
+        return difference.abs()[batch.response_mask].mean().item()
 
-def hooked(model: Any, hook: Callable[..., Any], function: Callable[[], Tensor]) -> Tensor:
-    """What a function returns while a hook sees the output of every router, in the order of the layers."""
-    handles = [layer.mlp.gate.register_forward_hook(hook) for layer in model.model.layers]
-    found = function()
-    for handle in handles:
-        handle.remove()
-    return found
-
-
-def with_sampler(name: str, precision: str) -> dict[str, Any]:
-    args = settings(name)
-    model, batch, _ = embedded(args.prompts_per_step, args.responses_per_prompt, args)
-    rounded, used = sampler(model, precision), []
-
-    def record(router: Any, inputs: Any, output: tuple[Tensor, Tensor, Tensor]) -> None:
-        used.append(output[2])  # (B S, 2)
-
-    def replay(router: Any, inputs: Any, output: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        logits, _, _ = output  # (B S, E)
-        experts = used.pop(0)  # (B S, 2)
-        chances = logits.float().softmax(-1).gather(1, experts)  # (B S, 2)
-        return logits, chances / chances.sum(1, keepdim=True), experts
-
-    theirs = hooked(rounded, record, lambda: batch_logps(rounded, batch, args)[0])  # (B, T)
-    replayed = hooked(model, replay, lambda: batch_logps(model, batch, args)[0])  # (B, T)
-    assert not used, "not every layer's experts were replayed"
-
-    def mismatch(ours: Tensor) -> float:
-        return (ours.exp() - theirs.exp()).abs()[batch.response_mask].mean().item()
-
+    of_engine, replayed = batch_experts(model, batch, args)[0], mismatch(batch)
+    batch.experts = torch.full_like(batch.experts, -1)
     return {
-        "precision": precision,
-        "other experts": with_other_experts(router_logps(model, batch), router_logps(rounded, batch)),
-        "mean |p - p'|": mismatch(batch_logps(model, batch, args)[0]),
-        "mean |p - p'|, replayed": mismatch(replayed),
+        "engine": precision,
+        "other experts": with_other_experts(batch_experts(model, batch, args)[0], of_engine, batch.response_mask),
+        "mean |p - p'|": mismatch(batch),
+        "mean |p - p'|, replayed": replayed,
+    }
+
+
+def in_training(seeds: int) -> dict[str, Any]:
+    """Accuracy at the end and mean mismatch of the last ten steps, of each seed."""
+    done = trials({"own experts": TRAINING, "replayed": f"{TRAINING} --replay-routing"}, seeds)
+    return {
+        name: {
+            "accuracy": [run.last("eval/avg") for run in runs],
+            "mean |p - p'|": [run.mean("mismatch_mean", 10) for run in runs],
+        }
+        for name, runs in done.items()
     }
 
 
 def main(args: Args) -> None:
-    found = read_report("router_shift", {})
-    for name in args.models:
-        updated = [after_updates(name, epochs) for epochs in args.epochs]
-        sampled = [with_sampler(name, precision) for precision in PRECISIONS]
-        found[name.rpartition("/")[2]] = {"after updates": updated, "sampler": sampled, "date": today()}
-        write_report("router_shift", found)
-        for rows in (updated, sampled):
-            for key in rows[0]:
-                values = (f"{row[key]:>12.4g}" if not isinstance(row[key], str) else f"{row[key]:>12}" for row in rows)
-                print(f"{name}: {key:50}" + "".join(values))
+    found = read_report("router_shift", {}) | {"date": today()}
+    found["after updates"] = [after_updates(epochs) for epochs in args.epochs]
+    found["engine"] = [with_engine(precision) for precision in args.precisions]
+    write_report("router_shift", found)
+    found["training"] = in_training(args.seeds)
+    write_report("router_shift", found)
+    for rows in (found["after updates"], found["engine"]):
+        for key in rows[0]:
+            values = (f"{row[key]:>12.4g}" if not isinstance(row[key], str) else f"{row[key]:>12}" for row in rows)
+            print(f"{key:50}" + "".join(values))
+    for metric in ("accuracy", "mean |p - p'|"):
+        own, replayed = (found["training"][name][metric] for name in ("own experts", "replayed"))
+        change = difference(own, replayed, paired=False)
+        print(f"in training, {metric}: {mean(own):.4f} -> {mean(replayed):.4f}, {change.mean:+.4f} ± {change.half:.4f}")
 
 
 if __name__ == "__main__":

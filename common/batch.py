@@ -29,6 +29,7 @@ class Batch:
     # (B, T, K) the engine's K likeliest tokens and their log-probs; K is 0 unless they were asked for
     top_ids: Tensor
     top_logp: Tensor
+    experts: Tensor  # (B, S, L, K) by which the engine read each token, -1 where unknown; empty unless asked for
 
     @property
     def lengths(self) -> Tensor:
@@ -51,8 +52,13 @@ def collate(problems: list[Problem], rollouts: Rollouts, device: torch.device | 
     top_ids, top_logp = torch.zeros(*token_mask.shape, K, dtype=torch.long), torch.zeros(*token_mask.shape, K)
     if K:
         top_ids[token_mask], top_logp[token_mask] = torch.cat(rollouts.top_ids), torch.cat(rollouts.top_logps)
+    tokens = pad_sequence(rows, batch_first=True)  # (B, S)
+    shape = (*tokens.shape, *rollouts.experts[0].shape[1:]) if rollouts.experts else (0, 0, 0, 0)
+    experts = torch.full(shape, -1, dtype=torch.int16)  # (B, S, L, K)
+    for i, of_tokens in enumerate(rollouts.experts):
+        experts[i, : len(of_tokens)] = of_tokens
     return Batch(
-        tokens=pad_sequence(rows, batch_first=True).to(device),
+        tokens=tokens.to(device),
         prompt_lengths=torch.tensor([len(ids) for ids in prompts]).to(device),
         response=pad_sequence(responses, batch_first=True).to(device),
         token_mask=token_mask.to(device),
@@ -60,6 +66,7 @@ def collate(problems: list[Problem], rollouts: Rollouts, device: torch.device | 
         rollout_logp=rollout_logp.to(device),
         top_ids=top_ids.to(device),
         top_logp=top_logp.to(device),
+        experts=experts.to(device),
     )
 
 

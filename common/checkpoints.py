@@ -163,6 +163,17 @@ def load_shards(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> N
     optimizer.load_state_dict(optimizer.state_dict() | {"state": dict(moments)})
 
 
+def read_weights(folder: Path, model: Any) -> dict[str, Tensor]:
+    """The weights of a Hugging Face folder by the model's own names."""
+    found = load_file(folder / "model.safetensors")
+    if found.keys() <= model.state_dict().keys():
+        return found
+    # The file has each expert's matrices under names of their own, and the model those of a layer in one.
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True).state_dict()
+
+
 def load_newest(run_dir: Path, model: Any, objects: dict[str, Any]) -> dict[str, Any] | None:
     """Restore the newest whole checkpoint, and return its state; a broken one is named and skipped."""
     for folder in reversed(checkpoints(run_dir)):
@@ -172,7 +183,7 @@ def load_newest(run_dir: Path, model: Any, objects: dict[str, Any]) -> dict[str,
             # Mapped from the disk: what is on a GPU, or larger than the memory, costs nothing until it is copied.
             state = torch.load(folder / "state.pt", map_location="cpu", mmap=True, weights_only=True)
             parts = folder / PARTS
-            weights = {} if parts.exists() else state.pop(MASTER, None) or load_file(folder / "model.safetensors")
+            weights = {} if parts.exists() else state.pop(MASTER, None) or read_weights(folder, model)
             problem = ""
         except Exception as error:
             if lacks_memory(error):

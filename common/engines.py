@@ -99,6 +99,7 @@ class Engine:
     """What engines share. Those of vLLM and transformers implement `sample`, `update` and `close`."""
 
     top_p, top_k = 1.0, 0  # part of the distribution to sample from, set by tools
+    routed = (0, 0)  # layers, and experts of a token in each, that are reported with --replay-routing
 
     def __init__(self, args: ModelSettings) -> None:
         self.args = args
@@ -212,7 +213,13 @@ ROUNDING = {"fp8": rounded_to_fp8, "int8": rounded_to_int8, "int4": rounded_to_i
 
 
 def rounded(weights: Weights, precision: str) -> Weights:
-    """The weights as an engine of this precision has them: as in vLLM, only matrices between embeddings and head."""
+    """The weights as an engine of this precision has them.
+
+    As in vLLM, only matrices between embeddings and head are rounded, and those of routers are not.
+    """
     for name, weight in weights:
-        inner = weight.ndim == 2 and "embed" not in name and "lm_head" not in name
-        yield name, ROUNDING[precision](weight.detach()) if inner and precision in ROUNDING else weight
+        inner = weight.ndim > 1 and not any(part in name for part in ("embed", "lm_head", ".gate.", "router"))
+        if inner and precision in ROUNDING:
+            matrices = weight.detach().reshape(-1, *weight.shape[-2:])  # of a layer's experts, or one
+            weight = torch.stack([ROUNDING[precision](matrix) for matrix in matrices]).view(weight.shape)
+        yield name, weight

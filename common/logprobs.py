@@ -6,6 +6,7 @@ from typing import Any
 from common.batch import Batch, split_rows
 from common.clock import clock
 from common.distributed import forward, has_bf16, sum_over_processes
+from common.experts import set_engine_experts, watched
 from common.settings import Settings
 
 import torch
@@ -65,12 +66,17 @@ def response_hidden(model: Any, batch: Batch, rows: Tensor, args: Settings) -> T
     """Hidden states just before each response token of `rows`: (N, D), row by row."""
     # A process without rows reads one token: all processes must make the same number of passes.
     tokens = batch.tokens[rows, : int(batch.lengths[rows].max())] if len(rows) else batch.tokens[:1, :1]  # (b, S)
+    set_engine_experts(model, batch, rows, tokens.shape[1])
     with autocast(tokens.device, args, cache=False):
         # Padding is on the right and attention is causal, so no token sees it: no attention mask is needed.
         hidden = model.base_model(input_ids=tokens, use_cache=False).last_hidden_state  # (b, S, D)
+    return hidden[positions(batch, rows)]
+
+
+def positions(batch: Batch, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Row and column in `tokens` just before each response token of `rows`: (N,), (N,)."""
     row, t = batch.token_mask[rows].nonzero(as_tuple=True)  # (N,), (N,)
-    before = batch.prompt_lengths[rows][row] + t - 1  # (N,) position in `tokens`
-    return hidden[row, before]
+    return row, batch.prompt_lengths[rows][row] + t - 1
 
 
 def target_logps(
@@ -135,6 +141,39 @@ def top_logps(model: Any, batch: Batch, rows: Tensor, args: Settings) -> Tensor:
     result = torch.zeros(batch.top_logp[rows].shape, device=mask.device)  # (b, T, K)
     result[mask], _ = forward(target_logps, model, batch, rows, batch.top_ids[rows][mask], args)
     return result
+
+
+def routed_logps(model: Any, batch: Batch, rows: Tensor, args: Settings) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probs (b, T) of the responses of `rows`, with a gradient, and without one what each token's routers did.
+
+    These are log-probs of all experts (b, T, L, E) at the token before, which predicts it, and the experts used there
+    (b, T, L, K); 0 on padding.
+    """
+    with watched(model) as outputs:
+        logp = token_logps(model, batch, rows, args)  # (b, T)
+    mask, at = batch.token_mask[rows], positions(batch, rows)  # (b, T), (N,) twice
+
+    def of_tokens(values: list[Tensor]) -> Tensor:
+        """(b, T, L, ...) from a tensor (b S, ...) of each layer."""
+        found = torch.stack([value.unflatten(0, (max(1, len(rows)), -1))[at] for value in values], 1)  # (N, L, ...)
+        result = found.new_zeros(*mask.shape, *found.shape[1:])  # (b, T, L, ...)
+        result[mask] = found
+        return result
+
+    router_logps = [logits.detach().float().log_softmax(-1) for logits, _, _ in outputs]
+    return logp, of_tokens(router_logps), of_tokens([experts for _, _, experts in outputs])
+
+
+def batch_experts(model: Any, batch: Batch, args: Settings) -> tuple[Tensor, Tensor]:
+    """Which experts each token used, and the routers' log-probs of them, both (B, T, L, K), in micro-batches."""
+
+    def used(batch: Batch, rows: Tensor, args: Settings) -> Tensor:
+        _, router_logp, experts = routed_logps(model, batch, rows, args)
+        both = torch.stack([experts.float(), router_logp.gather(-1, experts)])  # (2, b, T, L, K)
+        return both.movedim((1, 2), (-2, -1))  # (2, L, K, b, T)
+
+    experts, router_logp = in_micro_batches(used, batch, args).movedim((-2, -1), (1, 2))
+    return experts.long(), router_logp
 
 
 @torch.no_grad()

@@ -63,6 +63,8 @@ class Rollouts:
     # Only where they were asked for: the K likeliest tokens at each position and their log-probs.
     top_ids: list[Tensor] = field(default_factory=list)  # each (|o|, K)
     top_logps: list[Tensor] = field(default_factory=list)  # each (|o|, K)
+    # Only with --replay-routing: the experts that read each token but the last, of the prompt too; -1 where unknown.
+    experts: list[Tensor] = field(default_factory=list)  # each (prompt + |o| - 1, L, K)
     # Set by the verifier: whether each answer is correct. Its rewards, which it returns, may be something else.
     correct: list[bool] = field(default_factory=list)
     # What each function of --reward gave, by its name; None where it took too long. Also set by the verifier.
@@ -97,6 +99,7 @@ class Rollouts:
             [a + b for a, b in zip(self.logps, rest.logps, strict=True)],
             rest.truncated,
             [a + b for a, b in zip(self.sampled, rest.sampled, strict=True)],
+            experts=rest.experts,  # its prompts are those of the whole, with the tokens so far
         )
 
     def replace(self, rows: Iterable[int], others: "Rollouts") -> "Rollouts":

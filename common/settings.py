@@ -61,8 +61,8 @@ class ModelSettings:
 
     model: str = "sums"
     """A model on the hub, a local folder, a run folder (its newest checkpoint), or an embedded one: "sums",
-    "sums-filler" (repeats results before the box), "products" (calls a calculator) or "search" (tries several
-    expressions)."""
+    "sums-filler" (repeats results before the box), "sums-experts" (a mixture of experts), "products" (calls a
+    calculator) or "search" (tries several expressions)."""
     prompt: str | None = None
     """Template with {question}, columns of the data set, or both: "{context} {question}"; by default a chat model is
     also asked to reason and to box its answer."""
@@ -186,6 +186,8 @@ class LearnerSettings(DataSettings):
     """Precision of the learner, with weights in fp32. auto: bf16 on GPUs made for it. fp16 scales the loss."""
     micro_batch_tokens: Count = 4096
     """Padded tokens per forward and backward pass. Changes memory use and speed, not the result. GPU: 8192."""
+    replay_routing: bool = False
+    """For mixtures of experts: the learner uses the experts that the engine used for each token (R3, 2510.11370)."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: much less memory, about a third more time in training."""
     lora_rank: CountOrZero = 0
@@ -255,6 +257,8 @@ class Settings(LearnerSettings):
             fail(f"--eval-problems {args.eval_problems} leaves some of {tests} data sets without any: raise it.")
         if args.learner_precision == "fp16" and (world_size() > 1 or hasattr(args, "critic_lr")):
             fail("--learner-precision fp16 is for one process and methods without a critic: take bf16.")
+        if args.replay_routing and hasattr(args, "in_flight_prompts"):
+            fail("--replay-routing is for scripts whose engine has one version of the weights in each response.")
         if args.sharded_checkpoints and (args.lora_rank or args.save_dtype == "bf16"):
             fail("--sharded-checkpoints cannot be combined with --lora-rank or --save-dtype bf16.")
         return args

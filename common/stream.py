@@ -8,6 +8,7 @@ from typing import Any
 from common.cache import Rows
 from common.cli import fail
 from common.engines import Request
+from common.experts import watched
 from common.logprobs import distribution
 from common.records import Rollouts
 
@@ -19,7 +20,8 @@ from torch import Tensor
 class Responses:
     """What was sampled so far for all B rows. Each has a column more than T, for rows that have ended."""
 
-    def __init__(self, request: Request, T: int, device: torch.device) -> None:
+    def __init__(self, request: Request, T: int, device: torch.device, routed: tuple[int, int] = (0, 0)) -> None:
+        """`routed`: of how many layers, and how many experts in each, the numbers are kept."""
         n, K = request.n, request.top_k
         self.limits = torch.tensor(request.limits, dtype=torch.long, device=device).repeat_interleave(n)  # (B,)
         B = len(self.limits)
@@ -29,6 +31,7 @@ class Responses:
         self.logps = torch.zeros(B, T + 1, device=device)  # (B, T + 1)
         self.top_ids = torch.zeros(B, T + 1, K, dtype=torch.long, device=device)  # (B, T + 1, K)
         self.top_logps = torch.zeros(B, T + 1, K, device=device)  # (B, T + 1, K)
+        self.experts = torch.zeros(B, T + 1, *routed, dtype=torch.int16, device=device)  # (B, T + 1, L, K) that read it
         self.random = random_numbers(n, request.limits, request.seeds, T + 1).to(device)  # (B, T + 1)
 
     def alive(self, rows: Any = slice(None)) -> Tensor:
@@ -76,6 +79,7 @@ class Responses:
             # Copies, because other processes receive the whole storage of a row.
             [row.clone() for row in cut(self.top_ids.cpu())] if K else [],
             [row.clone() for row in cut(self.top_logps.cpu())] if K else [],
+            experts=cut(self.experts.cpu()) if self.experts.shape[3] else [],
         )
 
 
@@ -144,15 +148,22 @@ class Stream:
         self.groups: dict[Any, Request] = {}  # under way, of one prompt each
         self.order: list[tuple[Any, int]] = []  # keys and sizes of the groups whose rows `responses` has
         self.rows: Rows | None = None  # that are computed
-        self.responses = Responses(Request([], 1, [], temperature, [], top_k), T, self.model.device)  # of all groups
+        self.prompt_experts: dict[Any, Tensor] = {}  # (s, L, K) of each group, where they are kept
+        self.responses = self.new_responses(Request([], 1, [], temperature, [], top_k))  # of all groups
         self.stops: list[StopStrings] = []  # of all responses, if there are any stop strings
+
+    def new_responses(self, request: Request) -> Responses:
+        return Responses(request, self.T, self.model.device, self.engine.routed)
 
     @torch.inference_mode()
     def join(self, keys: Sequence[Any], request: Request) -> None:
         """Begin `request.n` responses to each prompt; `keys` name the groups."""
         self.tidy()
         new, n = Rows(self.model, request.prompts, self.T), request.n
-        hidden = new.read().repeat_interleave(n, 0)  # (b, D)
+        hidden, experts = self.read(new)  # (b, D), (b, s, L, K)
+        for key, prompt, of_prompt in zip(keys, request.prompts, experts, strict=False):
+            self.prompt_experts[key] = of_prompt[-len(prompt) :].cpu()
+        hidden = hidden.repeat_interleave(n, 0)  # (b, D)
         new.repeat(n)
         new.numbers += len(self.responses.limits)
         self.add_groups({key: request.part(slice(i, i + 1)) for i, key in enumerate(keys)})
@@ -161,7 +172,7 @@ class Stream:
     def add_groups(self, groups: dict[Any, Request]) -> None:
         self.groups |= groups
         self.order += [(key, group.n) for key, group in groups.items()]
-        self.responses.join([Responses(group, self.T, self.model.device) for group in groups.values()])
+        self.responses.join([self.new_responses(group) for group in groups.values()])
         for group in groups.values() if self.stop else ():
             self.stops += [StopStrings(self.stop, self.engine.tokenizer, group.prompts[0]) for _ in range(group.n)]
 
@@ -174,8 +185,26 @@ class Stream:
     @torch.inference_mode()
     def step(self) -> None:
         """Sample the next token of every response."""
-        if self.rows and not self.add_token(self.rows, self.rows.read()):
+        if not self.rows:
+            return
+        hidden, experts = self.read(self.rows)  # (b, D), (b, 1, L, K)
+        if len(experts):
+            numbers = self.rows.numbers  # (b,)
+            self.responses.experts[numbers, self.responses.lengths[numbers] - 1] = experts[:, 0]
+        if not self.add_token(self.rows, hidden):
             self.rows = None
+
+    def read(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Hidden states (b, D) at the last of the unread tokens (b, s), and the experts (b, s, L, K) that read them.
+
+        There are none of these where they are not kept.
+        """
+        if self.engine.routed == (0, 0):
+            return rows.read(), torch.empty(0)
+        with watched(self.model) as outputs:
+            hidden = rows.read()
+        of_layers = [experts.to(torch.int16).unflatten(0, rows.tokens.shape) for _, _, experts in outputs]
+        return hidden, torch.stack(of_layers, 2)
 
     def add_token(self, rows: Rows, hidden: Tensor) -> bool:
         """Sample a token of each row from the hidden states (b, D) before it; returns whether some response goes on."""
@@ -228,9 +257,12 @@ class Stream:
         """The groups whose responses have all ended, which leave."""
         alive = self.responses.alive().tolist()
         ended = {key: rows for key, rows in self.slices().items() if not any(alive[rows])}
-        for key in ended:
+        found = {key: self.responses.select(rows).rollouts() for key, rows in ended.items()}
+        for key, rollouts in found.items():
             del self.groups[key]
-        return {key: self.responses.select(rows).rollouts() for key, rows in ended.items()}
+            rollouts.experts = [torch.cat([self.prompt_experts[key], own[:-1]]) for own in rollouts.experts]
+            self.prompt_experts.pop(key, None)
+        return found
 
     @torch.inference_mode()
     def reread(self) -> None:

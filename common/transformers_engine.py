@@ -7,6 +7,7 @@ from common.cache import make_cache
 from common.cli import fail, first_line
 from common.distributed import has_bf16
 from common.engines import MAX_ROWS, Engine, Request, Weights, rounded
+from common.experts import routed_shape
 from common.lora import whole_weights
 from common.models import eos_ids
 from common.records import Rollouts
@@ -34,6 +35,8 @@ class TransformersEngine(Engine):
         self.tokenizer, self.max_rows = tokenizer, max_rows
         self.update(whole_weights(model))
         self.check_cache()
+        if getattr(args, "replay_routing", False):
+            self.routed = routed_shape(self.model)
 
     @torch.inference_mode()
     def check_cache(self) -> None:

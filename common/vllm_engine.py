@@ -31,6 +31,7 @@ from common.settings import ModelSettings
 
 import pydantic
 import vllm
+from transformers.core_model_loading import revert_weight_conversion
 from vllm.model_executor.models import registry
 from vllm.sampling_params import RequestOutputKind
 
@@ -39,11 +40,14 @@ CPU_MEMORY = {"kv_cache_memory_bytes": 512 << 20}
 BATCHED_TOKENS = 8192  # that vLLM reads at a time
 
 
-def repack_cpu_head(model: Any) -> None:
-    """vLLM on the CPU keeps a packed copy of a tied head that a reload does not renew."""
+def repack_on_cpu(model: Any) -> None:
+    """vLLM on the CPU keeps packed copies of a tied head and of experts that a reload does not renew."""
     head = getattr(model, "lm_head", None)
     if hasattr(head, "cpu_linear"):
         head.quant_method.process_weights_after_loading(head)
+    for layer in model.modules():
+        if kernel := getattr(getattr(layer, "quant_method", None), "moe_kernel", None):
+            kernel.fused_experts.process_weights_after_loading(layer)
 
 
 class VLLMEngine(Engine):
@@ -66,6 +70,10 @@ class VLLMEngine(Engine):
         memory = {"gpu_memory_utilization": args.gpu_memory_utilization} if gpu else CPU_MEMORY
         if gpu and "sleep_mode_offload_cudagraph" in vllm.EngineArgs.__dataclass_fields__:  # not in 0.26
             memory["sleep_mode_offload_cudagraph"] = True
+        if getattr(args, "replay_routing", False):
+            if not gpu:
+                fail("--replay-routing: on a CPU vLLM does not report its experts. Take --engine transformers.")
+            memory["enable_return_routed_experts"] = True
         if gpu:
             check_memory(args, model, torch.cuda.mem_get_info()[1])
         try:
@@ -95,6 +103,7 @@ class VLLMEngine(Engine):
             # A model it does not know, too little memory for one response, another process that frees memory meanwhile.
             reason = error.errors()[0]["msg"] if isinstance(error, pydantic.ValidationError) else first_line(error)
             fail(f"--engine vllm cannot start with --model {args.model}: {reason}")
+        self.learner = model
         if adapter_folder(args.model):
             self.update(named_weights(model))
 
@@ -138,6 +147,8 @@ class VLLMEngine(Engine):
                 # At each position the sampled token stands first, then the K likeliest.
                 found = completion.logprobs
                 rollouts.logps.append(found.logprobs[:: top_k + 1])
+                if completion.routed_experts is not None:  # (prompt + |o| - 1, L, K)
+                    rollouts.experts.append(torch.from_numpy(completion.routed_experts.astype("int16")))
                 if top_k:
                     rollouts.top_ids.append(torch.tensor(found.token_ids).view(-1, top_k + 1)[:, 1:])
                     rollouts.top_logps.append(torch.tensor(found.logprobs).view(-1, top_k + 1)[:, 1:])
@@ -162,9 +173,11 @@ class VLLMEngine(Engine):
         # vLLM rounds to fp8 itself. It has no int8 and int4 for weights that change: these are rounded here.
         if self.precision in ("int8", "int4"):
             weights = rounded(weights, self.precision)
+        # By the names in a checkpoint: transformers keeps the weights of all experts of a layer in one.
+        weights = (named for pair in weights for named in revert_weight_conversion(self.learner, dict([pair])).items())
         self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         if not torch.cuda.is_available():
-            self.llm.apply_model(repack_cpu_head)
+            self.llm.apply_model(repack_on_cpu)
 
     def close(self) -> None:
         self.llm.llm_engine.engine_core.shutdown()

@@ -15,6 +15,7 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 import common  # noqa: F401  (sets what torch and transformers read when they load)
 import worlds
+from worlds.sums.pretrain import with_experts
 
 import pytest
 import torch
@@ -61,11 +62,29 @@ def teacher_of(folder):
     return FOLDERS[-1].name
 
 
+@cache
+def experts_of(folder):
+    """A mixture of four experts, two of them used at a token, made of the dense model in `folder`."""
+    FOLDERS.append(tempfile.TemporaryDirectory())
+    dense, noise = LlamaForCausalLM.from_pretrained(folder), torch.Generator().manual_seed(1)
+    model = with_experts(dense, 4)
+    model.generation_config = dense.generation_config
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "mlp" in name:
+                parameter += 0.5 * torch.randn(parameter.shape, generator=noise)
+    for part in (model, AutoTokenizer.from_pretrained(folder)):
+        part.save_pretrained(FOLDERS[-1].name)
+    return FOLDERS[-1].name
+
+
 def needed(script, model="worlds/sums/model"):
     """Settings without which a script does not run."""
     found = {"teacher": teacher_of(str(model))} if hasattr(script.Args, "teacher") else {}
     if hasattr(script.Args, "environment") and model != "worlds/sums/model":  # its own model has its own environment
         found["environment"] = LETTERS
+    if script.Args.model == "sums-experts" and model != "worlds/sums/model":
+        found["model"] = experts_of(str(model))
     return found
 
 

@@ -14,6 +14,8 @@ from common.cli import fail, first_line, say
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.core_model_loading import revert_weight_conversion
 
 
 def convert(source: Path, target: Path) -> None:
@@ -25,6 +27,10 @@ def convert(source: Path, target: Path) -> None:
     weights = read_shards(source / PARTS, whole)
     shutil.copytree(source, target, ignore=shutil.ignore_patterns(PARTS, "state.pt", CHECKSUMS))
     weights = {name.removeprefix(MODEL): weight for name, weight in weights.items()}
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(source))
+    # In a Hugging Face folder each expert's matrices have names of their own.
+    weights = {name: weight.contiguous() for name, weight in revert_weight_conversion(model, weights).items()}
     save_file(weights, target / "model.safetensors", {"format": "pt"})
 
 

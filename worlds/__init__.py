@@ -26,6 +26,7 @@ class Model(NamedTuple):
 MODELS = {
     "sums": Model(WORLDS / "sums" / "model", ("sums",)),
     "sums-filler": Model(WORLDS / "sums" / "filler", ("sums",)),
+    "sums-experts": Model(WORLDS / "sums" / "experts", ("sums",)),
     "products": Model(WORLDS / "products" / "model", ("sums", "products")),
     "search": Model(WORLDS / "search" / "model", ("search",), max_response_tokens=240),
     "guessing": Model(WORLDS / "guessing" / "model", ("guessing",)),

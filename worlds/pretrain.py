@@ -131,9 +131,14 @@ def to_tensors(rows: list[Row], tokenizer: PreTrainedTokenizerFast) -> tuple[Ten
 
 
 def pretrain(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, corpus: Corpus, args: PretrainSettings, start: int = 0
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    corpus: Corpus,
+    args: PretrainSettings,
+    start: int = 0,
+    dtype: torch.dtype = torch.float32,
 ) -> None:
-    """Train the model on the corpus from step `start` of the schedule on, and save it."""
+    """Train the model on the corpus from step `start` of the schedule on, and save it with weights of `dtype`."""
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters")
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.98), weight_decay=0.1)
     warmup = max(1, args.steps // 20)
@@ -153,6 +158,6 @@ def pretrain(
         schedule.step()
         if step % 100 == 0 or step == args.steps - 1:
             print(f"step {step:5d}  loss {loss.item():.4f}  {time.perf_counter() - began:5.0f} s", flush=True)
-    model.save_pretrained(args.out)
+    model.to(dtype).save_pretrained(args.out)
     tokenizer.save_pretrained(args.out)
     print(f"wrote {args.out}")

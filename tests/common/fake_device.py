@@ -12,6 +12,7 @@ import tyro
 from torch import Tensor
 from torch.utils import backend_registration
 from torch.utils._pytree import tree_iter, tree_map
+from transformers import PreTrainedModel
 
 DEVICE = torch.device("privateuseone", 0)  # torch's place for a device of one's own
 MOVES = {"aten::_to_copy", "aten::copy_", "aten::_copy_from"}
@@ -91,6 +92,9 @@ def run(name: str, flags: list[str], log: str) -> None:
     to_list = Tensor.tolist
     Tensor.tolist = lambda tensor: to_list(unwrapped(tensor))  # torch refuses it to subclasses
 
+    # Experts one by one, as views of the weights; these tensors allow that only outside of inference mode.
+    PreTrainedModel.get_correct_experts_implementation = lambda *_, **__: "eager"
+    torch.inference_mode = torch.no_grad
     torch.accelerator.synchronize = lambda: None
     save = torch.save  # reads the memory of a tensor, and these have none
     torch.save = lambda value, *more, **named: save(tree_map(unwrapped, value), *more, **named)

@@ -23,7 +23,7 @@ def weights(folder):
 
 
 # Some of their groups have no signal: with a KL, AdamW turns the rounding of its first gradient, 0, into an update.
-WITHOUT_KL = {"agent", "gigpo", "pass_at_k", "self_reward", "ttrl"}
+WITHOUT_KL = {"agent", "gigpo", "pass_at_k", "rspo", "self_reward", "ttrl"}
 QUICK = {"grpo"}  # the others are minutes
 PROCESSES = multiprocessing.get_context("forkserver")  # new processes start with the libraries loaded
 PROCESSES.set_forkserver_preload(["torch", "transformers", "datasets", "tools.plots"])

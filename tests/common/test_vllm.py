@@ -62,6 +62,25 @@ def test_log_probs_and_greedy_tokens_follow_every_update(engine_and_model, tempe
             assert output[0, len(prompt) :].tolist() == response
 
 
+def test_a_mixture_of_experts_follows_every_update(capsys):
+    """vLLM has each expert's matrices under names of their own, and on a CPU in a packed form."""
+    args = grpo.Args(model="sums-experts")
+    model, tokenizer = load_model(args)
+    engine, prompts = VLLMEngine(args, model, tokenizer, 256), [tokenizer("12+30-4=?\n")["input_ids"]]
+    for update in range(3):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.01 * update * torch.randn_like(parameter))
+        engine.update(model.named_parameters())
+        batch = collated(prompts, sample(engine, prompts, 16, 48, 1.0, [update]))
+        logp, _ = batch_logps(model, batch, args)
+        torch.testing.assert_close(logp, batch.rollout_logp, rtol=0, atol=1e-4)
+    engine.close()
+    with pytest.raises(SystemExit):
+        VLLMEngine(grpo.Args(model="sums-experts", replay_routing=True), model, tokenizer, 256)
+    assert "error: --replay-routing: on a CPU vLLM does not report its experts." in capsys.readouterr().err
+
+
 def test_stop_strings(engine_and_model):
     """Those of the settings and of a request: the same tokens to the one that completes a string, which stays."""
     engine, model, tokenizer = engine_and_model

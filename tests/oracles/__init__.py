@@ -35,6 +35,9 @@ class Row:
     entropies: list[float] = field(default_factory=list)  # under the learner at the rollout weights
     chosen: list[bool] = field(default_factory=list)  # what the function named by `Reference.CHOOSES` has returned
     teacher: list[Any] = field(default_factory=list)  # log-probs (V,) at each position, of the method's second model
+    # of a mixture of experts: the routers' log-probs (L, E) at each position, at the rollout weights and now
+    old_routers: list[Any] = field(default_factory=list)
+    routers: list[Any] = field(default_factory=list)
 
 
 @dataclass

@@ -32,6 +32,8 @@ def test_micro_batches_and_row_order_change_nothing(name, tmp_path, monkeypatch,
         same |= {"lr": 1.0, "cg_iterations": 2}
     if name == "process_rewards":  # its default takes a minute for its reward model
         same |= {"labeled_problems": 8, "reward_model_updates": 10}
+    if name == "rspo":  # with its model, all of seed 1's responses to the first prompts are incorrect
+        same["seed"] = 2
     if name == "scalerl":  # it ends responses before that
         same["max_response_tokens"] = 64
     if (world := load(name).Args.model) in ("search", "products"):

@@ -148,6 +148,7 @@ class Replay:
                 rows.append(Row([], own[0], own[1], [], own[2], [], *own[3:]))
                 differences = [o - r if was else 0.0 for o, r, was in zip(old, ref, response.sampled, strict=True)]
                 kl.append(differences if self.args.kl_beta else [0.0] * len(old))
+                rows[-1].old_routers = of_sampled(response, self.learner.routers(response))
                 if step in self.recorder.chosen:
                     chosen = self.recorder.chosen[step][i, : len(response.tokens)].tolist()
                     rows[-1].chosen = of_sampled(response, chosen)
@@ -203,6 +204,7 @@ class Replay:
             logps = [d[token] for d, token in zip(every, row.tokens, strict=True)]
             of_rows.append((logps, every))
             row.new = numbers(logps)
+            row.routers = of_sampled(response, self.learner.routers(response))
             row.top_new = [{v: d[v].item() for v in top} for d, top in zip(every, row.top_rollout, strict=False)]
         rows, responses, parts = zip(*some, strict=True) if some else ((), (), ())
         reference.prepare_update(list(rows), list(responses))
@@ -279,7 +281,7 @@ def test_every_update(name, case, tiny_model, tmp_path, monkeypatch, capsys):
     args = script.Args(**own | case | data | needed(script, tiny_model))
     script.main(args)
     assert recorder.updates[-1][0] == args.steps, f"the last update belongs to step {recorder.updates[-1][0]}"
-    Replay(recorder, args, tiny_model, oracle(name, args)).compare()
+    Replay(recorder, args, args.model, oracle(name, args)).compare()
     check_draws(recorder, args)
     moved = [
         (a - b).abs().max() for _, _, before, _, after in recorder.updates for a, b in zip(after, before, strict=True)

@@ -8,10 +8,10 @@ from tools import checkpoints
 
 import pytest
 import torch
-from conftest import SMALL
+from conftest import SMALL, experts_of
 from runs import assert_same_weights, ended, on_tiny, results, seal
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def sharded(tmp_path):
     """A sharded checkpoint of one process."""
     folder = tmp_path / "checkpoint-000001"
     folder.mkdir()
-    (folder / "config.json").write_text("{}")
+    LlamaConfig().save_pretrained(folder)
     (folder / "state.pt").touch()
     weights = {"embed.weight": torch.randn(5, 3)}
     save_shards(folder / PARTS, weights, torch.optim.AdamW([torch.zeros(1)]))
@@ -35,9 +35,12 @@ def test_a_sharded_checkpoint_becomes_a_model(sharded, tmp_path):
     assert_same_weights(found, weights)
 
 
-def test_a_sharded_run_of_one_process(tiny_model, tmp_path):
+@pytest.mark.parametrize("experts", [False, True])
+def test_a_sharded_run_of_one_process(experts, tiny_model, tmp_path):
     """It resumes to the bit, and its checkpoint becomes the model of a run without shards."""
     settings = on_tiny(tiny_model) | {"save_every": 1, "kl_beta": 0.1, "lr": 1e-2}
+    if experts:  # whose names in a Hugging Face folder are not those in the model
+        settings["model"] = experts_of(str(tiny_model))
     grpo.main(grpo.Args(run_dir=tmp_path / "whole", **settings))
     grpo.main(grpo.Args(run_dir=tmp_path / "run", sharded_checkpoints=True, **settings))
     last = tmp_path / "run" / "checkpoint-000002"

@@ -2,9 +2,9 @@
 
     python -m worlds.sums.pretrain             # writes worlds/sums/model/, the default model
     python -m worlds.sums.pretrain --filler    # writes worlds/sums/filler/, from the weights of the first
-    python -m worlds.sums.pretrain --experts 4 --out runs/experts
+    python -m worlds.sums.pretrain --experts 16    # writes worlds/sums/experts/, from the weights of the first
 
-With --experts, the first model's weights become a mixture of experts (sparse upcycling, 2212.05055).
+With --experts, the first model's weights become a mixture of experts (sparse upcycling, 2212.05055), saved in bf16.
 """
 
 import math
@@ -27,7 +27,7 @@ class Args(PretrainSettings):
     filler: bool = False
     """Writers may repeat the result before the box."""
     experts: int = 0
-    """Experts in place of each MLP, two of them used at each token. Needs --out."""
+    """Experts in place of each MLP, two of them used at each token. Other numbers than 16 need --out."""
 
 
 def with_experts(dense: LlamaForCausalLM, experts: int) -> MixtralForCausalLM:
@@ -43,9 +43,9 @@ def with_experts(dense: LlamaForCausalLM, experts: int) -> MixtralForCausalLM:
 
 
 def main(args: Args) -> None:
-    if args.experts and args.out is None:
-        fail("--experts needs --out, a folder for the model.")
-    out = MODELS["sums-filler" if args.filler else "sums"].folder
+    if args.experts not in (0, 16) and args.out is None:
+        fail(f"--experts {args.experts} needs --out, a folder for the model: worlds/sums/experts/ has 16.")
+    out = MODELS["sums-experts" if args.experts else "sums-filler" if args.filler else "sums"].folder
     continues = args.filler or args.experts > 0
     args = args.with_defaults(out=out, steps=1390 if continues else 2300, batch=64 if continues else 256)
     torch.manual_seed(args.seed)
@@ -56,7 +56,7 @@ def main(args: Args) -> None:
     if args.experts:
         model = with_experts(model, args.experts)
     corpus = Corpus(sum_problem, partial(solution, filler=args.filler), ("sums", "sums-hard"))
-    pretrain(model, tokenizer, corpus, args, start)
+    pretrain(model, tokenizer, corpus, args, start, torch.bfloat16 if args.experts else torch.float32)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,199 @@
+"""RSPO, Router-Shift Policy Optimization: "Towards Stable and Effective Reinforcement Learning for Mixture-of-Experts",
+2510.23027 (Oct 2025, version 2), Eq. 5 to 9 and 11.
+
+    J(θ) = E_x E_{o_1..o_G ~ π_old(·|x)} 1/G Σ_i (Π_t c_it)^(1/|o_i|) A_i
+    log c_it = s min(s d_it, clip(s d_it, -ε, ε)),  d_it = log r_it + log γ_it,  s = sign A_i
+    γ_it = sg[ max(exp(-1/L Σ_l 1/K Σ_k |log ρ_θ^l(e_k) - log ρ_old^l(e_k)|), γ_min) ]
+
+Differs from its parent gmpo.py:
+- for mixtures of experts: the ratio of a token whose routers have moved since the rollout is shrunk by γ. ρ^l(e) is
+  the probability of expert e in layer l; e_1..e_K are the experts that the token used at the rollout weights.
+γ < 1 is in the ratio before the clip: tokens of correct responses are clipped later, those of incorrect ones earlier.
+Version 1 of the paper multiplies the clipped ratio instead. That engine and learner may choose other experts at the
+same weights is another matter: --replay-routing.
+Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
+
+    python methods/rspo.py
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from common.batch import collate, micro_batches, minibatches
+from common.data import load_problems, sample_problems
+from common.engines import make_engine
+from common.experts import require_experts
+from common.help import parse_args
+from common.logprobs import batch_experts, batch_logps, routed_logps
+from common.models import load_model
+from common.run import Run
+from common.settings import Count, CountOrZero, Fraction, GroupSize, NonNegative, Positive, Rate, Settings
+from common.verification import Verifier
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class Args(Settings):
+    # RSPO
+    model: str = "sums-experts"
+    """A mixture of experts on the hub, in a local folder or in a run folder, or the embedded one: 16 experts, 2 at a
+    token."""
+    router_floor: Fraction = 0.8
+    """γ_min: least factor on the ratio of a token whose routers have moved. Paper 0.8."""
+    clip_log_eps: Positive = 0.4
+    """ε: zeroes a token's gradient once its log ratio has moved by ε in the direction of the advantage. Paper 0.4."""
+    ddof: Literal[0, 1] = 1
+    """The group's std divides by G - ddof: 1 gives the sample std of most code, 0 the population std."""
+    kl_beta: NonNegative = 0.0
+    """β: weight of the KL to the initial model in the loss. Paper 0."""
+    ratio_anchor: Literal["learner", "engine"] = "learner"
+    """π_old in the ratio: log-probs recomputed by the learner, or reported by the engine (requires --tis-cap 0)."""
+    tis_cap: NonNegative = 2.0
+    """C: cap of the truncated importance weight π_old / π_engine; 0 disables it."""
+    num_minibatches: Count = 4
+    """Minibatches per rollout batch, with one optimizer update each."""
+    update_epochs: Count = 1
+    """Passes over each rollout batch; updates per batch = update_epochs * num_minibatches. Papers: 1 or 2."""
+    responses_per_prompt: GroupSize = 8
+    """G: responses per prompt, the group. Papers: 8 to 64."""
+
+    # The same in every script
+    steps: Count = 100
+    """Rollout batches. Large models: 100 to 1000."""
+    prompts_per_step: Count = 32
+    """P: different prompts in a rollout batch. Papers: 32 to 512."""
+    max_response_tokens: Count | None = None
+    """T: length limit of a response; embedded models have a default. Reasoning models need 1,000 to 30,000."""
+    temperature: Positive = 1.0
+    """Sampling temperature; all log-probs use the same one."""
+    lr: Rate = 1e-4
+    """AdamW's peak learning rate. Models of 1B and more: 5e-7 to 3e-6."""
+    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """After the warm-up, the learning rate stays constant or falls to 0 by the end of the run."""
+    warmup_steps: CountOrZero = 5
+    """Steps (rollout batches) over which the learning rate rises from 0."""
+    weight_decay: Fraction = 0.0
+    """AdamW's weight decay; 0 to 0.1."""
+    max_grad_norm: Positive = 1.0
+    """Gradients are scaled down to this norm."""
+    staleness: CountOrZero = 0
+    """k: the engine samples with the weights of k rollout batches ago, as in asynchronous training."""
+
+
+def compute_advantages(rewards: Tensor, args: Args) -> Tensor:
+    """(P, G) rewards in, (P, G) advantages out: z-scores within each group (2402.03300, Sec. 4.1.2)."""
+    mean = rewards.mean(1, keepdim=True)  # (P, 1)
+    std = rewards.std(1, correction=args.ddof, keepdim=True)  # (P, 1)
+    # The paper has no ε; 1e-6 only makes a group of equal rewards 0 instead of 0 / 0.
+    return (rewards - mean) / (std + 1e-6)
+
+
+def token_weights(mask: Tensor) -> Tensor:
+    """(B, T) mask of a whole minibatch in, (B, T) weights out: 1 / (B |o_i|), every response has the same weight."""
+    return mask / (len(mask) * mask.sum(1, keepdim=True))
+
+
+def policy_loss(
+    logp: Tensor, old_logp: Tensor, advantages: Tensor, mask: Tensor, args: Args
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Per-token loss and metrics of m rows; everything is (m, T), and only `logp` carries a gradient.
+
+    On-policy every ratio is 1, and a group's advantages sum to 0, so the minibatch's loss is 0; its gradient is not.
+    """
+    ratio = torch.exp(logp - old_logp)  # (m, T)
+    sign = torch.where(advantages < 0, -1.0, 1.0)  # (m, T)
+    moved = sign * (logp - old_logp)  # (m, T), > 0 where the token moved in the direction of the advantage
+    # The minimum makes the clip one-sided: a ratio that moved against its advantage keeps its gradient.
+    clipped = sign * torch.min(moved, moved.clamp(-args.clip_log_eps, args.clip_log_eps))  # (m, T)
+    mean = (clipped * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)  # (m, 1)
+    loss = -torch.exp(mean) * advantages  # (m, T), the same for every token of a response
+    return loss, {
+        "ratio": ratio,
+        "clip_pos": ((advantages > 0) & (moved > args.clip_log_eps)).float(),
+        "clip_neg": ((advantages < 0) & (moved > args.clip_log_eps)).float(),
+    }
+
+
+def tis_weight(old_logp: Tensor, rollout_logp: Tensor, mask: Tensor, args: Args) -> Tensor:
+    """(B, T) TIS weights: the geometric mean over a response of min(π_old / π_engine, C)."""
+    weight = torch.exp(old_logp - rollout_logp).clamp(max=args.tis_cap)  # (B, T)
+    mean = torch.exp((weight.log() * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True))  # (B, 1)
+    return mean.expand(mask.shape) if args.tis_cap > 0 else torch.ones_like(weight)
+
+
+def router_shift(router_logp: Tensor, experts: Tensor, old_router_logp: Tensor, args: Args) -> Tensor:
+    """log γ (m, T): 0 where no router has moved (2510.23027, Eq. 5 to 9).
+
+    From log-probs of all experts now (m, T, L, E), the experts used before the updates, and their log-probs then, both
+    (m, T, L, K).
+    """
+    moved = router_logp.gather(-1, experts) - old_router_logp  # (m, T, L, K)
+    gamma = torch.exp(-moved.abs().mean((-2, -1)))  # (m, T)
+    return gamma.clamp(min=args.router_floor).log()
+
+
+def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
+    """Per-token k3 estimate (m, T) of KL(π_θ ‖ π_ref) (2402.03300, Eq. 4).
+
+    On tokens from π_θ its value is unbiased and never negative. As a loss, its gradient is that of KL(π_ref ‖ π_θ).
+    """
+    return torch.exp(ref_logp - logp) - (ref_logp - logp) - 1
+
+
+def main(args: Args) -> None:
+    with Run(args, __file__) as run:  # the run's folder, log and checkpoints; Ctrl-C and --resume
+        args, P, G = run.args, run.args.prompts_per_step, run.args.responses_per_prompt
+        model, tokenizer = load_model(args)
+        require_experts("RSPO", model)  # RSPO: ends the program without them
+        train, held_out = load_problems(args, model, tokenizer)
+        verifier = run.closing(Verifier(args, tokenizer, train + held_out))
+        engine = run.closing(make_engine(args, model, tokenizer, train + held_out))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
+        reference = load_model(args)[0] if args.kl_beta > 0 else None
+
+        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
+            # Sample G responses to each of P prompts, and verify their answers.
+            engine.load_weights(model)
+            problems = sample_problems(train, P, step, args)
+            rollouts = engine.generate(problems, G, step)
+            rewards = verifier(problems, rollouts)  # (P, G)
+            engine.sleep()  # frees its memory for the learner
+
+            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            batch = collate(problems, rollouts, model.device)
+            mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
+            learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
+            old_logp = learner_logp if args.ratio_anchor == "learner" else rollout_logp  # (B, T)
+            experts, old_router_logp = batch_experts(model, batch, args)  # RSPO: (B, T, L, K) twice
+            ref_logp = batch_logps(reference, batch, args)[0] if reference else None  # (B, T)
+            advantages = compute_advantages(rewards, args).view(-1, 1).expand(mask.shape)  # (B, T)
+            tis = tis_weight(learner_logp, rollout_logp, mask, args)  # (B, T)
+            run.log_rollouts(problems, rollouts, rewards, advantages, learner_logp, rollout_logp, mask)
+            run.log_tokens({"entropy": entropy, "tis_weight": tis}, token_weights(mask), mask)
+
+            for minibatch in minibatches(P, G, args):  # (b,) rows of whole groups
+                weights = token_weights(mask[minibatch])  # (b, T)
+                for rows, w in micro_batches(minibatch, weights, batch, args):  # (m,), (m, T)
+                    logp, router_logp, _ = routed_logps(model, batch, rows, args)  # (m, T), (m, T, L, E)
+                    shift = router_shift(router_logp, experts[rows], old_router_logp[rows], args)  # (m, T)
+                    moved = logp + shift  # (m, T), RSPO: the ratio times γ
+                    loss, metrics = policy_loss(moved, old_logp[rows], advantages[rows], mask[rows], args)  # (m, T)
+                    metrics["router_ratio"] = shift.exp()  # (m, T)
+                    loss = tis[rows] * loss
+                    if reference:  # GRPO: the KL to the reference, in the loss
+                        metrics["kl"] = kl_penalty(logp, ref_logp[rows])  # (m, T)
+                        loss = loss + args.kl_beta * metrics["kl"]
+                    loss = (w * loss).sum()
+                    loss.backward()
+                    run.log_loss(loss, metrics, w, mask, rows)
+                grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
+                run.check_update(grad_norm=grad_norm)  # ends the run if it is not finite
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+if __name__ == "__main__":
+    main(parse_args(Args, __doc__))

@@ -1,0 +1,161 @@
+"""Mixtures of experts: which experts the engine reports, and a learner that replays them."""
+
+import copy
+
+import grpo
+from common.batch import collate
+from common.engines import ROUNDING, rounded
+from common.experts import replay_routing, routers, watched
+from common.logprobs import batch_experts, batch_logps, token_logps
+from common.lora import named_weights
+from common.models import load_model
+from common.records import Problem
+from methods import luffy
+from recipes import pipeline_rl
+
+import pytest
+import runs
+import torch
+from conftest import experts_of
+from sampling import PROMPTS, make, sample
+from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+REPLAY = {"model": "sums-experts", "replay_routing": True}
+
+
+@pytest.fixture(scope="module")
+def mixture():
+    return load_model(grpo.Args(**REPLAY))
+
+
+@pytest.fixture
+def rollouts(mixture):
+    """Problems and the responses of an engine whose routers are not the learner's."""
+    model, tokenizer = mixture
+    problems = [Problem(text, "", text, tokenizer(text)["input_ids"]) for text in PROMPTS]
+    engine = make(mixture, max_rows=16, **REPLAY)  # two prompts at a time
+    noise = torch.Generator().manual_seed(0)
+    moved = [
+        (name, weight + 0.3 * weight.std() * torch.randn(weight.shape, generator=noise) if ".gate." in name else weight)
+        for name, weight in named_weights(model)
+    ]
+    engine.update(moved)
+    return problems, sample(engine, problems), engine.model
+
+
+def test_the_engine_reports_the_experts_that_read_each_token(rollouts):
+    """As one pass over prompt and response finds them, token by token."""
+    problems, found, model = rollouts
+    lengths = set(map(len, found.tokens))
+    assert len(lengths) > 3, "all responses end together"
+    for row, tokens in enumerate(found.tokens):
+        read = torch.tensor([problems[row // 8].prompt_ids + tokens[:-1]])
+        with torch.no_grad(), watched(model) as outputs:
+            model(read)
+        expected = torch.stack([experts for _, _, experts in outputs], 1)  # (S - 1, L, K)
+        assert torch.equal(found.experts[row].long().sort().values, expected.sort().values), f"row {row}"
+
+
+def test_the_learner_uses_the_engines_experts(mixture, rollouts):
+    """Not its own, with the softmax of its own logits over them; what the engine has not read is its own choice."""
+    (model, _), (problems, found, _), args = mixture, rollouts, grpo.Args(**REPLAY)
+    batch = collate(problems, found, "cpu")
+    experts, logps = batch_experts(model, batch, args)  # (B, T, L, K) at the token before
+    of_engine = torch.stack([batch.experts[i, n - 1 :][: experts.shape[1]] for i, n in enumerate(batch.prompt_lengths)])
+    mask = batch.token_mask
+    assert torch.equal(experts[mask], of_engine[mask].long()) and (of_engine[mask] >= 0).all()
+    batch.experts = torch.full_like(batch.experts, -1)
+    own, own_logps = batch_experts(model, batch, args)
+    others = (own.sort().values != experts.sort().values).any(-1)[mask]
+    assert 0.05 < others.float().mean() < 0.95, "engine and learner should choose differently now and then"
+    # In the first layer, what the router reads does not depend on experts: its own choice is the likeliest.
+    assert (own_logps.sum(-1) >= logps.sum(-1) - 1e-5)[mask][:, 0].all()
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_weights_of_replayed_experts(normalize):
+    """Each layer's output is the sum of its experts' by the softmax of the router's logits, over K or over all."""
+    torch.manual_seed(0)
+    config = Qwen3MoeConfig(
+        vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, head_dim=4,
+        moe_intermediate_size=8, num_experts=5, num_experts_per_tok=2, norm_topk_prob=normalize, initializer_range=0.5,
+    )  # fmt: skip
+    model = Qwen3MoeForCausalLM(config).eval()
+    replay_routing("--model qwen", model)
+    block, x = model.model.layers[0].mlp, torch.randn(1, 3, 8)
+    model.engine_experts = torch.tensor([[4, 0], [1, 3], [-1, -1]])[None, :, None]  # (1, 3, 1, 2)
+    with torch.no_grad():
+        output, chances = block(x)[0], (x[0] @ block.gate.weight.T).softmax(-1)  # (3, 8), (3, 5)
+    for t, chosen in enumerate([[4, 0], [1, 3], chances[2].topk(2).indices.tolist()]):
+        total, expected = chances[t, chosen].sum() if normalize else 1.0, 0.0
+        for e in chosen:
+            gate, up = (block.experts.gate_up_proj[e] @ x[0, t]).chunk(2)
+            of_expert = block.experts.down_proj[e] @ (torch.nn.functional.silu(gate) * up)
+            expected = expected + chances[t, e] / total * of_expert
+        torch.testing.assert_close(output[t], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_backward_pass_that_computes_again_replays_too(rollouts):
+    problems, found, _ = rollouts
+    batch, gradients = collate(problems, found, "cpu"), []
+    for again in (False, True):
+        args = grpo.Args(**REPLAY, gradient_checkpointing=again)
+        other = load_model(args)[0]
+        token_logps(other, batch, torch.arange(4), args).sum().backward()
+        gradients.append([parameter.grad for parameter in other.parameters()])
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_replay_brings_a_rounded_engine_nearer(mixture):
+    """With 4-bit weights: the learner's probabilities of the sampled tokens differ less from the engine's."""
+    model, tokenizer = mixture
+    problems = [Problem(text, "", text, tokenizer(text)["input_ids"]) for text in PROMPTS]
+    found = sample(make(mixture, rollout_precision="int4", **REPLAY), problems, n=64, seeds=(4, 5, 6))
+    batch, args = collate(problems, found, "cpu"), grpo.Args(**REPLAY)
+
+    def mismatch():
+        logp = batch_logps(model, batch, args)[0]
+        return (logp.exp() - batch.rollout_logp.exp()).abs()[batch.token_mask].mean().item()
+
+    replayed = mismatch()
+    batch.experts = torch.full_like(batch.experts, -1)
+    assert replayed < 0.97 * mismatch()
+
+
+def test_each_experts_matrix_is_rounded_by_itself(mixture):
+    """As in an engine with quantized weights; routers stay as they are."""
+    weights = dict(named_weights(mixture[0]))
+    changed = dict(rounded(weights.items(), "int4"))
+    name = "model.layers.1.mlp.experts.down_proj"
+    for own, expert in zip(changed[name], weights[name], strict=True):
+        assert torch.equal(own, ROUNDING["int4"](expert))
+    gates = [name for name in weights if ".gate." in name]
+    assert len(gates) == len(routers(mixture[0])) and all(torch.equal(changed[n], weights[n]) for n in gates)
+
+
+def test_bad_input_gets_one_sentence(mixture, monkeypatch, tmp_path, capsys):
+    def error(script, **settings):
+        with pytest.raises(SystemExit) as stop:
+            script.main(script.Args(run_dir=tmp_path / "run", steps=1, engine="transformers", **settings))
+        assert stop.value.code == 2
+        return capsys.readouterr().err
+
+    assert "error: --replay-routing needs a mixture of experts" in error(grpo, replay_routing=True)
+    assert "one version of the weights in each response" in error(pipeline_rl, **REPLAY)
+    assert "whose experts nobody reports" in error(luffy, dataset="sums", eval_problems=1, eval_samples=1, **REPLAY)
+    strange = copy.deepcopy(mixture[0])
+    for router in routers(strange):
+        router.norm_topk_prob = False  # which this one does not know
+    with pytest.raises(SystemExit):
+        replay_routing("--model strange", strange)
+    assert "error: --replay-routing: --model strange weights its experts" in capsys.readouterr().err
+
+
+def test_a_run_resumes(tiny_model, tmp_path, capsys):
+    """To the bit; the file of weights has other names than the model."""
+    settings = runs.on_tiny(tiny_model) | {"model": experts_of(str(tiny_model)), "save_every": 1, "lr": 1e-2}
+    weights, _ = runs.run("grpo", tmp_path / "run", replay_routing=True, rollout_precision="int4", **settings)
+    (tmp_path / "run" / "checkpoint-000002").rename(tmp_path / "last")
+    grpo.main(grpo.Args(resume=tmp_path / "run"))
+    runs.assert_same_weights(weights, runs.results(tmp_path / "run")[0])

@@ -1,0 +1,33 @@
+import math
+
+from oracles import ENGINE_ANCHOR, ONE_UPDATE, Row, fraction, gmpo
+
+
+class Oracle(gmpo.Oracle):
+    CASES = [
+        {"clip_log_eps": 0.05, "router_floor": 0.97, "kl_beta": 0.3, "tis_cap": 1.1},
+        {"router_floor": 0.0, "ddof": 0, "kl_beta": 0.3, "tis_cap": 0.0},
+        ENGINE_ANCHOR,
+        ONE_UPDATE,
+    ]
+    RANGES = {**gmpo.Oracle.RANGES, "router_floor": fraction}
+    DEFAULTS = {**gmpo.Oracle.DEFAULTS, "model": "sums-experts", "router_floor": 0.8}
+
+    def gammas(self, row: Row):
+        """The factor on each token's ratio, by the two experts of each layer that were likeliest before."""
+        found = []
+        for now, before in zip(row.routers, row.old_routers, strict=True):
+            layers = []
+            for new, old in zip(now.tolist(), before.tolist(), strict=True):
+                first, second = sorted(range(len(old)), key=old.__getitem__)[-2:]
+                layers.append((abs(new[first] - old[first]) + abs(new[second] - old[second])) / 2)
+            found.append(max(self.args.router_floor, math.exp(-sum(layers) / len(layers))))
+        return found or [1.0] * len(row.new)
+
+    def anchor(self, row: Row):
+        """That the ratio is times γ says the same as that π_old is divided by it."""
+        anchors = zip(super().anchor(row), self.gammas(row), strict=True)
+        return [anchor - math.log(gamma) for anchor, gamma in anchors]
+
+    def token_numbers(self, row: Row):
+        return super().token_numbers(row) | {"router_ratio": self.gammas(row)}
