@@ -20,6 +20,7 @@ from worlds.sums.pretrain import with_experts
 import pytest
 import torch
 from judging import make_verifier
+from pydantic import TypeAdapter
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     AutoModelForCausalLM,
@@ -46,6 +47,7 @@ LETTERS = f"{Path(__file__).with_name('letters.py')}:LETTERS"  # an environment 
 PROBLEMS = 40  # in the tiny model's data set
 FEW = 1_000  # training problems of a generated data set, in runs of the tests' own process
 
+adapter_of = cache(TypeAdapter)  # of a script's settings; making one takes longer than what it checks
 FOLDERS = []  # of the teachers, removed at the end
 
 
@@ -104,6 +106,7 @@ def quick_runs(request, monkeypatch, every_problem):
     The curves of a run take a second, and so do the prompts of 20,000 problems.
     """
     monkeypatch.setattr(os, "fsync", lambda _: None)
+    monkeypatch.setattr("common.settings.TypeAdapter", adapter_of)
     if "all_problems" in request.keywords:
         monkeypatch.setattr(worlds, "generated_problems", every_problem)
     if "curves" not in request.keywords:

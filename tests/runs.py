@@ -2,8 +2,10 @@
 
 import gzip
 import json
+import multiprocessing
 import os
 import re
+import runpy
 import subprocess
 import sys
 import threading
@@ -14,13 +16,20 @@ import grpo
 from common.checkpoints import CHECKSUMS
 from common.folders import checksum
 from common.metrics import read_metrics
+from tools import plots
 from tools.scripts import ROOT, load
 
 import pytest
 import torch
 import tyro
 from conftest import SMALL, needed
+from filelock import FileLock
 from safetensors.torch import load_file
+
+# New processes start with the libraries loaded, also with those that a run loads only as it begins.
+LIBRARIES = ["torch", "torch.distributed.checkpoint", "transformers.models.llama.modeling_llama", "datasets", "pytest"]
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload([*LIBRARIES, "tyro", "tools.plots", "grpo"])
 
 TINY = SMALL | {"max_response_tokens": 8, "eval_problems": 2}  # for the tiny model, whose context is short
 
@@ -124,6 +133,29 @@ def start(processes, script, folder, given="", resume=False):
     return subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
+
+
+def play(words, folder):
+    """The target of a process of PROCESSES: `python` with these words, in a session of its own; streams as files."""
+    os.setsid()
+    for number, name in ((1, "output"), (2, "errors")):
+        os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+    sys.stdout.reconfigure(line_buffering=True)
+    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"  # for processes of its own
+    plots.draw_curves = lambda *_: None  # takes a second
+    sys.argv = list(map(str, words))
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def made_once(factory, name, make):
+    """A folder that the first worker of pytest-xdist that needs it makes for all of them."""
+    root = factory.getbasetemp().parent if "PYTEST_XDIST_WORKER" in os.environ else factory.getbasetemp()
+    with FileLock(root / f"{name}.lock"):
+        if not (root / name).exists():
+            make(root / f"{name}-partial")
+            (root / f"{name}-partial").rename(root / name)
+    return root / name
 
 
 def finish(process):

@@ -79,8 +79,11 @@ def copy(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
     return target
 
 
-def run(name: str, flags: list[str], log: str) -> None:
-    """Run the script `name` with all that it places on a device on DEVICE; what it prints goes to the file `log`."""
+def run(name: str, flags: list[str], log: str, evaluates: bool) -> None:
+    """Run the script `name` with all that it places on a device on DEVICE; what it prints goes to the file `log`.
+
+    It may leave evaluations out.
+    """
     with open(log, "w") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
@@ -100,10 +103,13 @@ def run(name: str, flags: list[str], log: str) -> None:
     torch.save = lambda value, *more, **named: save(tree_map(unwrapped, value), *more, **named)
 
     from common import distributed
+    from common.run import Run
     from tools import plots
     from tools.scripts import load
 
     plots.draw_curves = lambda *_: None  # takes a second
+    if not evaluates:
+        Run.evaluate = Run.summarize = lambda *_: None
 
     assert distributed.device().type == "fake"
     script = load(name)

@@ -1,12 +1,13 @@
 """Several processes give what one gives: runs started by torchrun, on CPUs."""
 
-import multiprocessing
+import importlib
 import os
 import shutil
 import socket
 import sys
 
 import grpo
+import worlds
 from benchmarks import sharding
 from common import batch as batches
 from common.batch import collate, micro_batches
@@ -20,35 +21,36 @@ from tools.scripts import load
 import pytest
 import torch
 import tyro
-from runs import finish, results, start, without_times
+from conftest import FEW
+from runs import PROCESSES, finish, made_once, results, start, without_times
 from transformers import AutoModelForCausalLM
 
 SMALL = "--steps 3 --prompts-per-step 5 --responses-per-prompt 4 --num-minibatches 5 --max-response-tokens 96 --lr 3e-4"
 SMALL += " --eval-problems 5 --eval-samples 2 --eval-every 2 --save-every 1"
 
 
-PROCESSES = multiprocessing.get_context("forkserver")  # new processes start with the libraries loaded
-PROCESSES.set_forkserver_preload(["torch", "transformers", "datasets", "tools.plots"])
-
-
-def be(rank, count, port, script, words, log):
-    """One of `count` processes, as torchrun starts them."""
+def be(rank, count, port, script, words, log, few):
+    """One of `count` processes, as torchrun starts them; with few problems, since to read all takes seconds."""
     given = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
     os.environ |= {name: str(value) for name, value in given.items()} | {"MASTER_ADDR": "127.0.0.1"}
     torch.set_num_threads(1)
     plots.draw_curves = lambda *_: None  # takes a second
+    every = worlds.generated_problems
+    worlds.generated_problems = lambda *of: every(*of)[: FEW if few else None]
+    script = importlib.import_module(script)
     with open(log, "a") as sys.stdout:
-        load(script).main(tyro.cli(load(script).Args, args=words))
+        script.main(tyro.cli(script.Args, args=words))
 
 
-def run(count, script, folder, flags="", resume=False):
+def run(count, script, folder, flags="", resume=False, few=True):
     """A run of a script in so many processes, without torchrun; what they printed."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     words = ["--resume", str(folder)] if resume else [*flags.split(), "--run-dir", str(folder)]
     log = folder.parent / f"{folder.name}.log"
-    processes = [PROCESSES.Process(target=be, args=(i, count, port, script, words, log)) for i in range(count)]
+    of_all = count, port, load(script).__name__, words, log, few
+    processes = [PROCESSES.Process(target=be, args=(i, *of_all)) for i in range(count)]
     for process in processes:
         process.start()
     for process in processes:
@@ -149,7 +151,7 @@ def test_stages_of_several_processes(tmp_path):
     flags = SMALL + " --stages cold-start rl rejection --cold-start-solutions 32 --rejection-prompts 8"
     flags += " --sft-batch 16 --sft-epochs 2 --sft-lr 3e-4"  # more updates at a higher rate enlarge the rounding
     for processes in (1, 2):
-        run(processes, "r1", tmp_path / str(processes), flags)
+        run(processes, "r1", tmp_path / str(processes), flags, few=False)  # of which some enlarge it more
     for stage in ("1-cold-start", "2-rl", "3-rejection"):
         assert_same(tmp_path / "1" / stage, tmp_path / "2" / stage, 1e-5)
 
@@ -169,18 +171,19 @@ QUICK_RUN += "--lr 3e-4 --eval-problems 2 --eval-samples 1 --save-every 1"
 
 def test_two_processes_end_as_one(tmp_path):
     """The same run in one process and in two, which torchrun starts."""
-    run(1, "grpo", tmp_path / "1", QUICK_RUN + " --staleness 1")
+    run(1, "grpo", tmp_path / "1", QUICK_RUN + " --staleness 1", few=False)
     output = finish(start(2, "grpo.py", tmp_path / "2", QUICK_RUN + " --staleness 1"))
     assert output.count("held-out accuracy") == 1, "more than one process prints"
     assert_same(tmp_path / "1", tmp_path / "2", 1e-5)
 
 
+OF_TWO = SMALL + " --staleness 1 --kl-beta 0.05"
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """The folder of a run of two processes."""
-    folder = tmp_path_factory.mktemp("whole") / "run"
-    run(2, "grpo", folder, SMALL + " --staleness 1 --kl-beta 0.05")
-    return folder
+    return made_once(tmp_path_factory, "whole", lambda folder: run(2, "grpo", folder, OF_TWO))
 
 
 @pytest.mark.slow
@@ -198,9 +201,9 @@ def test_resume_with_another_number(processes, whole, tmp_path):
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory):
     """The same run with sharded checkpoints."""
-    folder = tmp_path_factory.mktemp("parts") / "run"
-    run(2, "grpo", folder, SMALL + " --staleness 1 --kl-beta 0.05 --sharded-checkpoints")
-    return folder
+    return made_once(
+        tmp_path_factory, "parts", lambda folder: run(2, "grpo", folder, OF_TWO + " --sharded-checkpoints")
+    )
 
 
 @pytest.mark.slow

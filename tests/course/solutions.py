@@ -6,11 +6,12 @@ from dataclasses import replace
 from functools import cache
 
 from notebooks.exercises import make
-from notebooks.exercises.answers import HANDOUT_SEED
+from notebooks.exercises.answers import CASES, HANDOUT_SEED, for_the_runner
 from notebooks.exercises.answers import answers as make_answers
+from notebooks.exercises.cases import cases
 from notebooks.exercises.exercises import BY_NAME, functions, solution_path
 from notebooks.exercises.runner import run
-from notebooks.exercises.verdict import verdict
+from notebooks.exercises.verdict import numbers, verdict
 
 HEAD = "import torch\nfrom torch import Tensor\n"  # of a student's file
 NAMES = [name for name in BY_NAME if name != "loop.changed"]  # whose answers depend on the method
@@ -19,6 +20,14 @@ NAMES = [name for name in BY_NAME if name != "loop.changed"]  # whose answers de
 @cache
 def answers(name):
     return make_answers(BY_NAME[name], HANDOUT_SEED)
+
+
+def right_results(exercise, seed):
+    """The cases of a seed and their correct results; without those of the known mistakes, which take most time."""
+    given = [*map(for_the_runner, CASES.get(exercise.script, cases)(exercise, seed))]
+    right = run(exercise.module(), exercise.function, given)
+    assert all(numbers(output).isfinite().all() for result in right for output in result["outputs"]), exercise.name
+    return given, right
 
 
 def judged(name, made):

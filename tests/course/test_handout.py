@@ -12,9 +12,11 @@ from notebooks.exercises import grade_class, key, make, silent_bugs, train
 from notebooks.exercises.answers import CASES
 from notebooks.exercises.cases import cases
 from notebooks.exercises.exercises import BY_NAME, EXERCISES, SCRIPTS, functions, needed
-from tools.scripts import ROOT
+from tools.scripts import ROOT, load
 
 import pytest
+import torch
+import tyro
 from solutions import NAMES, solve
 
 
@@ -62,8 +64,20 @@ def test_the_handout_says_what_to_write_and_to_hand_in(handout, tmp_path):
     assert "secret" not in page
 
 
+TRAIN = """
+import json, sys, train
+for method, *flags in json.loads(sys.argv[1]):
+    try:
+        train.main(method, flags)
+    except SystemExit as end:
+        print(end.code)
+    print("-----", flush=True)
+"""  # several times `python train.py`, in one process
+
+
 @pytest.mark.slow
-def test_the_handout_stands_alone(handout, tmp_path):
+@pytest.mark.all_problems
+def test_the_handout_stands_alone(handout, tmp_path, capsys):
     """pytest says what is wrong; once a method's functions are correct, training repeats the script's run."""
     environment = {"PATH": os.defpath, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     quick = ["--steps", "2", "--prompts-per-step", "4", "--responses-per-prompt", "4", "--max-response-tokens", "24"]
@@ -73,44 +87,54 @@ def test_the_handout_stands_alone(handout, tmp_path):
         done = subprocess.run([sys.executable, *command], cwd=handout, capture_output=True, text=True, env=environment)
         return done.returncode, done.stdout + done.stderr
 
+    def trained(*commands):
+        status, text = outcome("-c", TRAIN, json.dumps(commands))
+        assert status == 0 and text.count("-----\n") == len(commands), text
+        return text.split("-----\n")[:-1]
+
+    def of_script(name):
+        args = tyro.cli(load(name).Args, args=[*train.FLAGS, *quick, "--run-dir", str(tmp_path / name)])
+        load(name).main(args)
+        return train.rows(tmp_path / name)
+
     solve(handout, ["grpo", "dr_grpo"])
     right = (handout / "dr_grpo.py").read_text()
     (handout / "dr_grpo.py").write_text(
         right.replace("(len(mask) * args.max_response_tokens)", "mask.sum(1, keepdim=True)")
     )
-    status, text = outcome("-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "grpo")
-    assert status == 1 and "6 passed" in text and "1 failed" in text and "dr_grpo.py, token_weights: " in text
-    status, text = outcome("train.py", "dr_grpo", *quick)
-    assert status == 1 and "dr_grpo.py, token_weights: " in text and "nothing was trained" in text
-    status, text = outcome("train.py", "dr_grpo", "--wrong", *quick)
-    assert status == 0 and "dr_grpo.py, token_weights: " in text and "the reference's at step 20" in text, text
     (handout / "rloo.py").write_text(
         "from runner import WrongResult\ndef compute_advantages(*a):\n    raise WrongResult('')\n"
     )
-    status, text = outcome("-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "rloo")
-    assert status == 1 and "1 failed" in text and "rloo.py, compute_advantages: it gives no result." in text
-    (handout / "dr_grpo.py").write_text(make.blank("dr_grpo"))
-    status, text = outcome("train.py", "dr_grpo", "--wrong", *quick)
-    assert status == 1 and "dr_grpo.compute_advantages, dr_grpo.token_weights cannot be trained before" in text, text
-    (handout / "dr_grpo.py").write_text(right)
+    status, text = outcome("-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "grpo or rloo")
+    assert status == 1 and "6 passed" in text and "2 failed" in text and "dr_grpo.py, token_weights: " in text
+    assert "rloo.py, compute_advantages: it gives no result." in text
+    refused, wrong, empty, unknown = trained(
+        ["dr_grpo", *quick], ["dr_grpo", "--wrong", *quick, "--steps", "1"], ["gspo", "--wrong", *quick], ["gremlins"]
+    )
+    assert "dr_grpo.py, token_weights: " in refused and "nothing was trained" in refused
+    assert "dr_grpo.py, token_weights: " in wrong and "the reference's at step 20" in wrong
+    assert "cannot be trained before" in empty and "gspo.policy_loss" in empty
+    assert unknown.startswith("error: gremlins is not a method")
+    assert [path.name for path in (handout / "runs").iterdir()] == ["dr_grpo"]
     shutil.rmtree(handout / "runs")
+    (handout / "dr_grpo.py").write_text(right)
     status, text = outcome("train.py", "dr_grpo", *quick)
     assert status == 0 and "the reference's at step 20" in text, text
     assert (handout / "runs/dr_grpo/beside_the_reference.png").stat().st_size > 10_000
-    command = [sys.executable, "dr_grpo.py", *train.FLAGS, *quick, "--run-dir", tmp_path / "run"]
-    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL, env=environment)
-    assert train.rows(tmp_path / "run") == train.rows(handout / "runs/dr_grpo")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as in the handout's processes
+    try:
+        expected = {name: of_script(name) for name in ("grpo", "dr_grpo")}
+    finally:
+        torch.set_num_threads(threads)
+    assert train.rows(handout / "runs/dr_grpo") == expected["dr_grpo"]
     solve(handout, ["loop"])
+    trained(["loop", *quick], ["changed", *quick])
     for name, script in (("loop", "grpo"), ("changed", "dr_grpo")):
-        status, text = outcome("train.py", name, *quick)
-        assert status == 0, text
-        command = [sys.executable, f"{script}.py", *train.FLAGS, *quick, "--run-dir", tmp_path / name]
-        subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL, env=environment)
-        for mine, row in zip(train.rows(handout / "runs" / name), train.rows(tmp_path / name), strict=True):
+        for mine, row in zip(train.rows(handout / "runs" / name), expected[script], strict=True):
             if name == "changed":  # the script logs it with the weights of its own loss
                 mine["entropy"] = row["entropy"] = 0.0
             assert mine == pytest.approx(row, rel=1e-3)
-    assert outcome("train.py", "gremlins")[1].startswith("error: gremlins is not a method")
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

@@ -26,8 +26,10 @@ SPLIT_METRICS = (
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in parents()]
 )
 def test_micro_batches_and_row_order_change_nothing(name, tmp_path, monkeypatch, capsys):
-    """Two whole runs, one in single rows and in another order, end with the same weights and metrics."""
-    same = {"lr": 1e-3, "eval_every": 0}
+    """Two runs without evaluations, one in single rows and in another order, end with the same weights and metrics."""
+    monkeypatch.setattr(Run, "evaluate", lambda *_: None)
+    monkeypatch.setattr(Run, "summarize", lambda *_: None)
+    same = {"lr": 1e-3}
     if name == "trpo":  # of which lr is a part of the step; more iterations magnify rounding
         same |= {"lr": 1.0, "cg_iterations": 2}
     if name == "process_rewards":  # its default takes a minute for its reward model

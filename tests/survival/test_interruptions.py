@@ -29,7 +29,6 @@ RESUMED = (
     "dcpo",
     "adaptive_entropy",
     "vapo",
-    "olmo3",
     "pipeline_rl",
     "scalerl",
     "curriculum",
@@ -67,8 +66,15 @@ def settings_with_state(name, folder):
     return settings
 
 
-@pytest.mark.all_problems  # of whose first ones Olmo 3 keeps no group
-@pytest.mark.parametrize("name", ["grpo", *(pytest.param(name, marks=pytest.mark.slow) for name in RESUMED)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "grpo",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in RESUMED),
+        # Of the first problems it keeps no group.
+        pytest.param("olmo3", marks=[pytest.mark.slow, pytest.mark.all_problems]),
+    ],
+)
 def test_resumed_run_ends_as_the_uninterrupted_one(name, tmp_path, capsys):
     """A run that stopped after its second checkpoint, in the middle of writing logs and a third."""
     folder = tmp_path / "run"

@@ -82,9 +82,10 @@ def test_killed_at_some_file_events(tiny_model, half_correct, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", parents())
 def test_killed_at_file_events(name, tiny_model, half_correct, tmp_path):
-    """At every event for GRPO, at every second one for scripts that save more than GRPO does, and at every third one
-    for the others, whose loops save by the same lines; each script begins with another event."""
+    """At every event for GRPO, at every fourth one for scripts that save more than GRPO does, and at every eighth one
+    for the others, whose loops save by the same lines; each script begins with another event, so that several scripts
+    are killed at each."""
     code = script_path(name).read_text()
     more = name in SETTINGS or "run.state[" in code or SAVED not in code
-    every = 1 if name == "grpo" else 2 if more else 3
+    every = 1 if name == "grpo" else 4 if more else 8
     killed(name, tiny_model, tmp_path / "run", slice(list(parents()).index(name) % every, None, every))

@@ -11,10 +11,12 @@ from common import distributed
 from tools.scripts import ROOT
 
 import pytest
-from runs import start
+from runs import flags, on_tiny, start
 
-SMALL = "--steps 3 --prompts-per-step 5 --responses-per-prompt 4 --num-minibatches 5 --max-response-tokens 96 --lr 3e-4"
-SMALL += " --eval-problems 5 --eval-samples 2 --eval-every 2 --save-every 1"
+
+def endless(tiny_model, **settings):
+    """Flags of a run that does not end by itself."""
+    return " ".join(flags(on_tiny(tiny_model) | {"steps": 1000, "eval_every": 0} | settings))
 
 
 def children(pid):
@@ -30,9 +32,9 @@ def wait_for(path, process):
 
 
 @pytest.mark.slow
-def test_a_killed_process_ends_all(tmp_path):
+def test_a_killed_process_ends_all(tiny_model, tmp_path):
     """SIGKILL of the second process: one sentence within seconds, and how to resume."""
-    run = start(2, "grpo.py", tmp_path / "run", SMALL.replace("--steps 3", "--steps 50"))
+    run = start(2, "grpo.py", tmp_path / "run", endless(tiny_model, save_every=1, keep=100))
     wait_for(tmp_path / "run" / "checkpoint-000002", run)
     workers = children(run.pid)
     os.kill(workers[1], signal.SIGKILL)
@@ -46,9 +48,9 @@ def test_a_killed_process_ends_all(tmp_path):
 
 
 @pytest.mark.slow
-def test_ctrl_c_saves_and_ends_all(tmp_path):
+def test_ctrl_c_saves_and_ends_all(tiny_model, tmp_path):
     """Ctrl-C reaches torchrun and all processes, as from a terminal: the step is finished and saved, and all end."""
-    run = start(2, "grpo.py", tmp_path / "run", SMALL.replace("--steps 3", "--steps 50").replace("every 1", "every 0"))
+    run = start(2, "grpo.py", tmp_path / "run", endless(tiny_model, save_every=0))
     wait_for(tmp_path / "run" / "metrics.jsonl", run)
     workers = children(run.pid)
     for pid in [*workers, run.pid]:
@@ -61,14 +63,14 @@ def test_ctrl_c_saves_and_ends_all(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "flags, sentence",
+    "given, sentence",
     [
         ("--lr 5", "error: --lr"),
         pytest.param("--model /no/such/folder", "error: --model /no/such/folder", marks=pytest.mark.slow),
     ],
 )
-def test_bad_input_has_one_sentence(flags, sentence, tmp_path):
-    run = start(2, "grpo.py", tmp_path / "run", flags)
+def test_bad_input_has_one_sentence(given, sentence, tmp_path):
+    run = start(2, "grpo.py", tmp_path / "run", given)
     output, _ = run.communicate(timeout=90)
     assert run.returncode != 0
     assert output.count("error: ") == 1 and output.count(sentence) == 1

@@ -15,51 +15,56 @@ from tools.scripts import ROOT
 
 import pytest
 from conftest import SMALL
-from runs import assert_same_rows, assert_same_weights, results
+from runs import PROCESSES, assert_same_rows, assert_same_weights, flags, on_tiny, play, results
 from safetensors.torch import load_file
 
-COMMAND = [sys.executable, "grpo.py", "--steps", "5", "--save-every", "1", "--eval-every", "2"]
-COMMAND += ["--prompts-per-step", "4", "--responses-per-prompt", "4", "--max-response-tokens", "48"]
-COMMAND += ["--eval-problems", "4", "--eval-samples", "2"]
 
-
-def start(*flags):
-    return subprocess.Popen([*COMMAND, *flags], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+def start(folder, *words):
+    process = PROCESSES.Process(target=play, args=(["grpo.py", *words], folder))
+    process.start()
+    return process
 
 
 @pytest.mark.slow
-def test_killed_runs_end_as_the_uninterrupted_one(tmp_path):
+def test_killed_runs_end_as_the_uninterrupted_one(tiny_model, tmp_path):
     """SIGKILL at random moments, also while a checkpoint is written; then to the end."""
     kills = 3
-    assert start("--run-dir", str(tmp_path / "whole")).wait() == 0
+    (tmp_path / "even.py").write_text("def even(problem, text, tokens, truncated): return len(text) % 2\n")
+    reward = "--reward", f"{tmp_path / 'even.py'}:even"  # the tiny model has no correct response
+    given = flags(on_tiny(tiny_model) | {"steps": 60, "save_every": 1, "eval_every": 20, "lr": 1e-2})
+    given += reward
+    whole = start(tmp_path, *given, "--run-dir", tmp_path / "whole")
+    whole.join()
+    assert whole.exitcode == 0, (tmp_path / "errors").read_text()
     weights, rows = results(tmp_path / "whole")
+    assert any(row.get("grad_norm") for row in rows), "nothing was learned"
     rng = random.Random(4)
     folder, killed = tmp_path / "killed", 0
     for _ in range(4 * kills):
         begun = (folder / "config.json").exists()
-        process = start("--resume" if begun else "--run-dir", str(folder))
-        # Wait until the run writes something, so that the kill falls between there and the end.
-        before, deadline = snapshot(folder), time.monotonic() + 120
-        while snapshot(folder) == before and process.poll() is None and time.monotonic() < deadline:
+        process = start(tmp_path, *(["--resume", folder, *reward] if begun else [*given, "--run-dir", folder]))
+        # Wait until the run has saved a step, so that the kill falls between there and the end.
+        before, deadline = saved(folder), time.monotonic() + 120
+        while saved(folder) == before and process.is_alive() and time.monotonic() < deadline:
             time.sleep(0.002)
-        try:
-            process.wait(rng.uniform(0, 0.3) if killed < kills else None)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
+        process.join(rng.uniform(0, 0.3) if killed < kills else None)
+        if process.is_alive():
+            process.kill()
+            process.join()
             killed += 1
-        if process.returncode == 0:
+        if process.exitcode == 0:
             break
-        assert process.returncode == -signal.SIGKILL, process.stderr.read()
-    assert process.returncode == 0, "the run never came to its end"
+        assert process.exitcode == -signal.SIGKILL, (tmp_path / "errors").read_text()
+    assert process.exitcode == 0, "the run never came to its end"
+    assert "resuming" in (tmp_path / "output").read_text()
     assert killed == kills, f"only {killed} of {kills} kills came in time"
     again, again_rows = results(folder)
     assert_same_weights(weights, again)
     assert_same_rows(rows, again_rows)
 
 
-def snapshot(folder):
-    return sorted((str(p), p.stat().st_size) for p in folder.rglob("*") if p.is_file()) if folder.exists() else []
+def saved(folder):
+    return sorted(path.name for path in folder.glob("checkpoint-0*"))
 
 
 def hostile(rng):
