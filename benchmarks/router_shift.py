@@ -2,7 +2,7 @@
 
     python -m benchmarks.router_shift    # the embedded model: 16 experts, two of them used at a token
 
-- RSPO's factor γ on the ratio (methods/rspo.py) after 4 and 16 updates of grpo.py on one rollout batch of 256 responses.
+- RSPO's factor γ on the ratio (methods/rspo.py), after 4 and 16 updates of grpo.py on one batch of 256 responses.
 - How often an engine with rounded weights and bf16 arithmetic uses other experts than the learner in fp32, and the mean
   |p - p'| of the sampled tokens, with the learner's own experts and with the engine's (--replay-routing).
 - Runs of grpo.py with an engine of 4-bit weights, without replay and with it.
@@ -22,7 +22,7 @@ from common.logprobs import batch_experts, batch_logps, routed_logps
 from common.models import load_model
 from common.transformers_engine import TransformersEngine
 from methods import rspo
-from tools.reports import read_report, today, write_report
+from tools.reports import today, write_report
 
 import torch
 import tyro
@@ -104,7 +104,7 @@ def in_training(seeds: int) -> dict[str, Any]:
 
 
 def main(args: Args) -> None:
-    found = read_report("router_shift", {}) | {"date": today()}
+    found: dict[str, Any] = {"date": today()}
     found["after updates"] = [after_updates(epochs) for epochs in args.epochs]
     found["engine"] = [with_engine(precision) for precision in args.precisions]
     write_report("router_shift", found)

@@ -10,6 +10,7 @@ import textwrap
 import types
 from collections.abc import Callable
 from dataclasses import MISSING, Field, fields
+from functools import cache
 from itertools import pairwise
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -53,6 +54,7 @@ def help_text(kind: type, description: str) -> str:
     return "\n".join(lines)
 
 
+@cache  # the source of a class takes time to find
 def group_title(owner: type) -> str:
     """GROUP of a class of settings; of a script's own, the comment above its first setting: the method's name."""
     comment = re.search(r"^    # (.+)$", inspect.getsource(owner), re.M)

@@ -22,18 +22,10 @@ import pytest
 import torch
 from runs import assert_same_weights, base_weights, on_tiny, results, run, without_times
 
-RESUMED = (
-    "ppo",
-    "reinforce",
-    "dapo",
-    "dcpo",
-    "adaptive_entropy",
-    "vapo",
-    "pipeline_rl",
-    "scalerl",
-    "curriculum",
+RESUMED = [
+    "ppo", "reinforce", "dapo", "dcpo", "adaptive_entropy", "vapo", "pipeline_rl", "scalerl", "curriculum",
     "process_rewards",
-)
+]  # fmt: skip
 
 
 def checkpoint_names(folder):

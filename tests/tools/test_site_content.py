@@ -1,7 +1,6 @@
 """What the site says of the scripts is what they say: docstrings, settings, differences, recorded tensors."""
 
 import re
-from functools import cache
 from html import unescape
 
 from benchmarks.effects import EFFECTS
@@ -133,8 +132,7 @@ def test_settings_have_range_default_and_help():
 
 
 @pytest.mark.slow
-def test_shared_settings_have_the_scripts_own_defaults(monkeypatch):
-    monkeypatch.setattr(scripts, "group_title", cache(scripts.group_title))  # it reads the source of a class each time
+def test_shared_settings_have_the_scripts_own_defaults():
     usual = {item["name"]: item for _, items in scripts.shared_settings() for item in items}
     for name in SCRIPTS:
         shown, args = {item["name"]: item["default"] for item in scripts.shared_of_its_own(name)}, load(name).Args()
