@@ -46,6 +46,7 @@ ACCURACY = "held-out accuracy"
 METRICS: dict[str, tuple[Callable[[Trial], float], str]] = {  # and how it is written
     ACCURACY: (at_end("eval/avg"), ".3f"),
     "pass@16": (at_end("eval/pass@16"), ".3f"),
+    "maj@8": (mean_of("majority_correct"), ".3f"),  # groups of 8 whose most frequent answer is correct
     "groups without signal": (mean_of("zero_std_groups"), ".2f"),
     "entropy": (mean_of("entropy"), ".3f"),
     "% away from the budget": (lambda run: run.mean("off_budget", 10) / MEAN_BUDGET * 100, ".0f"),
@@ -115,7 +116,8 @@ EFFECTS = {
     "sequence_masking": Effect("masks what is far off-policy", f"sequence_masking{STALE}", f"grpo{STALE}"),
     "lopti": Effect("updates unlikely tokens first", f"lopti{SEARCH}", f"grpo{SEARCH}"),
     "advantage_reweighting": Effect("weighs unlikely tokens less", f"advantage_reweighting{SEARCH}", f"grpo{SEARCH}"),
-    "ttrl": Effect("learns from majorities, without answers", f"ttrl{SUMS}", BASE),
+    # Without: the rate leaves the base model as it is.
+    "ttrl": Effect("learns from majorities, without answers", f"ttrl{SUMS}", f"ttrl{SUMS} --lr 1e-9", "maj@8"),
     "spin": Effect("learns from solutions, without rewards", f"spin{SUMS}", BASE),
     "rubrics": Effect("learns from criteria (patterns), without answers", f"rubrics{SUMS}", BASE),
     "prorl": Effect("renews the reference", f"prorl{SEARCH}", f"prorl{SEARCH} --renew-every 0"),

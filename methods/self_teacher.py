@@ -21,7 +21,8 @@ class SelfTeacher:
 
     def __init__(self, args: Settings, model: Any, tokenizer: Any) -> None:
         self.args, self.tokenizer, self.examples = args, tokenizer, few_shot_examples(args)
-        self.model = load_model(args)[0].requires_grad_(False)
+        # It reads other prompts than the engine did, with experts of its own choice.
+        self.model = load_model(replace(args, replay_routing=False))[0].requires_grad_(False)
         self.follow(model, 1.0)
 
     @torch.no_grad()
