@@ -29,7 +29,7 @@ class Batch:
     # (B, T, K) the engine's K likeliest tokens and their log-probs; K is 0 unless they were asked for
     top_ids: Tensor
     top_logp: Tensor
-    experts: Tensor  # (B, S, L, K) by which the engine read each token, -1 where unknown; empty unless asked for
+    experts: Tensor  # (B, S, L, K) that read each token in the engine, -1 where unknown; empty unless asked for
 
     @property
     def lengths(self) -> Tensor:
@@ -56,6 +56,7 @@ def collate(problems: list[Problem], rollouts: Rollouts, device: torch.device | 
     shape = (*tokens.shape, *rollouts.experts[0].shape[1:]) if rollouts.experts else (0, 0, 0, 0)
     experts = torch.full(shape, -1, dtype=torch.int16)  # (B, S, L, K)
     for i, of_tokens in enumerate(rollouts.experts):
+        assert len(of_tokens) == len(rows[i]) - 1, "the experts belong to another prompt or response"
         experts[i, : len(of_tokens)] = of_tokens
     return Batch(
         tokens=tokens.to(device),

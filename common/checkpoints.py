@@ -171,7 +171,9 @@ def read_weights(folder: Path, model: Any) -> dict[str, Tensor]:
     # The file has each expert's matrices under names of their own, and the model those of a layer in one.
     from transformers import AutoModelForCausalLM
 
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True).state_dict()
+    # With the configuration that was read with care: one in a checkpoint may come from anybody.
+    safe = {"config": model.config, "use_safetensors": True, "local_files_only": True}
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **safe).state_dict()
 
 
 def load_newest(run_dir: Path, model: Any, objects: dict[str, Any]) -> dict[str, Any] | None:

@@ -209,16 +209,17 @@ def rounded_to_int4(weight: Tensor) -> Tensor:
     return torch.cat([(g / s).round().clamp(-8, 7) * s for g, s in zip(groups, scales, strict=True)], 1)
 
 
+NOT_ROUNDED = ("embed", "lm_head", ".gate.", "router", "shared_expert_gate", "bias", "conv")  # parts of names
 ROUNDING = {"fp8": rounded_to_fp8, "int8": rounded_to_int8, "int4": rounded_to_int4}
 
 
 def rounded(weights: Weights, precision: str) -> Weights:
     """The weights as an engine of this precision has them.
 
-    As in vLLM, only matrices between embeddings and head are rounded, and those of routers are not.
+    As in vLLM, only matrices between embeddings and head are rounded, those of experts one by one, and not routers.
     """
     for name, weight in weights:
-        inner = weight.ndim > 1 and not any(part in name for part in ("embed", "lm_head", ".gate.", "router"))
+        inner = weight.ndim > 1 and not any(part in name for part in NOT_ROUNDED)
         if inner and precision in ROUNDING:
             matrices = weight.detach().reshape(-1, *weight.shape[-2:])  # of a layer's experts, or one
             weight = torch.stack([ROUNDING[precision](matrix) for matrix in matrices]).view(weight.shape)

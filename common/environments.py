@@ -110,6 +110,8 @@ class EpisodeEngine(Engine):
     """
 
     def __init__(self, engine: Engine, environment: Environment, tokenizer: Any, args: Any, max_turns: int) -> None:
+        if getattr(args, "replay_routing", False):
+            fail("--replay-routing is not for episodes: no engine reports which experts read what is inserted.")
         super().__init__(args)
         self.engine, self.environment, self.tokenizer, self.max_turns = engine, environment, tokenizer, max_turns
         self.update, self.sleep, self.close = engine.update, engine.sleep, engine.close

@@ -19,10 +19,32 @@ def routers(model: Any) -> list[Any]:
     return [module for module in model.modules() if type(module).__name__.endswith("TopKRouter")]
 
 
-def require_experts(given: str, model: Any) -> None:
-    """End the program if the model has none; `given` is what the user asked for."""
-    if not routers(model):
-        fail(f"{given} needs a mixture of experts with a router in each layer, such as --model sums-experts.")
+def check_routers(given: str, model: Any) -> None:
+    """End the program if the routers are not known here; `given` is how the user named the model."""
+    outputs = some_outputs(model)
+    if not outputs or not all(is_known(*output) for output in outputs):
+        fail(
+            f"{given} is not a mixture of experts whose routers return logits, weights and experts, as those of "
+            "Mixtral and Qwen3-MoE do: take such a model, or sums-experts."
+        )
+
+
+@torch.no_grad()
+def some_outputs(model: Any) -> list[Routed]:
+    """What the routers return for a few tokens, in the order of the layers."""
+    tokens = torch.arange(2, 10)[None] % model.config.get_text_config().vocab_size  # (1, 8)
+    with watched(model) as outputs:
+        model.base_model(input_ids=tokens, use_cache=False)
+    return outputs
+
+
+def is_known(logits: Tensor, weights: Tensor, experts: Tensor) -> bool:
+    """Whether what a router returns is a `Routed`, with weights in proportion to the softmax of its logits."""
+    if experts.dtype != torch.long:  # as in Granite's, which return the experts first
+        return False
+    chances = logits.softmax(-1).gather(1, experts)  # (N, K)
+    shares = [values / values.sum(1, keepdim=True) for values in (chances, weights)]  # (N, K) twice
+    return torch.allclose(*shares, rtol=0, atol=1e-4)
 
 
 def routed_shape(model: Any) -> tuple[int, int]:
@@ -45,37 +67,28 @@ def watched(model: Any) -> Iterator[list[Routed]]:
 # Replay of an engine's choices: R3, 2510.11370
 
 
-def replay_routing(given: str, model: Any) -> None:
+def replay_routing(model: Any) -> None:
     """From now on the model uses the experts that stand in `model.engine_experts` (b, S, L, K), if there are any.
 
-    Where -1 stands, it uses its own. Ends the program if the routers weight their experts in an unknown way.
+    Where -1 stands, it uses its own.
     """
-    require_experts("--replay-routing", model)
     model.engine_experts = None
-    for layer, router in enumerate(routers(model)):
-        router.register_forward_hook(partial(replayed, model, layer))
-    tokens = torch.arange(2, 10)[None] % model.config.get_text_config().vocab_size  # (1, 8)
-    with torch.no_grad(), watched(model) as outputs:
-        own = model.base_model(input_ids=tokens, use_cache=False).last_hidden_state  # (1, 8, D)
-        model.engine_experts = torch.stack([experts for _, _, experts in outputs], 1)[None]  # (1, 8, L, K)
-        again = model.base_model(input_ids=tokens, use_cache=False).last_hidden_state  # (1, 8, D)
-        model.engine_experts = None
-    if not torch.allclose(own, again, rtol=0, atol=1e-4 * own.abs().max().item()):
-        fail(f"--replay-routing: {given} weights its experts in a way that is not supported here.")
+    for layer, (router, (_, weights, _)) in enumerate(zip(routers(model), some_outputs(model), strict=True)):
+        normalize = torch.allclose(weights.sum(1), torch.ones(len(weights)), atol=1e-3)
+        router.register_forward_hook(partial(replayed, model, layer, normalize))
 
 
-def replayed(model: Any, layer: int, router: Any, inputs: Any, output: Routed) -> Routed:
+def replayed(model: Any, layer: int, normalize: bool, router: Any, inputs: Any, output: Routed) -> Routed:
     """What a router returns with the engine's experts: their weights are the softmax of its own logits."""
     if model.engine_experts is None:
         return output
     logits, own_weights, own = output
     experts = model.engine_experts[:, :, layer].flatten(0, 1).to(own)  # (N, K)
-    known = experts[:, :1] >= 0  # (N, 1)
-    experts = torch.where(known, experts, own)  # (N, K)
+    experts = torch.where(experts >= 0, experts, own)  # (N, K)
     weights = logits.float().softmax(-1).gather(1, experts)  # (N, K)
-    if getattr(router, "norm_topk_prob", True):  # Qwen's routers have this setting, the others always normalize
+    if normalize:
         weights = weights / weights.sum(1, keepdim=True)
-    return logits, torch.where(known, weights.to(own_weights), own_weights), experts
+    return logits, weights.to(own_weights), experts
 
 
 def set_engine_experts(model: Any, batch: Batch, rows: Tensor, S: int) -> None:
@@ -83,6 +96,6 @@ def set_engine_experts(model: Any, batch: Batch, rows: Tensor, S: int) -> None:
     if not hasattr(model, "engine_experts"):
         return
     if not batch.experts.numel():
-        fail("--replay-routing: this script trains on responses whose experts nobody reports. Leave it out.")
+        fail("--replay-routing: these responses come without the engine's experts. Leave it out.")
     # It stays until the next pass, for a backward pass that computes again.
     model.engine_experts = batch.experts[rows, :S] if len(rows) else None

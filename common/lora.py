@@ -53,13 +53,15 @@ def named_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
     A sharded model's are sharded; `whole` gathers one.
     """
     for name, weight in model.named_parameters():
-        owner, _, own_name = name.rpartition(".base_layer.")
-        if owner:
-            if own_name == "weight":
-                weight = weight.float() + model.get_submodule(owner).get_delta_weight(ADAPTER)
-            yield f"{owner}.{own_name}", weight
-        elif ".lora_A." not in name and ".lora_B." not in name:
-            yield name, weight
+        if ".lora_A." in name or ".lora_B." in name:
+            continue
+        owner, _, own_name = name.rpartition(".")
+        while owner.endswith(".base_layer"):  # more than one around a layer's experts, for each of their matrices
+            owner = owner.removesuffix(".base_layer")
+            layer = model.get_submodule(owner)
+            if getattr(layer, "parameter_name", "weight") == own_name:
+                weight = weight.float() + layer.get_delta_weight(ADAPTER)
+        yield f"{owner}.{own_name}" if owner else own_name, weight
 
 
 def whole_weights(model: Any) -> Iterator[tuple[str, Tensor]]:

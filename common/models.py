@@ -6,7 +6,7 @@ from typing import Any
 
 from common.cli import fail, first_line, flag, lacks_memory
 from common.distributed import place
-from common.experts import replay_routing
+from common.experts import check_routers, replay_routing
 from common.lora import CONFIG as ADAPTER_CONFIG
 from common.lora import add_adapters, base_of, merged
 from common.loss_scale import LossScale
@@ -93,8 +93,10 @@ def load_model(args: ModelSettings, placed: bool = True, setting: str = "model")
     if not all(parameter.isfinite().all() for parameter in model.parameters()):
         fail(f"{given} holds weights that are not finite: take an earlier checkpoint.")
     check_log_probs(given, model)
+    if setting == "model" and (getattr(args, "replay_routing", False) or hasattr(args, "router_floor")):
+        check_routers(given, model)
     if setting == "model" and getattr(args, "replay_routing", False):
-        replay_routing(given, model)
+        replay_routing(model)
     if getattr(args, "lora_rank", 0):  # this and the next where there is a learner
         add_adapters(model, args)
     if getattr(args, "learner_precision", "") == "fp16":

@@ -99,7 +99,6 @@ class Rollouts:
             [a + b for a, b in zip(self.logps, rest.logps, strict=True)],
             rest.truncated,
             [a + b for a, b in zip(self.sampled, rest.sampled, strict=True)],
-            experts=rest.experts,  # its prompts are those of the whole, with the tokens so far
         )
 
     def replace(self, rows: Iterable[int], others: "Rollouts") -> "Rollouts":

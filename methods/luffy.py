@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from common.batch import collate, micro_batches, minibatches
+from common.cli import fail
 from common.data import load_problems, sample_problems
 from common.engines import make_engine
 from common.help import parse_args
@@ -139,6 +140,8 @@ def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
 def main(args: Args) -> None:
     with Run(args, __file__) as run:  # the run's folder, log and checkpoints; Ctrl-C and --resume
         args, P, G = run.args, run.args.prompts_per_step, run.args.responses_per_prompt
+        if args.replay_routing:  # LUFFY
+            fail("LUFFY trains on solutions, whose experts no engine reports: leave out --replay-routing.")
         model, tokenizer = load_model(args)
         train, held_out = load_problems(args, model, tokenizer)
         verifier = run.closing(Verifier(args, tokenizer, train + held_out))

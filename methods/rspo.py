@@ -9,8 +9,8 @@ Differs from its parent gmpo.py:
 - for mixtures of experts: the ratio of a token whose routers have moved since the rollout is shrunk by γ. ρ^l(e) is
   the probability of expert e in layer l; e_1..e_K are the experts that the token used at the rollout weights.
 γ < 1 is in the ratio before the clip: tokens of correct responses are clipped later, those of incorrect ones earlier.
-Version 1 of the paper multiplies the clipped ratio instead. That engine and learner may choose other experts at the
-same weights is another matter: --replay-routing.
+Version 1 of the paper multiplies the clipped ratio instead. That engine and learner may choose different experts at
+the same weights is another matter; --replay-routing is for that.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python methods/rspo.py
@@ -22,7 +22,6 @@ from typing import Literal
 from common.batch import collate, micro_batches, minibatches
 from common.data import load_problems, sample_problems
 from common.engines import make_engine
-from common.experts import require_experts
 from common.help import parse_args
 from common.logprobs import batch_experts, batch_logps, routed_logps
 from common.models import load_model
@@ -38,7 +37,7 @@ from torch import Tensor
 class Args(Settings):
     # RSPO
     model: str = "sums-experts"
-    """A mixture of experts on the hub, in a local folder or in a run folder, or the embedded one: 16 experts, 2 at a
+    """A mixture of experts on the hub, in a local folder or in a run folder, or the embedded one: 16 experts, 2 per
     token."""
     router_floor: Fraction = 0.8
     """γ_min: least factor on the ratio of a token whose routers have moved. Paper 0.8."""
@@ -146,7 +145,6 @@ def main(args: Args) -> None:
     with Run(args, __file__) as run:  # the run's folder, log and checkpoints; Ctrl-C and --resume
         args, P, G = run.args, run.args.prompts_per_step, run.args.responses_per_prompt
         model, tokenizer = load_model(args)
-        require_experts("RSPO", model)  # RSPO: ends the program without them
         train, held_out = load_problems(args, model, tokenizer)
         verifier = run.closing(Verifier(args, tokenizer, train + held_out))
         engine = run.closing(make_engine(args, model, tokenizer, train + held_out))

@@ -48,7 +48,7 @@ class SelfTeacher:
             pair = add_text(problems[i // G].question, text), ""
             longer.append(make_problem(pair, args, self.tokenizer, self.examples))
         check_prompts(longer, self.model, args)
-        return collate(longer, rollouts, self.model.device)
+        return collate(longer, replace(rollouts, experts=[]), self.model.device)
 
     def logps(self, batch: Batch, rows: Tensor) -> Tensor:
         """Log-probs (N, V) at each response token of some rows."""

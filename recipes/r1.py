@@ -298,6 +298,8 @@ def check_stages(args: Args) -> None:
         fail("--stages names no stage.")
     if args.sharded_checkpoints:
         fail("--sharded-checkpoints cannot be combined with several --stages, each of which loads another's model.")
+    if args.replay_routing and {*args.stages} != {"rl"}:
+        fail("--replay-routing is for --stages rl: no engine reports the experts of texts for SFT.")
     load_problems(args, *load_model(args))
     if "cold-start" in args.stages:
         cold_start_solutions(args)

@@ -1,17 +1,16 @@
 """Mixtures of experts: which experts the engine reports, and a learner that replays them."""
 
-import copy
-
 import grpo
 from common.batch import collate
 from common.engines import ROUNDING, rounded
-from common.experts import replay_routing, routers, watched
+from common.experts import is_known, replay_routing, routers, watched
 from common.logprobs import batch_experts, batch_logps, token_logps
 from common.lora import named_weights
 from common.models import load_model
 from common.records import Problem
-from methods import luffy
-from recipes import pipeline_rl
+from methods import calculator, luffy, rspo, sdpo, spin
+from methods.self_teacher import SelfTeacher
+from recipes import pipeline_rl, r1
 
 import pytest
 import runs
@@ -81,7 +80,7 @@ def test_weights_of_replayed_experts(normalize):
         moe_intermediate_size=8, num_experts=5, num_experts_per_tok=2, norm_topk_prob=normalize, initializer_range=0.5,
     )  # fmt: skip
     model = Qwen3MoeForCausalLM(config).eval()
-    replay_routing("--model qwen", model)
+    replay_routing(model)
     block, x = model.model.layers[0].mlp, torch.randn(1, 3, 8)
     model.engine_experts = torch.tensor([[4, 0], [1, 3], [-1, -1]])[None, :, None]  # (1, 3, 1, 2)
     with torch.no_grad():
@@ -134,22 +133,40 @@ def test_each_experts_matrix_is_rounded_by_itself(mixture):
     assert len(gates) == len(routers(mixture[0])) and all(torch.equal(changed[n], weights[n]) for n in gates)
 
 
-def test_bad_input_gets_one_sentence(mixture, monkeypatch, tmp_path, capsys):
+def test_nothing_stays_behind(mixture, rollouts):
+    """Routers are watched only meanwhile, and a model that was loaded makes its own choice."""
+    model, tokenizer = load_model(rspo.Args())
+    with watched(model) as outputs:
+        model(torch.tensor([[5, 6]]))
+    assert len(outputs) == len(routers(model)) and not any(router._forward_hooks for router in routers(model))
+    assert mixture[0].engine_experts is None or load_model(grpo.Args(**REPLAY))[0].engine_experts is None
+    teacher = SelfTeacher(sdpo.Args(**REPLAY), model, tokenizer).model
+    assert not hasattr(teacher, "engine_experts"), "it reads other prompts than the engine"
+
+
+def test_known_routers():
+    """Their weights are in proportion to the softmax, and they return them in this order."""
+    logits = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
+    chances, experts = logits.softmax(-1).topk(2)
+    assert is_known(logits, chances, experts) and is_known(logits, chances / chances.sum(1, keepdim=True), experts)
+    assert not is_known(logits, logits.sigmoid().gather(1, experts), experts)
+    assert not is_known(experts, chances, logits)
+
+
+def test_bad_input_gets_one_sentence(tmp_path, capsys):
     def error(script, **settings):
         with pytest.raises(SystemExit) as stop:
             script.main(script.Args(run_dir=tmp_path / "run", steps=1, engine="transformers", **settings))
         assert stop.value.code == 2
         return capsys.readouterr().err
 
-    assert "error: --replay-routing needs a mixture of experts" in error(grpo, replay_routing=True)
+    for script, settings in ((grpo, {"replay_routing": True}), (rspo, {"model": "sums"})):
+        assert "error: --model sums is not a mixture of experts" in error(script, **settings)
     assert "one version of the weights in each response" in error(pipeline_rl, **REPLAY)
-    assert "whose experts nobody reports" in error(luffy, dataset="sums", eval_problems=1, eval_samples=1, **REPLAY)
-    strange = copy.deepcopy(mixture[0])
-    for router in routers(strange):
-        router.norm_topk_prob = False  # which this one does not know
-    with pytest.raises(SystemExit):
-        replay_routing("--model strange", strange)
-    assert "error: --replay-routing: --model strange weights its experts" in capsys.readouterr().err
+    for script in (luffy, spin):
+        assert "trains on solutions, whose experts no engine reports" in error(script, dataset="sums", **REPLAY)
+    assert "--replay-routing is for --stages rl" in error(r1, stages=("rl", "rejection"), **REPLAY)
+    assert "--replay-routing is not for episodes" in error(calculator, dataset="sums", **REPLAY)
 
 
 def test_a_run_resumes(tiny_model, tmp_path, capsys):

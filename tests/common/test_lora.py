@@ -11,7 +11,7 @@ from common.transformers_engine import TransformersEngine
 
 import pytest
 import torch
-from conftest import SMALL
+from conftest import SMALL, experts_of
 from peft import PeftModel
 from runs import ended, on_tiny, results
 from safetensors.torch import load_file, save_file
@@ -31,6 +31,18 @@ def trained(tiny_model, **more):
             if weight.requires_grad:
                 weight += 0.1 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(weight.numel()))
     return model, base, tokenizer, args
+
+
+def test_adapters_of_experts(tiny_model):
+    """A layer's experts have an adapter for each of their matrices: with them added, the weights are the model."""
+    model, base, _, _ = trained(experts_of(str(tiny_model)))
+    tokens = torch.tensor([[13, 20, 5, 9]])
+    own = dict(named_weights(model))
+    assert own.keys() == dict(base.named_parameters()).keys()
+    assert not torch.equal(own["model.layers.0.mlp.experts.down_proj"], base.model.layers[0].mlp.experts.down_proj)
+    base.load_state_dict(own)
+    with torch.no_grad():
+        torch.testing.assert_close(base(tokens).logits, model(tokens).logits, rtol=1e-4, atol=1e-4)
 
 
 def test_at_first_the_model_is_its_base(tiny_model):

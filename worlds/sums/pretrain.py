@@ -43,6 +43,8 @@ def with_experts(dense: LlamaForCausalLM, experts: int) -> MixtralForCausalLM:
 
 
 def main(args: Args) -> None:
+    if args.experts and (args.experts < 2 or args.filler):
+        fail("--experts must be at least 2, without --filler.")
     if args.experts not in (0, 16) and args.out is None:
         fail(f"--experts {args.experts} needs --out, a folder for the model: worlds/sums/experts/ has 16.")
     out = MODELS["sums-experts" if args.experts else "sums-filler" if args.filler else "sums"].folder
