@@ -22,7 +22,7 @@ def routers(model: Any) -> list[Any]:
 def check_routers(given: str, model: Any) -> None:
     """End the program if the routers are not known here; `given` is how the user named the model."""
     outputs = some_outputs(model)
-    if not outputs or not all(is_known(*output) for output in outputs):
+    if not outputs or not all(len(output) == 3 and is_known(*output) for output in outputs):
         fail(
             f"{given} is not a mixture of experts whose routers return logits, weights and experts, as those of "
             "Mixtral and Qwen3-MoE do: take such a model, or sums-experts."
@@ -49,7 +49,8 @@ def is_known(logits: Tensor, weights: Tensor, experts: Tensor) -> bool:
 
 def routed_shape(model: Any) -> tuple[int, int]:
     """Layers L that have experts, and experts K that a token uses in each."""
-    return len(routers(model)), model.config.get_text_config().num_experts_per_tok
+    found = routers(model)
+    return len(found), found[0].top_k
 
 
 @contextmanager

@@ -24,6 +24,7 @@ if not torch.cuda.is_available():
 from common.cli import fail, first_line
 from common.distributed import has_bf16, world_size
 from common.engines import Engine, Request, Weights, check_memory, rounded
+from common.experts import routed_shape
 from common.lora import named_weights
 from common.models import adapter_folder, eos_ids, model_path
 from common.records import Rollouts
@@ -73,7 +74,7 @@ class VLLMEngine(Engine):
         if getattr(args, "replay_routing", False):
             if not gpu:
                 fail("--replay-routing: on a CPU vLLM does not report its experts. Take --engine transformers.")
-            memory["enable_return_routed_experts"] = True
+            memory["enable_return_routed_experts"], self.routed = True, routed_shape(model)
         if gpu:
             check_memory(args, model, torch.cuda.mem_get_info()[1])
         try:
@@ -147,8 +148,10 @@ class VLLMEngine(Engine):
                 # At each position the sampled token stands first, then the K likeliest.
                 found = completion.logprobs
                 rollouts.logps.append(found.logprobs[:: top_k + 1])
-                if completion.routed_experts is not None:  # (prompt + |o| - 1, L, K)
-                    rollouts.experts.append(torch.from_numpy(completion.routed_experts.astype("int16")))
+                if self.routed != (0, 0):
+                    experts = torch.from_numpy(completion.routed_experts.astype("int16"))  # (prompt + |o| - 1, L, K)
+                    assert experts.shape[1:] == self.routed, "vLLM reports experts of other layers than the model has"
+                    rollouts.experts.append(experts)
                 if top_k:
                     rollouts.top_ids.append(torch.tensor(found.token_ids).view(-1, top_k + 1)[:, 1:])
                     rollouts.top_logps.append(torch.tensor(found.logprobs).view(-1, top_k + 1)[:, 1:])

@@ -5,6 +5,7 @@ import grpo
 from common.batch import collate
 from common.engines import Request, prompt_seeds
 from common.environments import Environment, EpisodeEngine, Observation
+from common.experts import routed_shape
 from common.logprobs import batch_logps, top_logps
 from common.metrics import read_metrics
 from common.models import load_model
@@ -13,6 +14,7 @@ from common.stream import nucleus
 from common.vllm_engine import VLLMEngine
 from recipes import pipeline_rl
 
+import numpy as np
 import pytest
 import torch
 from conftest import SMALL
@@ -62,7 +64,7 @@ def test_log_probs_and_greedy_tokens_follow_every_update(engine_and_model, tempe
             assert output[0, len(prompt) :].tolist() == response
 
 
-def test_a_mixture_of_experts_follows_every_update(capsys):
+def test_a_mixture_of_experts_follows_every_update(monkeypatch, capsys):
     """vLLM has each expert's matrices under names of their own, and on a CPU in a packed form."""
     args = grpo.Args(model="sums-experts")
     model, tokenizer = load_model(args)
@@ -75,6 +77,21 @@ def test_a_mixture_of_experts_follows_every_update(capsys):
         batch = collated(prompts, sample(engine, prompts, 16, 48, 1.0, [update]))
         logp, _ = batch_logps(model, batch, args)
         torch.testing.assert_close(logp, batch.rollout_logp, rtol=0, atol=1e-4)
+    # What vLLM adds on a GPU: the experts that have read all tokens but the last, here with the length as their number.
+    engine.routed, step = routed_shape(model), engine.llm.llm_engine.step
+
+    def step_with_experts():
+        outputs = step()
+        for output in outputs:
+            for completion in output.outputs:
+                n = len(completion.token_ids)
+                completion.routed_experts = np.full((len(prompts[0]) + n - 1, *engine.routed), n, np.uint8)
+        return outputs
+
+    monkeypatch.setattr(engine.llm.llm_engine, "step", step_with_experts)
+    rollouts = sample(engine, prompts, 16, 48, 1.0, [3])
+    assert [experts.unique().tolist() for experts in rollouts.experts] == [[len(ids)] for ids in rollouts.tokens]
+    assert collated(prompts, rollouts).experts.shape[2:] == (3, 2)
     engine.close()
     with pytest.raises(SystemExit):
         VLLMEngine(grpo.Args(model="sums-experts", replay_routing=True), model, tokenizer, 256)
