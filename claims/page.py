@@ -48,7 +48,7 @@ QUESTIONS = (
         "It stops the gradient of a token that has left the bounds in the direction of its advantage; it does not hold "
         "it inside: after 16 updates from a fresh optimizer 8% of the tokens are outside. With 16 updates from each "
         "batch and each arm at its best learning rate, no loss is seen on sums without either bound or both, but on "
-        "search 0.081 ± 0.022 is lost without the upper one and nothing that is seen without the lower one.",
+        "search 0.081 ± 0.022 is lost without the upper one, and no loss is seen without the lower one.",
         "At those rates it acts on at most 1% of the loss on sums and 0.1% on search, and without any bound accuracy "
         "on sums changes by -0.013 ± 0.021. At 1e-4, three times the best rate there, two seeds end at 50% with both "
         "bounds, at 14% and 25% with one, at 4% with none; at 3e-4 all collapse. With a fresh optimizer, nearly all "
@@ -201,8 +201,8 @@ length_reward_saves_tokens: the verdicts stay.
 Which effect is worth naming: 0.05 of accuracy is a tenth of what 30 steps of `grpo.py` gain; 0.03 and 0.02 stand where
 the paper itself reports gains of a few points for one component, as DAPO's Table 1 does; on sums 2 tokens are a
 twentieth of a response, and 5 an eighth, on search 5 are a fortieth of an incorrect one; 0.2 on the world of search is
-a quarter of what the default run gains; 0.602 in log10 is a factor of 4. A third, a tenth and a quarter are of the
-first arm's mean. 0.01 and 0.02 of pass@k or of a prediction are our choice.
+a quarter of what the default run gains; 0.602 in log10 is a factor of 4. A third, a tenth, and a quarter refer to
+the first arm's mean. 0.01 and 0.02 of pass@k or of a prediction are our choice.
 """
 CHANGED = """
 ## Changed after a result

@@ -46,6 +46,7 @@ def is_meaningful(name, args):
         and args.eval_problems * args.eval_samples <= 2**20
         and not (getattr(args, "ratio_anchor", "learner") == "engine" and getattr(args, "tis_cap", 0) > 0)
         and not (args.lora_rank and args.sharded_checkpoints)
+        and not (args.replay_routing and (hasattr(args, "in_flight_prompts") or name in ("luffy", "spin")))
         and oracle(name, args).settings_fit()
     )
 

@@ -1,6 +1,6 @@
 import math
 
-from oracles import at_least, dapo
+from oracles import at_least, dapo, not_negative
 
 
 class Oracle(dapo.Oracle):
@@ -26,7 +26,7 @@ class Oracle(dapo.Oracle):
         {"kl_beta": 0.0, "ratio_anchor": "engine", "tis_cap": 0.0, "overlong_cache": 4, "max_rounds": 1},
         {"num_minibatches": 1, "responses_per_prompt": 3, "overlong_cache": 3, "max_rounds": 2},
     ]
-    RANGES = {**dapo.Oracle.RANGES, "renew_every": at_least(0), "renew_at_kl": at_least(0)}
+    RANGES = {**dapo.Oracle.RANGES, "renew_every": at_least(0), "renew_at_kl": not_negative}
     DEFAULTS = {
         **dapo.Oracle.DEFAULTS,
         "renew_every": 10,

@@ -205,7 +205,7 @@ class TestOverlap:
         code, error = running.end()
         expected = {"learner": (-signal.SIGKILL,), "generator": (1,), "both": (0, 130)}
         assert code in expected[target] and "Traceback" not in error, (target, code, error)
-        if saved := sorted((tmp_path / "run").glob("checkpoint-*")):
+        if saved := sorted((tmp_path / "run").glob("checkpoint-0*")):
             steps = int(saved[-1].name[-6:]) + 1
             pipeline_rl.main(pipeline_rl.Args(resume=tmp_path / "run", steps=steps))
             assert [row["step"] for row in read_metrics(tmp_path / "run") if "age" in row] == [*range(1, steps + 1)]
