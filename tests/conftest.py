@@ -33,7 +33,8 @@ from transformers import (
 )
 
 # vLLM comes with a second, larger installation.
-collect_ignore = [] if importlib.util.find_spec("vllm") else ["common/test_vllm.py", "common/test_vllm_serve.py"]
+WITH_VLLM = [f"common/{name}.py" for name in ("test_vllm", "test_vllm_experts", "test_vllm_serve")]
+collect_ignore = [] if importlib.util.find_spec("vllm") else WITH_VLLM
 
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"

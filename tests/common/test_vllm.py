@@ -5,7 +5,6 @@ import grpo
 from common.batch import collate
 from common.engines import Request, prompt_seeds
 from common.environments import Environment, EpisodeEngine, Observation
-from common.experts import routed_shape
 from common.logprobs import batch_logps, top_logps
 from common.metrics import read_metrics
 from common.models import load_model
@@ -14,7 +13,6 @@ from common.stream import nucleus
 from common.vllm_engine import VLLMEngine
 from recipes import pipeline_rl
 
-import numpy as np
 import pytest
 import torch
 from conftest import SMALL
@@ -62,40 +60,6 @@ def test_log_probs_and_greedy_tokens_follow_every_update(engine_and_model, tempe
         for prompt, response in zip(prompts, greedy.tokens, strict=True):
             output = model.generate(torch.tensor([prompt]), max_new_tokens=48, do_sample=False)
             assert output[0, len(prompt) :].tolist() == response
-
-
-def test_a_mixture_of_experts_follows_every_update(monkeypatch, capsys):
-    """vLLM has each expert's matrices under names of their own, and on a CPU in a packed form."""
-    args = grpo.Args(model="sums-experts")
-    model, tokenizer = load_model(args)
-    engine, prompts = VLLMEngine(args, model, tokenizer, 256), [tokenizer("12+30-4=?\n")["input_ids"]]
-    for update in range(3):
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.add_(0.01 * update * torch.randn_like(parameter))
-        engine.update(model.named_parameters())
-        batch = collated(prompts, sample(engine, prompts, 16, 48, 1.0, [update]))
-        logp, _ = batch_logps(model, batch, args)
-        torch.testing.assert_close(logp, batch.rollout_logp, rtol=0, atol=1e-4)
-    # What vLLM adds on a GPU: the experts that have read all tokens but the last, here with the length as their number.
-    engine.routed, step = routed_shape(model), engine.llm.llm_engine.step
-
-    def step_with_experts():
-        outputs = step()
-        for output in outputs:
-            for completion in output.outputs:
-                n = len(completion.token_ids)
-                completion.routed_experts = np.full((len(prompts[0]) + n - 1, *engine.routed), n, np.uint8)
-        return outputs
-
-    monkeypatch.setattr(engine.llm.llm_engine, "step", step_with_experts)
-    rollouts = sample(engine, prompts, 16, 48, 1.0, [3])
-    assert [experts.unique().tolist() for experts in rollouts.experts] == [[len(ids)] for ids in rollouts.tokens]
-    assert collated(prompts, rollouts).experts.shape[2:] == (3, 2)
-    engine.close()
-    with pytest.raises(SystemExit):
-        VLLMEngine(grpo.Args(model="sums-experts", replay_routing=True), model, tokenizer, 256)
-    assert "error: --replay-routing: on a CPU vLLM does not report its experts." in capsys.readouterr().err
 
 
 def test_stop_strings(engine_and_model):
