@@ -85,7 +85,7 @@ QUESTIONS = (
         "of rare tokens most, and FP16 leaves an eighth of BF16's mismatch.",
         "Each arm with 4-bit weights has its best learning rate. With an engine in full precision GRPO reaches 0.743 "
         "and 0.837 (critic_is_unnecessary). The engine's log-probs in the ratio help where the engine is merely old. "
-        "TIS per token costs 0.039 ± 0.022 with a 4-bit engine; with old rollouts it gains 0.297, at a learning rate "
+        "TIS per token costs 0.039 ± 0.022 with a 4-bit engine; with old rollouts it gains 0.312, at a learning rate "
         "that is too high for them (anchoring_on_the_sampler_repairs_staleness). It removes only a sixth of the bias "
         "in a small exact example, which has neither updates nor a clip.",
         (
@@ -195,8 +195,8 @@ have since been renamed.
 † The scripts have changed since these runs. What they compute is meant to be the same, but sums in another order round
 differently, and training amplifies that. For twelve such claims `python -m claims NAME --check` ran the first seeds
 again: two agree to the bit; ten differ, mostly by at most 0.1 of accuracy, or 0.4 where runs collapse. All seeds were
-run again on 2026-11-27 for grpo_against_itself, gspo_clips_more_and_learns_as_well, kl_caps_what_is_learned and
-length_reward_saves_tokens: the verdicts stay.
+run again on 2026-11-27 for anchoring_on_the_sampler_repairs_staleness, grpo_against_itself,
+gspo_clips_more_and_learns_as_well, kl_caps_what_is_learned and length_reward_saves_tokens: the verdicts stay.
 
 Which effect is worth naming: 0.05 of accuracy is a tenth of what 30 steps of `grpo.py` gain; 0.03 and 0.02 stand where
 the paper itself reports gains of a few points for one component, as DAPO's Table 1 does; on sums 2 tokens are a
