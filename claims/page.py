@@ -98,7 +98,7 @@ QUESTIONS = (
     ),
     Question(
         "What makes responses long?",
-        "The reward does: after 30 steps responses on sums have 38.1 tokens with true rewards and 22.9 with shuffled "
+        "The reward does: after 30 steps responses on sums have 38.0 tokens with true rewards and 22.9 with shuffled "
         "ones. GRPO's mean over each response lengthens incorrect answers too, on search by 10.1 ± 8.4 tokens, which "
         "is 5%.",
         "It does so in the expected gradient and in training. On sums with filler text it is 1.9 ± 1.3 tokens (with "
@@ -196,7 +196,8 @@ have since been renamed.
 differently, and training amplifies that. For twelve such claims `python -m claims NAME --check` ran the first seeds
 again: two agree to the bit; ten differ, mostly by at most 0.1 of accuracy, or 0.4 where runs collapse. All seeds were
 run again on 2026-11-27 for anchoring_on_the_sampler_repairs_staleness, grpo_against_itself,
-gspo_clips_more_and_learns_as_well, kl_caps_what_is_learned and length_reward_saves_tokens: the verdicts stay.
+gspo_clips_more_and_learns_as_well, kl_caps_what_is_learned, length_reward_saves_tokens and
+thinking_lengthens_because_it_pays: the verdicts stay.
 
 Which effect is worth naming: 0.05 of accuracy is a tenth of what 30 steps of `grpo.py` gain; 0.03 and 0.02 stand where
 the paper itself reports gains of a few points for one component, as DAPO's Table 1 does; on sums 2 tokens are a
