@@ -31,7 +31,7 @@ class Observation(NamedTuple):
     """An environment's answer to a turn: a text that is inserted behind it, without loss."""
 
     text: str
-    # Equal in episodes of a group that are in the same state, for methods that compare what was done there.
+    # Equal for episodes of a group that are in the same state, so that methods can compare what they did there.
     state: str | None = None
     read: int | None = None  # characters of the turn that were read; what follows is dropped
 

@@ -40,7 +40,7 @@ class Args(Settings):
     """A mixture of experts on the hub, in a local folder or in a run folder, or the embedded one: 16 experts, 2 per
     token."""
     router_floor: Fraction = 0.8
-    """γ_min: least factor on the ratio of a token whose routers have moved. Paper 0.8."""
+    """γ_min: lower bound of the factor on the ratio of a token whose routers have moved. Paper 0.8."""
     clip_log_eps: Positive = 0.4
     """ε: zeroes a token's gradient once its log ratio has moved by ε in the direction of the advantage. Paper 0.4."""
     ddof: Literal[0, 1] = 1

@@ -122,7 +122,7 @@ def run(path: Path, script: str, flags: tuple[str, ...], seeds: list[int], chang
 
 
 def run_all(folder: Path, asked: list[Block]) -> dict[str, list[list[dict[str, float]]]]:
-    """By block: its logs, one per seed. Finished blocks are read from the folder."""
+    """The logs of each block, one per seed. Blocks that are done are read from the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     left = [(folder / f"{name}.json", *more) for name, *more in asked if not (folder / f"{name}.json").exists()]
     with multiprocessing.get_context("fork").Pool(AT_A_TIME, maxtasksperchild=1) as processes:

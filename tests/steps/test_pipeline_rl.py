@@ -1,4 +1,4 @@
-"""PipelineRL is the sum of its components, and its corrections are what they say. Its generator never waits."""
+"""PipelineRL: its components one by one, its corrections, and a generator that never waits."""
 
 import itertools
 from typing import get_args, get_type_hints

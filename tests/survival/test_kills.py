@@ -40,7 +40,7 @@ def plain(value):
 
 
 def contents(folder):
-    """Every file by its path: bytes, but for times and what pickle writes in more than one way."""
+    """The bytes of every file by its path, without times; what pickle may write in several ways is loaded."""
     found = {}
     for name, content in kills.snapshot(folder).items():
         path = folder / name

@@ -76,7 +76,7 @@ def test_code_in_a_checkpoint_is_not_run(tiny_model, tmp_path, capsys):
 
 @pytest.fixture
 def pickled_shards(tiny_model, tmp_path):
-    """A run whose newest checkpoint has parts as torch.distributed.checkpoint reads them, in a pickle."""
+    """A run whose newest checkpoint has its parts in a pickle, which torch.distributed.checkpoint would load."""
     grpo.main(grpo.Args(run_dir=tmp_path / "run", save_every=1, **on_tiny(tiny_model)))
     newest = tmp_path / "run" / "checkpoint-000002"
     (newest / "model.safetensors").unlink()
