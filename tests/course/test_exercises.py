@@ -40,7 +40,7 @@ def test_the_seventeen_that_differ():
 
 def test_what_the_page_for_teachers_counts():
     page = (ROOT / "notebooks/README.md").read_text()
-    assert f"{len(EXERCISES)} functions are to be written" in page and f"{len(MISTAKES)} mistakes are known" in page
+    assert f"Students write {len(EXERCISES)} functions" in page and f"{len(MISTAKES)} mistakes are known" in page
     assert f"{sum(e.level for e in EXERCISES)} in all" in page
 
 
