@@ -279,13 +279,13 @@ def table(results: list[dict[str, Any]]) -> str:
     worst = max(r["difference"] for r in results)
     page = heading("The same losses in other code", "python -m benchmarks.peers", (r["date"] for r in results))
     page += f"""
-Gradients of our losses against those of {", ".join(versions)}, at {len(SEEDS)} random points off-policy each: {P * G}
+Gradients of our losses against those of {", ".join(versions)}, at {len(SEEDS)} random off-policy points each: {P * G}
 responses of 1 to {T} tokens, in float64 (SkyRL computes ratios in float32). Our side is the script's own training loop,
-with one minibatch and unclipped gradients. By default it multiplies losses by TIS weights, and so does the other code,
-with 2 as the cap. A KL is where the method has it, in the loss or in the rewards. The figure is the largest difference
-in the gradient of any log-prob, as a fraction of the largest gradient; over all rows it is at most {worst:.0e}. The
-docstring of the benchmark says how to make the environments; the figures are in `reports/peers.json`. If the other code
-does something else, the last column says what it is and how it was removed.
+with one minibatch and unclipped gradients. By default both sides multiply losses by TIS weights with a cap of 2. A KL
+is in the loss or in the rewards, as in the method. The figure is the largest difference in the gradient of any
+log-prob, as a fraction of the largest gradient; over all rows it is at most {worst:.0e}. The benchmark's docstring says
+how to make the environments; the figures are in `reports/peers.json`. Where the other code differs, the last column
+says how, and how the difference was removed.
 
 | method | settings that are not the default | other code | difference | note |
 |---|---|---|---|---|
