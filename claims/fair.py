@@ -28,6 +28,7 @@ WORLDS = {
     "sums": "--eval-problems 256 --eval-samples 2",
     "search": f"{runs.SEARCH} --model search --eval-samples 2",
     "search-hard": "--dataset search-hard --model search --steps 40 --eval-problems 256 --eval-samples 16",
+    "sums-hard": "--dataset sums-hard --steps 60 --eval-problems 256 --eval-samples 32",
 }
 BOTH = ("sums", "search")
 AGAIN = "again"  # what the control is called after the arm that it repeats

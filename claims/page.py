@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from itertools import groupby
 
 from claims import court
 from claims.register import changed_after_a_result
@@ -209,10 +210,10 @@ CHANGED = """
 ## Changed after a result
 
 What these claims say, or how they are judged, was changed when a verdict was known. `python -m claims NAME --history`
-shows each version; all are in `claims/register.jsonl`. Until 2026-11-24 "contradicted" was called "refuted" and
-"inconclusive" "within noise", and a certain effect smaller than worth naming counted as refuted. With eight seeds
-instead of five, response_mean_lengthens_wrong_answers and false_positives_damage_training moved from "reproduced" to
-"within noise".
+shows each version; all are in `claims/register.jsonl`. In parentheses is the verdict that was known. Until 2026-11-24
+"contradicted" was called "refuted" and "inconclusive" "within noise", and a certain effect smaller than worth naming
+counted as refuted. With eight seeds instead of five, response_mean_lengthens_wrong_answers and
+false_positives_damage_training moved from "reproduced" to "within noise".
 """
 
 
@@ -290,8 +291,9 @@ def page() -> str:
     for kind, title in REST.items():
         lines += ["", f"## {title}", "", *HEAD, *(row(name, p) for name in rest(kind))]
     lines += ["", CHANGED.strip(), ""]
-    lines += [
-        f"- [{v['claim']}](../claims/{v['claim']}.py), {v['date']}, when the verdict was {v['known']}: {v['why']}"
-        for v in changed_after_a_result()
-    ]
+    for (date, why), changed in groupby(
+        sorted(changed_after_a_result(), key=lambda v: (v["date"], v["why"])), lambda v: (v["date"], v["why"])
+    ):
+        claims = ", ".join(f"[{v['claim']}](../claims/{v['claim']}.py) ({v['known']})" for v in changed)
+        lines.append(f"- {date}, {claims}: {why}")
     return "\n".join(lines) + "\n"

@@ -125,8 +125,8 @@ def test_clipped_ten_times_as_often_is_enough():
 
 @pytest.mark.parametrize("pass_at_1,verdict", [(0.48, court.REPRODUCED), (0.46, court.INCONCLUSIVE)])
 def test_maxrl_may_lose_less_than_003_at_pass_at_1(pass_at_1, verdict):
-    arms = {"GRPO": {"pass@1": 0.5, "clipped": 0.1}, "MaxRL": {"pass@1": pass_at_1, "clipped": 0.1}}
-    result = {"arms": arms, "differences": {"GRPO → MaxRL": [0.1, 0.01, 0.02]}}
+    arms = {"GRPO, sums-hard": {"pass@1": 0.5}, "MaxRL, sums-hard": {"pass@1": pass_at_1}}
+    result = {"arms": arms, "differences": {"GRPO, sums-hard → MaxRL, sums-hard": [0.1, 0.01, 0.02]}}
     assert court.load("maxrl_keeps_pass_at_k_in_training").verdict(result) == verdict
 
 
@@ -135,7 +135,7 @@ def test_claims_about_pass_at_k_compare_it(name, monkeypatch):
     """The values are pass@32; pass@1 is reported too."""
 
     def trial(arm, seed):
-        number = seed / 100 + 0.1 * (list(dict.fromkeys(claim.ARMS.values())).index(arm))
+        number = seed / 100 + 0.1 * list(arms.values()).index(arm)
         rows = [{"step": 0, "eval/avg": 0.01 + number, "eval/pass@32": 0.5 + number}]
         rows.append({"step": 1, "eval/avg": 0.02 + number, "eval/pass@32": 0.6 + number})
         made = runs.Trial(Path("nowhere"))
@@ -144,18 +144,19 @@ def test_claims_about_pass_at_k_compare_it(name, monkeypatch):
         return made
 
     claim = court.load(name)
+    arms = fair.all_arms(claim.ARMS, claim.WORLDS)
     monkeypatch.setattr(runs, "trial", trial)
-    arms = claim.compute(3)["arms"]
+    found = claim.compute(3)["arms"]
     seeds = (0.01, 0.02, 0.03)
-    if "before" in arms:
-        assert arms["before"]["values"] == pytest.approx([0.5 + x for x in seeds])
-        assert arms["after"]["values"] == pytest.approx([0.6 + x for x in seeds])
-        assert arms["after"]["pass@1 before"] == pytest.approx(0.03)
-        assert arms["after"]["pass@1 after"] == pytest.approx(0.04)
+    if "before" in found:
+        assert found["before"]["values"] == pytest.approx([0.5 + x for x in seeds])
+        assert found["after"]["values"] == pytest.approx([0.6 + x for x in seeds])
+        assert found["after"]["pass@1 before"] == pytest.approx(0.03)
+        assert found["after"]["pass@1 after"] == pytest.approx(0.04)
     else:
-        assert arms["GRPO"]["values"] == pytest.approx([0.6 + x for x in seeds])
-        assert arms["MaxRL"]["values"] == pytest.approx([0.7 + x for x in seeds])
-        assert [arm["pass@1"] for arm in arms.values()] == pytest.approx([0.04, 0.14])
+        assert found["GRPO, sums-hard"]["values"] == pytest.approx([0.6 + x for x in seeds])
+        assert found["MaxRL, sums-hard"]["values"] == pytest.approx([0.7 + x for x in seeds])
+        assert [arm["pass@1"] for arm in found.values()] == pytest.approx([0.04, 0.14, 0.24])
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ def test_every_run_has_its_own_seed_and_problems(name, swept):
         made += [flags_of(w, s) for w in fair.arms_of(world, claim.ARMS).values() for s in runs.SWEEP_SEEDS]
         assert len({args.seed for args in made}) == len(made)
         assert all(args.eval_seed == args.seed > 1000 and args.eval_problems == 256 for args in made)
-        assert {args.lr for args in made[: 16 * len(of_world)]} == {3e-4 if world == "sums" else 3e-5}
+        assert {args.lr for args in made[: 16 * len(of_world)]} == {3e-4 if world.startswith("sums") else 3e-5}
         models = {world.removesuffix("-hard"), f"{world}-filler"}
         used = {args.model for args in made}
         assert {args.eval_dataset or args.dataset for args in made} == {world} and len(used) == 1 and used <= models
