@@ -7,6 +7,7 @@ returns a dict of numbers, `verdict` and `effect` judge and summarize it, `draw`
 import copy
 import importlib
 import json
+import statistics
 from collections.abc import Iterable
 from contextlib import closing
 from functools import cache
@@ -15,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import grpo
+import worlds
 from claims.register import PARTS, UNTESTABLE, paragraphs, versions
 from common.batch import Batch, collate, minibatches
 from common.cli import fail
@@ -27,6 +29,7 @@ from common.verification import Verifier
 from tools.plots import panel
 from tools.reports import REPORTS, today
 from tools.scripts import call, docstring
+from worlds.search import problems
 
 import torch
 from matplotlib.axes import Axes
@@ -252,7 +255,13 @@ def prompt_weight(script: ModuleType, p: float, G: int, **settings: Any) -> floa
     return (chance * gradient).sum().item()
 
 
-# The embedded model
+# The embedded model, and its worlds
+
+
+@cache
+def chance(dataset: str, k: int = 1) -> float:
+    """pass@k of random expressions on the 512 held-out problems of a data set of search."""
+    return statistics.mean(problems.chance(check, k) for _, check in worlds.generated_problems(dataset, "eval"))
 
 
 def embedded(P: int, G: int, args: Any) -> tuple[Any, Batch, Tensor]:

@@ -14,7 +14,7 @@ Rule: 95 % intervals of the paired differences. Reproduced if both models that g
 both others by 0.2 or more, with all four intervals above 0; contradicted if one interval excludes a gain of 0.2.
 """
 
-from claims.court import judge_all
+from claims.court import chance, judge_all
 from claims.runs import SEARCH, compare, draw_arms, judged, summarize
 
 KIND = "runs"
@@ -39,7 +39,7 @@ def verdict(result):
 
 def effect(result):
     before = ", ".join(f"{arm['before']:.3f}" for arm in result["arms"].values())
-    return f"{summarize(result)}; before training {before}"
+    return f"{summarize(result)}; before training {before}; random expressions {chance('search'):.3f}"
 
 
 def draw(result):

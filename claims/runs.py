@@ -301,7 +301,7 @@ def check(name: str) -> str:
         return f"other values: {'; '.join(other)}"
     for arm, of_arm in arms.items():
         of_arm |= {key: again[arm][key] for key in ("command", "code")}
-    store(name, stored["result"], date=stored["date"], repeated=today())
+    store(name, stored["result"] | versions(), date=stored["date"], repeated=today())
     return f"the same in {len(arms)} arms"
 
 

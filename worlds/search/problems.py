@@ -77,6 +77,11 @@ def solutions(problem: Search) -> list[str]:
     return [text for text in expressions(problem.numbers) if problem(text)]
 
 
+def chance(problem: Search, k: int = 1) -> float:
+    """The chance that a correct expression is among k that are drawn at random, each from all."""
+    return 1 - (1 - len(solutions(problem)) / len(expressions(problem.numbers))) ** k
+
+
 def with_budget(question: str, tokens: int) -> str:
     """The question with a budget for the response, EOS included."""
     return f"{question} within {tokens} tokens"
