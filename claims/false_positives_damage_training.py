@@ -1,4 +1,4 @@
-"""A verifier that accepts incorrect answers now and then, as happens where they are easily guessed, damages training.
+"""A verifier that accepts incorrect answers now and then damages training.
 
 Said by: Kimi k1.5, 2501.12599, Sec. 2.1 ("some complex reasoning problems may have relatively simple and easily
 guessable answers, leading to false positive verification"; such questions are excluded), Open-Reasoner-Zero.

@@ -1,4 +1,4 @@
-"""A constant factor of the loss changes how fast a model learns.
+"""With AdamW, a constant factor of the loss changes how fast a model learns.
 
 Said by: write-ups on Dr. GRPO's division by L and on RLOO's G / (G - 1), as an effective learning rate.
 

@@ -1,4 +1,4 @@
-"""Dividing by the group's standard deviation gives nearly solved and nearly unsolved prompts too much weight.
+"""Dividing by the group's standard deviation gives nearly solved and nearly unsolved prompts more weight.
 
 Said by: Dr. GRPO, 2503.20783, Sec. 3.1, as "question-level difficulty bias"; MaxRL, 2602.02710, and many write-ups,
 often with the weight 1/√(p (1 - p)) or only for nearly solved prompts. Dr. GRPO's App. C removes only the division from

@@ -1,4 +1,4 @@
-"""Truncated importance sampling repairs the gradient of an engine that computes other probabilities than the learner.
+"""Truncated importance sampling per token repairs the gradient of an engine with other probabilities than the learner.
 
 Said by: Yao et al. (2025), whose weight min(π_learner / π_sampler, C) is one per token ("in practice we find it usually
 sufficient to use a classical technique, truncated importance sampling"), and many write-ups. Against it: "When Speed
