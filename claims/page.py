@@ -3,8 +3,11 @@
 import math
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 from claims import court
+from claims.bootstrap import stays
+from claims.fair import worlds_of
 from claims.register import changed_after_a_result
 from claims.runs import by_todays_code, p_values
 from tools.reports import REPORTS, heading
@@ -34,7 +37,8 @@ QUESTIONS = (
         "batch gives all nearly the same. On one prompt, groups of 2 have twice the variance of groups of 64 at equal "
         "responses; in training they are spread over more prompts. Groups without signal were replaced in rounds of 8 "
         "prompts. Over equal responses that lowers the mean accuracy by 0.026 ± 0.011 on sums and 0.038 ± 0.018 on "
-        "search, where the same arm with other seeds differs by +0.003 and -0.016; over equal steps nothing is lost.",
+        "search, where the same arm with other seeds differs by +0.003 ± 0.012 and -0.016 ± 0.016; over equal steps "
+        "nothing is lost.",
         (
             "std_favors_extremes",
             "batch_std_weighs_prompts_alike",
@@ -46,15 +50,16 @@ QUESTIONS = (
     ),
     Question(
         "What does the clip do?",
-        "It stops the gradient of a token that has left the bounds in the direction of its advantage; it does not hold "
-        "it inside: after 16 updates from a fresh optimizer 8% of the tokens are outside. With 16 updates from each "
-        "batch and each arm at its best learning rate, no loss is seen on sums without either bound or both, but on "
-        "search 0.081 ± 0.022 is lost without the upper one, and no loss is seen without the lower one.",
-        "At those rates it acts on at most 1% of the loss on sums and 0.1% on search, and without any bound accuracy "
-        "on sums changes by -0.013 ± 0.021. At 1e-4, three times the best rate there, two seeds end at 50% with both "
-        "bounds, at 14% and 25% with one, at 4% with none; at 3e-4 all collapse. With a fresh optimizer, nearly all "
-        "that it silences are tokens where a response forks. With both bounds, four passes over a batch instead of one "
-        "change accuracy by +0.023 on sums and -0.019 on search.",
+        "It stops the gradient of a token that has moved past the bounds in the direction of its advantage, but it "
+        "does not keep the token inside: after 16 updates from a fresh optimizer 8% of the tokens are outside. With "
+        "16 updates from each batch and each arm at its best learning rate, dropping the upper bound costs 0.022 ± "
+        "0.028 on sums and 0.081 ± 0.022 on search, and dropping the lower one 0.022 ± 0.024 and 0.006 ± 0.034.",
+        "At those rates the clip acts on at most 1% of the loss on sums and 0.1% on search. Dropping both costs 0.013 "
+        "± 0.021 on sums; on search this was not tried. At 1e-4, three times the best rate on sums, two seeds end at "
+        "50% with both bounds, at 14% and 25% with one, at 4% with none; at 3e-4 all collapse. GSPO and GRPO were "
+        "compared at 1e-4 only. With a fresh optimizer, nearly all that the clip silences are tokens where a response "
+        "forks. With both bounds, four passes over a batch instead of one change accuracy by +0.023 ± 0.022 on sums "
+        "and -0.019 ± 0.022 on search.",
         (
             "clip_needs_both_bounds",
             "clip_on_search_needs_both_bounds",
@@ -81,14 +86,14 @@ QUESTIONS = (
     ),
     Question(
         "How exact must the engine's log-probs be?",
-        "With 4-bit weights in the engine, the learner must compute them again: GRPO then reaches 0.734 on sums and "
-        "0.745 on search, but 0.600 and 0.531 with the engine's log-probs in the ratio. Rounding changes the log-probs "
-        "of rare tokens most, and FP16 leaves an eighth of BF16's mismatch.",
+        "With 4-bit weights in the engine, the learner must compute them again: GRPO without TIS then reaches 0.734 "
+        "on sums and 0.745 on search, but 0.600 and 0.531 with the engine's log-probs in the ratio. Rounding changes "
+        "the log-probs of rare tokens most, and FP16 leaves an eighth of BF16's mismatch.",
         "Each arm with 4-bit weights has its best learning rate. With an engine in full precision GRPO reaches 0.743 "
         "and 0.837 (critic_is_unnecessary). The engine's log-probs in the ratio help where the engine is merely old. "
-        "TIS per token costs 0.039 ± 0.022 with a 4-bit engine; with old rollouts it gains 0.312, at a learning rate "
-        "that is too high for them (anchoring_on_the_sampler_repairs_staleness). It removes only a sixth of the bias "
-        "in a small exact example, which has neither updates nor a clip.",
+        "On sums, TIS per token costs 0.039 ± 0.022 with a 4-bit engine; on search it was not tried. It removes only "
+        "a sixth of the bias in a small exact example, which has neither updates nor a clip, but it helps with old "
+        "rollouts (stale_rollouts_are_harmless).",
         (
             "fp16_removes_the_mismatch",
             "ratios_of_rare_tokens_are_noise",
@@ -99,12 +104,14 @@ QUESTIONS = (
     ),
     Question(
         "What makes responses long?",
-        "The reward does: after 30 steps responses on sums have 38.0 tokens with true rewards and 22.9 with shuffled "
-        "ones. GRPO's mean over each response lengthens incorrect answers too, on search by 10.1 ± 8.4 tokens, which "
-        "is 5%.",
-        "It does so in the expected gradient and in training. On sums with filler text it is 1.9 ± 1.3 tokens (with "
-        "std) and 4.6 ± 1.3 (without); there the best learning rates of each pair differ, which may change lengths "
-        "too. On search, the same arm with other seeds differs by 6.2 ± 7.6 tokens.",
+        "The reward does: after 30 steps responses on sums are 15.2 ± 4.7 tokens longer with true rewards than with "
+        "shuffled ones. GRPO's mean over each response lengthens incorrect answers on search by 10.1 ± 8.4 tokens, "
+        "which is 5%, and on sums with filler text by 1.9 ± 1.3.",
+        "The expected gradient has the same bias. Without the division by the standard deviation it is 4.6 ± 1.3 "
+        "tokens on sums, the only one of these differences in training that is certain once adjusted for all "
+        "comparisons; there the best learning rates of each pair differ, which may change lengths too. On search, the "
+        "same arm with other seeds differs by 6.2 ± 7.6 tokens. True and shuffled rewards were compared at one "
+        "learning rate.",
         (
             "thinking_lengthens_because_it_pays",
             "token_mean_removes_length_bias",
@@ -151,8 +158,8 @@ REST = {
     "runs": "Further claims, by training runs",
 }
 HEAD = (
-    "| verdict | claim | effect, with 95 % interval | p, adjusted | smallest effect worth naming |",
-    "|---|---|---|---|---|",
+    "| verdict | claim | effect, with 95 % interval | p, adjusted | worth naming | stays | spent by a run |",
+    "|---|---|---|---|---|---|---|",
 )
 INTRODUCTION = """
 What papers and write-ups say about these methods, each tested by one file of `claims/`. Its docstring gives the source
@@ -180,31 +187,33 @@ and C settings of the scripts ([glossary](../docs/glossary.md)).
 Fair trials (`claims/fair.py`), whose arms name their world (sums, search or search-hard), compare each arm at its best
 learning rate with 16 seeds. The rates are apart by factors of about 3, and were compared on two other seeds. Every run
 has its own half of 512 held-out problems, and the first arm is compared with itself, which shows what no difference
-looks like; claims with the same first arm share its runs. Claims whose runs are still to come say so; their rules
+looks like; claims with the same first arm share its runs. Two rates whose sweeps differ by less than about 0.04 may
+have changed places by chance, which no interval contains. Claims whose runs are still to come say so; their rules
 stand. Of the claims by runs, {repeated} gave the numbers of their first seeds again, to the bit (`python -m claims NAME
 --check`).
 
 Other claims by runs compare arms on the same seeds: the same base model, problems and seeds of the engine (other
 problems where arms have different numbers of prompts). All but those of base_catches_up_at_large_k are evaluated on the
 same held-out problems, so the intervals are those of new seeds, not of new problems; with 16 other seeds GRPO differs
-from itself by +0.016 ± 0.021 (grpo_against_itself). p-values, in the order of the arrows, are those of two-sided
-t-tests, adjusted for all differences with an arrow (Holm). They decide no verdict, but a reproduced effect whose p is
-large could be chance among so many; for a claim that nothing is lost, p says nothing. Values by seed, commands, and
-budgets in responses, tokens and updates are in `reports/claims/`. Commands are as first run; some scripts and flags
-have since been renamed.
+from itself by +0.016 ± 0.021 (grpo_against_itself). *Stays* is the fraction of 100 draws of the seeds, with
+replacement, that give the same verdict: near a half, the verdict hangs on its threshold. p-values, in the order of the
+arrows, are those of two-sided t-tests, adjusted for all differences with an arrow (Holm). They decide no verdict, but a
+reproduced effect whose p is large could be chance among so many; for a claim that nothing is lost, p says nothing.
+Values by seed, commands, and budgets in responses, tokens and updates are in `reports/claims/`. Commands are as first
+run; some scripts and flags have since been renamed.
 
 † The scripts have changed since these runs. What they compute is meant to be the same, but sums in another order round
-differently, and training amplifies that. For twelve such claims `python -m claims NAME --check` ran the first seeds
-again: two agree to the bit; ten differ, mostly by at most 0.1 of accuracy, or 0.4 where runs collapse. All seeds were
-run again on 2026-11-27 for anchoring_on_the_sampler_repairs_staleness, grpo_against_itself,
-gspo_clips_more_and_learns_as_well, kl_caps_what_is_learned, length_reward_saves_tokens and
-thinking_lengthens_because_it_pays: the verdicts stay.
+differently, and training amplifies that. Changes of `common/` alone give no †; newer results store its hash. For twelve
+such claims `python -m claims NAME --check` ran the first seeds again: two agree to the bit; ten differ, mostly by at
+most 0.1 of accuracy, or 0.4 where runs collapse. All seeds were run again on 2026-11-27 for
+anchoring_on_the_sampler_repairs_staleness, grpo_against_itself, gspo_clips_more_and_learns_as_well,
+kl_caps_what_is_learned, length_reward_saves_tokens and thinking_lengthens_because_it_pays: the verdicts stay.
 
 Which effect is worth naming: 0.05 of accuracy is a tenth of what 30 steps of `grpo.py` gain; 0.03 and 0.02 stand where
 the paper itself reports gains of a few points for one component, as DAPO's Table 1 does; on sums 2 tokens are a
 twentieth of a response, and 5 an eighth, on search 5 are a fortieth of an incorrect one; 0.2 on the world of search is
-a quarter of what the default run gains; 0.602 in log10 is a factor of 4. A third, a tenth, and a quarter refer to
-the first arm's mean. 0.01 and 0.02 of pass@k or of a prediction are our choice.
+a quarter of what the default run gains; 0.602 in log10 is a factor of 4. A third, a tenth, and a quarter refer to the
+first arm's mean. 0.01 and 0.02 of pass@k or of a prediction are our choice.
 """
 CHANGED = """
 ## Changed after a result
@@ -236,11 +245,24 @@ def interval(mean: float, half: float) -> str:
     return f"{mean:+.{decimals}f} ± {half:.{decimals}f}"
 
 
+def spent(result: dict[str, Any]) -> str:
+    """The responses of a run, and the tokens trained on, of the arm with the fewest and the one with the most."""
+    found = []
+    for world in worlds_of(result) if "degrees" in result else [""]:
+        own = [arm for name, arm in result["arms"].items() if name.endswith(world)]
+        spans = []
+        for key, unit, suffix in (("responses", 1, ""), ("tokens", 1000, "k")):
+            ends = [f"{end(arm[key] for arm in own) / unit:,.0f}{suffix}" for end in (min, max)]
+            spans.append(f"{' to '.join(dict.fromkeys(ends))} {key}")
+        found.append(f"{world} {', '.join(spans)}".strip())
+    return "; ".join(found)
+
+
 def cells(name: str, p: dict[tuple[str, str], float]) -> dict[str, str]:
     """Effect, p-values and smallest effect of a claim that has a result; `p` is `adjusted()`."""
     stored, claim = court.record(name), court.load(name)
     if claim.KIND != "runs":
-        return {"effect": stored["effect"], "p": "", "smallest": ""}
+        return {"effect": stored["effect"], "p": "", "smallest": "", "stays": "", "spent": ""}
     metric, differences = stored["effect"].partition(":")[0], stored["result"]["differences"]
     smallest = getattr(claim, "SMALLEST", "")
     parts = [claim.deciding(stored["result"])] if hasattr(claim, "deciding") else []
@@ -251,6 +273,8 @@ def cells(name: str, p: dict[tuple[str, str], float]) -> dict[str, str]:
         "effect": f"{metric}: {'; '.join(parts)}",
         "p": ", ".join("< 0.001" if p[name, pair] < 0.001 else f"{p[name, pair]:.2g}" for pair in differences),
         "smallest": smallest if isinstance(smallest, str) else f"{smallest:.3g}",
+        "stays": f"{again:.0%}" if (again := stays(name)) is not None else "",
+        "spent": spent(stored["result"]),
     }
 
 
@@ -258,13 +282,14 @@ def row(name: str, p: dict[tuple[str, str], float]) -> str:
     """The line of a claim."""
     stored, link = court.record(name), f"[{court.statement(name)}](../claims/{name}.py)"
     if stored is None:
-        return f"| not run yet | {link} | | | |"
+        return f"| not run yet | {link} | | | | | |"
     shown = cells(name, p)
     verdict = f"[{stored['verdict']}](claims/{name}.png)"
     if court.load(name).KIND == "runs" and not by_todays_code(stored["result"]):
         verdict += " †"
     effect = shown["effect"].replace("|", "\\|")
-    return f"| {verdict} | {link} | {effect} | {shown['p']} | {shown['smallest']} |"
+    rest = " | ".join(shown[key] for key in ("p", "smallest", "stays", "spent"))
+    return f"| {verdict} | {link} | {effect} | {rest} |"
 
 
 def rest(kind: str) -> list[str]:

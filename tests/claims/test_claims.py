@@ -10,11 +10,11 @@ from functools import partial
 from types import SimpleNamespace
 
 import grpo
-from claims import court
+from claims import court, fair
 from claims.__main__ import Args, main
 from claims.page import PAGE, QUESTIONS, adjusted, page
 from common.records import Episode, Rollouts
-from tools.reports import today
+from tools.reports import read_report, today
 from tools.scripts import ROOT, docstring
 
 import pytest
@@ -293,12 +293,18 @@ def p_of(name):
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.title)
 def test_the_figures_of_an_answer_are_those_of_its_claims(question):
-    """Or of a claim that the text names."""
+    """Or of a claim that the text names; percentages may be those of its sweeps."""
     text = f"{question.answer} {question.conditions}"
     behind = {*question.claims, *(name for name in JUDGED if name in text)}
     effects = " ".join(court.record(name)["effect"] for name in behind)
-    for number in re.findall(r"\d+\.\d+", text):
+    for number in re.findall(r"\d+\.\d+(?: ± \d+\.\d+)?", text):
         assert number in effects, f"{number} is in none of the effects: {question.title}"
+    trials, rates = [court.load(name) for name in behind if hasattr(court.load(name), "fair")], read_report(fair.REPORT)
+    arms = [fair.arms_of(w, t.ARMS).values() for t in trials for w in getattr(t, "WORLDS", fair.BOTH)]
+    swept = [x for of_world in arms for words in of_world for x in rates.get(words, {}).values()]
+    decimals = {round(100 * float(x)) for x in [*swept, *re.findall(r"\d\.\d+", effects)]}
+    for percent in re.findall(r"\b(\d+)%", text):
+        assert re.search(rf"\b{percent}%", effects) or int(percent) in decimals, f"{percent}%: {question.title}"
     assert len(re.split(r"(?<=[.!?]) (?=[A-Z])", question.answer)) == 2, question.answer
     assert len(set(question.claims)) == len(question.claims) and {*question.claims} <= {*court.names()}
 
