@@ -25,7 +25,8 @@ The paper's other rewards are in docs/rewards/: for R1-Zero's format --reward co
 docs/rewards/format.py:thinks_first=0.2 (the box is part of the reward for the answer already), for the language in R1's
 first RL --reward correct=1 docs/rewards/language.py:same_script=1, and for general questions among those of its last RL
 --dataset math.jsonl general.jsonl --reward correct=1 docs/rewards/judge.py:general=1. Rejection keeps no response to a
-general question, as none is correct.
+general question, as none is correct. All stages of a command have the same data sets: a last RL on others is another
+command, with --stages rl and the model of the stage before as --model.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python recipes/r1.py

@@ -91,10 +91,11 @@ class TestEffects:
     def test_every_command_is_accepted(self):
         for name, effect in effects.EFFECTS.items():
             for arm in {effect.runs, effect.without, effect.first} - {effects.BASE, ""}:
-                flags = runs.words(arm, 1)
-                flags = flags[2:] if flags[0] == "-m" else flags[1:]
-                assert tyro.cli(load(arm.split()[0]).Args, args=flags).steps in (40, 48), name
-            assert effect.runs.split()[0] == name and effect.metric in effects.METRICS
+                words = runs.words(arm, 1)
+                flags = words[next(i for i, word in enumerate(words) if word.startswith("--")) :]
+                script = load(arm.split()[0].partition("+")[0])
+                assert tyro.cli(script.Args, args=flags).steps in (40, 48), name
+            assert effect.runs.split()[0] == name.split()[0] and effect.metric in effects.METRICS
 
     def test_what_is_measured(self, tmp_path, monkeypatch):
         """The base model's accuracy, and metrics at the end or over the last ten steps; other flags start anew."""

@@ -1,4 +1,4 @@
-"""Questions about an invented country's people, such as `In which country does Mora Tilunk live?`.
+"""Questions about people of invented countries, such as `In which country does Mora Tilunk live?`.
 
 Names are invented, so the answer has to be found: in a passage about the person and, for the country, in one about
 the town.
