@@ -9,7 +9,7 @@ Differs from its parent grpo.py:
 - ratio and divergence are relative to the rollout policy μ itself, which leaves nothing for TIS to correct;
 - no std, and the sum over tokens is divided by the constant length limit, as in dr_grpo.py.
 verl's DPPO takes the ratio to recomputed log-probs unless that is switched off; the paper finds that this collapses.
-SkyRL and prime-rl have this δ, too.
+SkyRL and prime-rl also use this δ.
 
     python dppo.py
 """
@@ -146,7 +146,7 @@ def main(args: Args) -> None:
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
 
-        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        # Sets the seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
             # Sample G responses to each of P prompts, and verify their answers.
             engine.load_weights(model)
@@ -157,7 +157,7 @@ def main(args: Args) -> None:
             rewards = verifier(problems, rollouts)  # (P, G)
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             is_top = (batch.top_ids == batch.response.unsqueeze(-1)).any(-1)  # (B, T), DPPO: sampled from those K
