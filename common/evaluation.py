@@ -68,7 +68,7 @@ def figures(sampled: list[Outcome], greedy: list[Outcome], ks: list[int]) -> dic
 
 
 def behavior(problems: list[Problem], texts: list[str], args: DataSettings) -> dict[str, float | None]:
-    """What n responses to each problem do, if the world of the data set measures it."""
+    """Measures of what n responses to each problem do, if the data set's world has any."""
     measure = isinstance(args.dataset, str) and worlds.behavior_function(args.dataset)
     if not measure:
         return {}

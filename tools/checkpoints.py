@@ -29,7 +29,7 @@ def convert(source: Path, target: Path) -> None:
     weights = {name.removeprefix(MODEL): weight for name, weight in weights.items()}
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(source))
-    # In a Hugging Face folder each expert's matrices have names of their own.
+    # In a Hugging Face folder, each expert's matrices have their own names.
     weights = {name: weight.contiguous() for name, weight in revert_weight_conversion(model, weights).items()}
     save_file(weights, target / "model.safetensors", {"format": "pt"})
 

@@ -50,7 +50,7 @@ class Args(SamplingSettings, DataSettings):
     held_out: bool = False
     """Only the rows that a training run with the same settings would hold out of --train-split."""
     environment: str | None = None
-    """What answers the turns of a response: guessing, calculator, retrieval, python, ADAPTER:TASK or file.py:NAME."""
+    """Environment of the responses: guessing, calculator, retrieval, python, ADAPTER:TASK or file.py:NAME."""
     max_turns: Count = 8
     """Turns of an episode, with an --environment."""
     difficulty_column: str | None = None

@@ -29,7 +29,7 @@ SCORE_LIMIT = 10.0  # seconds for a call of a scorer
 MAX_ANSWER_LENGTH = 1000  # characters; longer answers are incorrect
 MAX_NAMED = 100  # answers in an error message
 
-Question = tuple[Program, str, str | None]  # of a worker: the gold answer or payload, and the answer
+Question = tuple[Program, str, str | None]  # for a worker: the gold answer or payload, and the answer
 
 
 class Verifier:
