@@ -1,4 +1,4 @@
-"""Make a Hugging Face folder of a sharded checkpoint, as `--sharded-checkpoints` writes them.
+"""Turn a sharded checkpoint, as `--sharded-checkpoints` writes it, into a Hugging Face folder.
 
 python -m tools.checkpoints runs/.../checkpoint-000100 FOLDER
 """
@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> None:
     try:
         verify(source)
         convert(source, target)
-    except Exception as error:  # safetensors has its own kind
+    except Exception as error:  # safetensors raises its own
         fail(f"{source} is damaged, or cannot be written to {target}: {first_line(error)}.")
     say(f"wrote {target}")
 

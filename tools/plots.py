@@ -126,7 +126,7 @@ def draw_curves(run_dir: Path, title: str) -> None:
             axes.legend(fontsize="small")
     picture = io.BytesIO()
     figure.savefig(picture, dpi=100)
-    write_whole(run_dir / "curves.png", picture.getvalue())  # somebody may be looking at it
+    write_whole(run_dir / "curves.png", picture.getvalue())  # someone may be looking at it
 
 
 @dataclass

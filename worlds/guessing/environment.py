@@ -8,7 +8,7 @@ from worlds.guessing.problems import GUESSES, bounds
 
 
 def feedback(guess: int, secret: int, low: int, high: int) -> tuple[str, int, int]:
-    """`higher` or `lower` with the numbers that remain, and these."""
+    """`higher` or `lower` with the range that remains, and its ends."""
     low, high = (max(low, guess + 1), high) if guess < secret else (low, min(high, guess - 1))
     return f"{'higher' if guess < secret else 'lower'} {low}-{high}\n", low, high
 

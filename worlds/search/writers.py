@@ -89,7 +89,7 @@ def choices_left(problem: Search, request: list[str]) -> list[str]:
 
 
 def attempts(rng: random.Random, choices: list[str], in_order: bool) -> Iterator[str]:
-    """Expressions as a writer tries them: at random, or in order from a random one on, round and round."""
+    """Expressions as a writer tries them: at random, or in cyclic order from a random start."""
     start = rng.randrange(len(choices))
     for i in itertools.count(start):
         yield choices[i % len(choices)] if in_order else rng.choice(choices)
