@@ -172,7 +172,7 @@ def main(args: Args) -> None:
                 weights = token_weights(mask[minibatch], args)  # (b, T)
                 for rows, w in micro_batches(minibatch, weights, batch, args):  # (m,), (m, T)
                     logp = token_logps(model, batch, rows, args)  # (m, T)
-                    # DPPO: the policy's log-probs of the engine's K likeliest tokens, beside the engine's own.
+                    # DPPO: the policy's log-probs of the engine's K likeliest tokens, and the engine's own.
                     top = (top_logps(model, batch, rows, args), batch.top_logp[rows], is_top[rows]) if K else ()
                     loss, metrics = policy_loss(logp, old_logp[rows], advantages[rows], args, top)  # (m, T), DPPO
                     if reference:  # GRPO: the KL to the reference, in the loss

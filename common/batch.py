@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 class Batch:
     """B rows of prompt and response, padded on the right.
 
-    The masks come from lengths, never from token values: where pad is eos, a mask built from
+    The masks come from lengths, never from token values: if pad is eos, a mask built from
     `tokens != pad` would hide the end of every response, and no response would learn to stop.
     """
 

@@ -260,7 +260,7 @@ def sample_rows(rows: list[R], seed: int, start: int, count: int) -> list[R]:
 def problem_stream(problems: list[Problem], seed: int, start: int, count: int) -> list[Problem]:
     """`sample_rows` for problems; with several data sets, each has its own stream, and the mixing weights choose one.
 
-    The choice depends on the seed and the problem's number alone. `datasets.interleave_datasets` would end with the
+    The choice depends only on the seed and the problem's number. `datasets.interleave_datasets` would end with the
     data, and would repeat each data set in the same order.
     """
     parts: dict[str, list[Problem]] = {}

@@ -58,7 +58,7 @@ def start() -> bool:
 def close() -> None:
     """Leave the other processes."""
     if dist.is_initialized() and world_size() > 1:
-        # Gloo's threads hold tensors for a moment after a collective, and abort a Python that ends meanwhile:
+        # Gloo's threads hold tensors for a moment after a collective, and abort Python if it ends in that time:
         # https://github.com/pytorch/pytorch/pull/179291
         time.sleep(0.5)
         dist.destroy_process_group()

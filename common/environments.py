@@ -48,7 +48,7 @@ Play = Generator[Observation | None, str, float | None]
 
 class Environment(NamedTuple):
     play: Callable[[Problem], Play]
-    stop: tuple[str, ...] = ()  # strings that end a turn, beside EOS
+    stop: tuple[str, ...] = ()  # strings that end a turn, besides EOS
 
 
 def load_environment(name: str) -> Environment:

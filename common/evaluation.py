@@ -82,7 +82,7 @@ def evaluate(
     """Metrics over n samples of every problem, and one sample of each.
 
     With several data sets, each one's avg@n is reported too. The seeds of the samples depend on --eval-seed only, so
-    that two evaluations differ by the weights alone.
+    that two evaluations differ only in the weights.
     """
     seeds = prompt_seeds(len(problems), args.eval_seed)
     rollouts, sampled = respond(engine, verifier, problems, n, args.temperature, seeds)

@@ -22,7 +22,7 @@ def distribution(hidden: Tensor, head: torch.nn.Linear, temperature: float, fp32
     """Log-probs (N, V) of the next token from hidden states (N, D); the softmax is in fp32.
 
     Logits are divided by the sampling temperature: the policy is what is sampled. `fp32` also runs
-    the head itself in fp32, which brings engine and learner closer where they compute in bf16. Its
+    the head itself in fp32, which brings engine and learner closer if they compute in bf16. Its
     weights are still rounded to bf16, as the engine's are.
     """
     if fp32:

@@ -104,7 +104,7 @@ def merged(model: Any, folder: Path) -> Any:
 
 
 class Adapters:
-    """The adapters of a model, for a checkpoint: its merged weights alone could not be resumed from."""
+    """The adapters of a model, for a checkpoint: merged weights alone are not enough to resume from."""
 
     def __init__(self, model: Any) -> None:
         self.model = model

@@ -72,7 +72,7 @@ def read_dataset(name: str, config: str | None, split: str, setting: str = "data
         if path and path.is_file():  # unlike load_dataset, these readers never use the network
             return getattr(datasets.Dataset, f"from_{DATA_FILES[path.suffix]}")(str(path))
         return datasets.load_dataset(str(path or name), config, split=split)
-    except Exception as error:  # every reader has its own kinds
+    except Exception as error:  # every reader raises its own
         fail(f"{given} (split {split}) cannot be read: {first_line(error.__cause__ or error)}")
 
 

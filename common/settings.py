@@ -319,7 +319,7 @@ def local_path(name: str) -> Path | None:
     """The local path that a model or data set name refers to, or None if it can only be a name on the hub."""
     path = expanded(Path(name))
     is_path = name.startswith((".", "/", "~")) or path.suffix in DATA_FILES or len(path.parts) > 2
-    # runs/smolm, where a folder runs/ exists, is a path, even if mistyped.
+    # If a folder runs/ exists, runs/smolm is a path, even if mistyped.
     in_folder = len(path.parts) == 2 and Path(path.parts[0]).is_dir()
     return path.absolute() if is_path or in_folder or path.exists() else None
 

@@ -28,7 +28,7 @@ class Tracker:
                 self.package.login()  # asks for the key only on a terminal; offline it does nothing
         except ImportError:
             fail(f"--track {args.track}: the package is not installed: pip install {args.track}.")
-        except Exception as error:  # wandb has its own kinds
+        except Exception as error:  # wandb raises its own
             fail(f"--track {args.track}: {first_line(error)} Run `wandb login`, or set WANDB_MODE=offline.")
 
     def log(self, run_dir: Path, step: int, metrics: dict[str, Any], samples: Sequence[Sample]) -> None:

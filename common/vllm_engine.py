@@ -101,7 +101,7 @@ class VLLMEngine(Engine):
                 **memory,
             )
         except (ValueError, RuntimeError, AssertionError) as error:
-            # An unknown model, too little memory for one response, or another process that frees memory meanwhile.
+            # An unknown model, too little memory for one response, or another process that frees memory at the time.
             reason = error.errors()[0]["msg"] if isinstance(error, pydantic.ValidationError) else first_line(error)
             fail(f"--engine vllm cannot start with --model {args.model}: {reason}")
         self.learner = model

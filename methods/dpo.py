@@ -4,13 +4,13 @@
     ∇L(θ) = -E_(x, w, l) β σ(-m) (∇ log π_θ(w|x) - ∇ log π_θ(l|x))
 
 Differs from its parent reinforce.py:
-- a pair of a correct and an incorrect response to the same prompt replaces reward and baseline: both have the
-  advantage β σ(-m), once up and once down, which fades as the policy tells them apart;
+- a pair of a correct and an incorrect response to the same prompt replaces reward and baseline: their
+  advantages are ±β σ(-m), which fade as the policy tells them apart;
 - the KL to the reference needs no term of its own: the loss is the likelihood of the preferences under the
   policy that is optimal for them and for this KL (Eq. 4 and 5);
 - pairs may come from anywhere, so updates need neither a ratio to the rollout policy nor TIS.
 As in the authors' code, the log-prob of a response is a sum over its tokens. All pairs of a group count;
-the mean is over the pairs of a minibatch. At the reference m = 0, and the gradient within a group is GRPO's with
+the mean is over the pairs of a minibatch. At the reference, m = 0, and the gradient within a group is GRPO's with
 token sums, up to a factor.
 
     python methods/dpo.py

@@ -6,7 +6,7 @@
 Differs from its parent grpo.py:
 - the reward depends on the length, compared within the group: shorter correct answers get a bonus, longer
   ones a penalty, and incorrect answers only the penalty. No length is requested.
-The weight w is not published, and neither is any code. The paper trains without the length reward at first: pass
+The weight w is not published, and neither is any code. The paper first trains without the length reward: pass
 --model the folder of a run of grpo.py. From the base model, short guesses may win. Its own objective, mirror descent
 with a squared loss, is not here.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
@@ -35,7 +35,7 @@ from torch import Tensor
 class Args(Settings):
     # Kimi k1.5
     length_weight: NonNegative = 1.0
-    """w: weight of the length reward beside the correct answer's 1. Not published."""
+    """w: weight of the length reward, relative to the correct answer's 1. Not published."""
     clip_eps: Positive = 0.2
     """ε: no gradient for ratios above 1 + ε with positive advantages, below 1 - ε with negative ones. Usual 0.2."""
     ddof: Literal[0, 1] = 1

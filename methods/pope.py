@@ -3,7 +3,7 @@
     GRPO's J(θ), where x̃ = (x, beginning of a solution) takes the place of a prompt x without a correct response
 
 Differs from its parent grpo.py:
-- where all G responses are incorrect, GRPO has no signal. Such a prompt gets a hint, the beginning of a solution, and
+- if all G responses are incorrect, GRPO has no signal. Such a prompt gets a hint, the beginning of a solution, and
   is sampled again: the new group replaces the one without signal;
 - the responses are the policy's own and the hint is part of the prompt, so no part of the solution is a target.
   What is learned with hints has to help without them; held-out prompts have none.

@@ -150,7 +150,7 @@ def train_reward_model(
 
 
 def compute_advantages(step_rewards: Tensor, last: Tensor, args: Args) -> Tensor:
-    """Rewards (B, T) at the last token of each step, and where these are, in; (B, T) advantages out (Sec. 4.1.3)."""
+    """Rewards (B, T) at the last token of each step, and their mask, in; (B, T) advantages out (Sec. 4.1.3)."""
     rewards, ends = (x.view(-1, args.responses_per_prompt * x.shape[1]) for x in (step_rewards, last))  # (P, G T)
     count = ends.sum(1, keepdim=True)  # (P, 1) steps of a group
     mean = (rewards * ends).sum(1, keepdim=True) / count  # (P, 1)

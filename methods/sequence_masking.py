@@ -6,7 +6,7 @@
 Differs from its parent grpo.py:
 - incorrect responses that have become too unlikely for the policy since they were sampled are left out: learning
   from other policies' mistakes destabilizes, learning from one's own helps. The mask is recomputed in each update.
-It matters where rollouts are stale or reused many times. The paper gives no δ; TRL's 0.5 leaves nothing out here, even
+It matters if rollouts are stale or reused many times. The paper gives no δ; TRL's 0.5 leaves nothing out here, even
 if rollouts are 8 batches old. The KL is never masked.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 

@@ -4,7 +4,7 @@
     θ = θ_old + 2^-j √(2δ / sᵀF s) s,   F s = ∇L(θ_old),   F = ∇² E_t KL at θ_old,   the first j = 0, 1, .. that fits
 
 Differs from its parent reinforce.py:
-- the step is along the natural gradient, as far as the KL allows. Conjugate gradients find it from products F v alone;
+- the step is along the natural gradient, as far as the KL allows. Conjugate gradients find it from products F v;
 - it is taken only if the surrogate L rises and the KL is at most δ; otherwise half of it is tried, and so on;
 - L and the KL are means over all tokens, as over visited states.
 The authors' code (modular_rl) tests only L in the line search; here, as in App. C, both are tested. It adds 0.001 to

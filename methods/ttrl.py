@@ -139,7 +139,7 @@ def vote(verifier: Verifier, group: Rollouts) -> list[float]:
     answers = [None if cut else verifier.find_answer(text) for text, cut in pairs]
     golds = dict.fromkeys(filter(None, answers))
     equal = {gold: verifier.judge(texts, [gold] * len(texts), group.truncated) for gold in golds}
-    # Both ways: 101 is correct where 39+62 is the gold answer, but 39+62 is not where 101 is.
+    # Both ways: 101 is correct if 39+62 is the gold answer, but not the reverse.
     votes = [
         [min(equal[gold][i], equal[answer][answers.index(gold)]) if answer else 0.0 for i, answer in enumerate(answers)]
         for gold in golds

@@ -7,7 +7,7 @@
 Differs from its parent grpo.py:
 - a step, here a line of the response, is credited with its change in the chance of a correct answer; under
   GRPO all tokens of a response share one advantage;
-- that chance is measured by sampling, where PPO has a critic, whose values the paper finds close to random;
+- that chance is measured by sampling; PPO has a critic, whose values the paper finds close to random;
 - advantages are whitened over the tokens of the batch, and all tokens have the same weight, as in PPO.
 These values are the labels of process reward models: --aggregate turns them into one reward per response.
 Equal states are valued once. The last of --max-steps steps has the rest of the response, so that the

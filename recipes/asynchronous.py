@@ -8,7 +8,7 @@ its place (PipelineRL's code counts such samples and trains on them; prime-rl dr
 first token.
 
 The same code in two modes:
-- one process: time is counted in tokens, and while the learner trains on a batch, sampling goes on for a number of
+- one process: time is counted in tokens, and while the learner trains on a batch, sampling continues for a number of
   tokens drawn from the run's seed. Runs, even resumed ones, repeat to the bit: the checkpoint holds the groups under
   way, with their keys and values.
 - `--overlap`: another process generates all the time (`remote.py`). What it samples depends on how fast both are, so no

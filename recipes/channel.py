@@ -36,7 +36,7 @@ class Channel:
 
         Raises EOFError or OSError if that process has ended, and TimeoutError if nothing comes within `seconds`.
         """
-        # A second look, because this process may have been stopped meanwhile.
+        # A second look, because this process may have been stopped in between.
         if not self.connection.poll(seconds) and not self.connection.poll(0):
             raise TimeoutError
         return self.connection.recv()

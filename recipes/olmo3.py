@@ -58,7 +58,7 @@ class Args(Settings):
     filter_groups: bool = True
     """Leave groups whose responses are all correct or all incorrect out of the loss and out of its mean."""
     average: Literal["token", "response"] = "token"
-    """What has the same weight in the mean: each token or, as in GRPO, each response."""
+    """What gets equal weight in the mean: each token or, as in GRPO, each response."""
     std: Literal["none", "group"] = "none"
     """What advantages are divided by: nothing or, as in GRPO, the group's std."""
     ddof: Literal[0, 1] = 1

@@ -13,8 +13,8 @@ A recipe combines components: with all four switched off it is dapo.py, to the b
 
 Differs from its parent dapo.py:
 - a KL that keeps training stable; with a renewed reference it bounds the change in n steps, not the total change.
-The paper renews reference and optimizer where held-out accuracy stalls or falls; its second version every 200 to 500
-steps, and keeps the optimizer. Here steps or the KL decide. For its mixture of tasks, pass several data sets.
+The paper renews reference and optimizer when held-out accuracy stalls or falls; its second version does so every 200
+to 500 steps, and keeps the optimizer. Here steps or the KL decide. For its mixture of tasks, pass several data sets.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python recipes/prorl.py

@@ -79,7 +79,7 @@ class Args(Settings):
     fp32_lm_head: bool = True
     """Run the output layer in fp32 on both sides: less mismatch between engine and learner under bf16."""
     average: Literal["prompt", "token", "response"] = "prompt"
-    """What has the same weight in the mean: each prompt, token, or response. The paper tried all three."""
+    """What gets equal weight in the mean: each prompt, token, or response. The paper tried all three."""
     std: Literal["batch", "group"] = "batch"
     """What advantages are divided by: the std over all responses with signal, or that of their group."""
     ddof: Literal[0, 1] = 1

@@ -236,7 +236,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--generated", type=int, default=0, help="so many generated mutations, in place of the list")
+    parser.add_argument("--generated", type=int, default=0, help="number of generated mutations, instead of the list")
     parser.add_argument("--seed", type=int, default=0, help="of the sample of generated mutations")
     parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--jobs", type=int, default=2, help="mutations at a time")

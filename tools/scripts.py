@@ -1,6 +1,6 @@
 """The scripts of this repository, found by their docstrings, which say what each one differs from.
 
-Eleven stand at the top level, further methods in `methods/`, published recipes in `recipes/`.
+Eleven are at the top level, further methods in `methods/`, published recipes in `recipes/`.
 """
 
 import ast

@@ -70,7 +70,7 @@ class Function:
         return asyncio.Runner()
 
     def __call__(self, rows: list[list[Any]] | None) -> list[float | None] | bool:
-        """The rewards of some responses, None where an async call took too long.
+        """The rewards of some responses, None if an async call took too long.
 
         A row is problem, text, tokens, truncated. Without rows: whether the function takes a whole batch.
         """

@@ -87,7 +87,7 @@ class Handler(BaseHTTPRequestHandler):
     """Answers the page's requests."""
 
     def do_GET(self) -> None:
-        with suppress(ConnectionError):  # the page was closed meanwhile
+        with suppress(ConnectionError):  # the page has been closed
             if (self.headers["Host"] or "").partition(":")[0] not in LOCAL:
                 return self.send_error(403)
             try:
