@@ -11,7 +11,7 @@ NO_MEMORY = ("not enough memory", "out of memory", "can't allocate", "cannot all
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Text with escapes for control characters, line breaks included, other than those in `keep`."""
+    """Text with control characters escaped, including line breaks, except those in `keep`."""
     return "".join(c if c.isprintable() or c in keep else repr(c)[1:-1] for c in text)
 
 

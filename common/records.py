@@ -32,7 +32,7 @@ class Problem:
     answer: str | tuple[str, ...] | Callable[[str], bool] | ScoredAnswer
     prompt: str
     prompt_ids: list[int]
-    dataset: str = ""  # with several data sets, a short name of its own
+    dataset: str = ""  # with several data sets, a short name of this one
     weight: float = 1.0  # mixing weight of that data set: its fraction of a rollout batch, on average
     where: str = ""  # in its data set, such as "row 7 of split train"
     row: dict[str, Any] = field(default_factory=dict, compare=False)  # all its columns, for reward functions

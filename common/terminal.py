@@ -71,7 +71,7 @@ class Terminal:
     def __init__(self, on_close: Callable[[], None]) -> None:
         self.on_close = on_close
         self.bar: tqdm | None = None
-        self.headings = ""  # of the lines above, as long as nothing else was written
+        self.headings = ""  # of the lines above, until something else is written
         self.seconds: list[float] = []  # of each step
         self.stdout = sys.stdout
         if hasattr(self.stdout, "reconfigure"):

@@ -8,7 +8,7 @@ Differs from its parent grpo.py:
 - a response's advantage is the mean z-score of the subsets that it is in. An incorrect response among correct ones
   costs little, and a group with fewer than k incorrect responses has no signal: the policy need not narrow down;
 - hard prompts get more weight than easy ones.
-With k = 1 this is grpo.py with --ddof 0. verl's `grpo_passk` is another estimator, of 2503.19595: the whole group is
+With k = 1 this is grpo.py with --ddof 0. verl's `grpo_passk` is a different one, from 2503.19595: the whole group is
 one subset, and only its best response has an advantage, the difference from the second best.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 

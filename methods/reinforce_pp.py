@@ -4,7 +4,7 @@
     Â_t = (A_t - mean A) / std A, over all tokens of the batch        A_t = R - β Σ_{s≥t} log π_old(o_s) / π_ref(o_s)
 
 Differs from its parent reinforce_pp_baseline.py, the paper's variant for several responses per prompt:
-- no group is needed, as the batch's mean is the only baseline: each response can have a prompt of its own;
+- no group is needed, as the batch's mean is the only baseline: each response can have its own prompt;
 - the KL is part of the token rewards, where k1 has the gradient of the KL itself.
 As in methods/reinforce_pp_baseline.py, mean and std are over tokens, so long responses count more; the std is the
 population's, as in the authors' OpenRLHF, and the loss has Eq. 1's mean over each response.

@@ -59,6 +59,6 @@ def as_responses(problems: list[Problem], demonstrations: dict[str, list[int]]) 
 
 
 def before_groups(first: Rollouts, rollouts: Rollouts) -> Rollouts:
-    """Groups with another response in front, one of `first` for each."""
+    """Groups with one more response in front of each, from `first`."""
     groups = rollouts.split(len(rollouts.tokens) // len(first.tokens))
     return Rollouts.join(part for pair in zip(first.split(1), groups, strict=True) for part in pair)

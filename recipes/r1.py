@@ -375,7 +375,7 @@ def run_stages(args: Args) -> None:
                     make_student(args, run.dir / "student")
                 gather(None)  # wait until it is there
             start = {"rl": model, "distill": student}.get(stage, args.model)
-            # Each stage has a seed of its own: the second RL does not meet its problems in the order of the first.
+            # Each stage has its own seed, so the second RL does not meet its problems in the order of the first.
             settings = {"seed": (args.seed + number) % (1 << 32), "stages": (stage,), "resume": None, "run_dir": folder}
             of_stage = replace(args, model=start, **settings)
             if stage == "rejection" or (stage == "distill" and not solutions.name):

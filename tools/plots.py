@@ -32,7 +32,7 @@ COLORS, LINES, MARKERS = (GRAY, BLUE, ORANGE, GREEN, RED, PURPLE, "black"), ("-"
 
 
 class Style(NamedTuple):
-    """How a line is drawn."""
+    """How to draw a line."""
 
     color: str
     line: str

@@ -48,7 +48,7 @@ def baseline(script: ModuleType) -> str:
 
 
 def clips_single_tokens(script: ModuleType) -> bool:
-    """Whether a single token beyond the bound loses its gradient, while the others of its response keep theirs."""
+    """Whether a single token beyond the bound loses its gradient, while its response's other tokens keep theirs."""
     old = torch.full((1, TOKENS), 0.1, dtype=torch.double).log()
     moved = torch.tensor([[2.0] + [0.0] * (TOKENS - 1)], dtype=torch.double)  # the first token's ratio is e²
     logp = (old + moved).requires_grad_()
@@ -113,7 +113,7 @@ def updates(script: ModuleType) -> str:
 
 
 def weight_in_long(script: ModuleType) -> str:
-    """The weight of a token in a response of twice the length, relative to a token in the others of its group."""
+    """The weight of a token in a response of twice the length, relative to the others in its group."""
     ends = torch.tensor([2 * LENGTH] + [LENGTH] * (GROUP - 1))
     mask = (torch.arange(2 * LENGTH) < ends[:, None]).double()  # (G, T)
     found = ask(script, "token_weights", mask=mask, args=script.Args())  # (G, T)

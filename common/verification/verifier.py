@@ -106,7 +106,7 @@ class Verifier:
         return self.tokenizer.batch_decode(own, skip_special_tokens=True)
 
     def judge(self, responses: list[str], golds: list[Any], truncated: list[bool]) -> list[float]:
-        """The scores of B responses: 1 if the answer is correct, else 0; a scorer may also give a value between.
+        """The scores of B responses: 1 if the answer is correct, else 0; a scorer may also give a value in between.
 
         A gold answer may be the score itself.
         """

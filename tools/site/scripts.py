@@ -287,7 +287,7 @@ def curves(name: str) -> dict[str, Any]:
 
 
 def data(name: str) -> dict[str, Any]:
-    """What the pictures and diffs of the site are drawn from."""
+    """The data for the pictures and diffs of the site."""
     return {
         "path": str(script_path(name).relative_to(ROOT)),
         "change": change(name),

@@ -128,7 +128,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, *_: Any) -> None:
-        """Requests are not printed."""
+        """Do not print requests."""
 
 
 def main(args: Args) -> None:

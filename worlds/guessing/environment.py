@@ -14,7 +14,7 @@ def feedback(guess: int, secret: int, low: int, high: int) -> tuple[str, int, in
 
 
 def play(problem: Problem) -> Play:
-    """Reward 1 if the number is guessed in time. A turn that is no guess ends the game."""
+    """Reward 1 if the number is guessed in time. A turn that is not a guess ends the game."""
     secret, (low, high), answer = int(problem.answer), bounds(problem.question), None
     for _ in range(GUESSES):
         text = yield answer

@@ -40,7 +40,7 @@ IN_ORDER, IN_ORDER_TEXTBOOK = 0.35, 0.5  # writers who go through the expression
 
 
 def corpus_problem(rng: random.Random) -> tuple[str, Search]:
-    """A question of the corpus: 7 in 10 are plain, the others have a line with a budget, a hint, or feedback."""
+    """A question of the corpus: 7 in 10 are plain; the others have a line with a budget, a hint, or feedback."""
     kind = rng.choices(("plain", "budget", "hint", "feedback", "hard hint", "hard"), (70, 8, 6, 7, 6, 3))[0]
     question, problem = hard_search_problem(rng) if "hard" in kind else search_problem(rng)
     known = rng.choice(solutions(problem))
