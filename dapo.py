@@ -10,7 +10,7 @@ Differs from its parent grpo.py:
 - a correct response has reward 1, an incorrect one -1 instead of 0;
 - token mean over the minibatch, as in the authors' code (the paper's sum is over a group);
 - overlong reward shaping: a penalty that grows over the last tokens before the length limit.
-As in the authors' code, correctness decides which groups are discarded, not the shaped reward. Where --max-rounds is
+As in the authors' code, correctness decides which groups are discarded, not the shaped reward. If --max-rounds is
 reached, groups without signal fill the batch, with advantages of 0; their code stops with an error. Their dual clip
 (c = 10) is left out.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
@@ -45,7 +45,7 @@ class Args(Settings):
     clip_eps_high: Positive = 0.28
     """ε_high: clipping zeroes the gradient of a positive advantage above a ratio of 1 + ε_high. Paper 0.28."""
     max_rounds: Count = 10
-    """Rounds of P new prompts, then groups without signal fill the batch. The authors' code stops with an error."""
+    """Maximum rounds of P new prompts; then groups without signal fill in. The authors' code stops with an error."""
     overlong_cache: CountOrZero = 19
     """L_cache: the penalty falls to -1 over this many last tokens; 0 disables it. Paper 4096 of 20480, a fifth."""
     overlong_filter: bool = False
@@ -92,7 +92,7 @@ def compute_advantages(rewards: Tensor, args: Args) -> Tensor:
     """(P, G) rewards in, (P, G) advantages out: z-scores within each group (2402.03300, Sec. 4.1.2)."""
     mean = rewards.mean(1, keepdim=True)  # (P, 1)
     std = rewards.std(1, correction=args.ddof, keepdim=True)  # (P, 1)
-    # The paper has no ε; 1e-6 only makes a group of equal rewards 0 instead of 0 / 0.
+    # The paper has no ε; 1e-6 makes a group of equal rewards give 0 instead of 0 / 0.
     return (rewards - mean) / (std + 1e-6)
 
 
@@ -149,7 +149,7 @@ def main(args: Args) -> None:
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
 
-        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        # Sets the seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
             # DAPO: dynamic sampling. Keep the groups that are neither all correct nor all incorrect, until there
             # are P of them. Only correctness counts: shaped rewards would keep groups that differ only in length.
@@ -169,14 +169,14 @@ def main(args: Args) -> None:
             rollouts, rewards = Rollouts.join(groups), torch.stack(rewards)  # rewards (P, G)
             run.log(sampled_prompts=rounds * P, kept_groups=min(len(kept), P))
 
-            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
             old_logp = learner_logp if args.ratio_anchor == "learner" else rollout_logp  # (B, T)
             ref_logp = batch_logps(reference, batch, args)[0] if reference else None  # (B, T)
-            # DAPO: rewards of ±1, and less for responses that come close to the length limit. Groups without signal,
-            # which fill the batch where the rounds ran out, get advantages of 0: their lengths are no signal either.
+            # DAPO: rewards of ±1, minus a penalty near the length limit. Groups without signal, which fill the batch
+            # once the rounds run out, get advantages of 0: their lengths must not act as a signal.
             rewards = 2 * rewards - 1 + overlong_penalty(batch.token_mask.sum(1).view(P, G), args)  # (P, G)
             if args.overlong_filter:
                 mask = mask & ~torch.tensor(rollouts.truncated, device=mask.device)[:, None]  # (B, T)

@@ -9,7 +9,7 @@ Differs from its parent grpo.py:
 - ratio and divergence are relative to the rollout policy μ itself, which leaves nothing for TIS to correct;
 - no std, and the sum over tokens is divided by the constant length limit, as in dr_grpo.py.
 verl's DPPO takes the ratio to recomputed log-probs unless that is switched off; the paper finds that this collapses.
-SkyRL and prime-rl have this δ, too.
+SkyRL and prime-rl also use this δ.
 
     python dppo.py
 """
@@ -146,7 +146,7 @@ def main(args: Args) -> None:
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
 
-        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        # Sets the seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
             # Sample G responses to each of P prompts, and verify their answers.
             engine.load_weights(model)
@@ -157,7 +157,7 @@ def main(args: Args) -> None:
             rewards = verifier(problems, rollouts)  # (P, G)
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             is_top = (batch.top_ids == batch.response.unsqueeze(-1)).any(-1)  # (B, T), DPPO: sampled from those K
@@ -172,7 +172,7 @@ def main(args: Args) -> None:
                 weights = token_weights(mask[minibatch], args)  # (b, T)
                 for rows, w in micro_batches(minibatch, weights, batch, args):  # (m,), (m, T)
                     logp = token_logps(model, batch, rows, args)  # (m, T)
-                    # DPPO: the policy's log-probs of the engine's K likeliest tokens, beside the engine's own.
+                    # DPPO: the policy's log-probs of the engine's K likeliest tokens, and the engine's own.
                     top = (top_logps(model, batch, rows, args), batch.top_logp[rows], is_top[rows]) if K else ()
                     loss, metrics = policy_loss(logp, old_logp[rows], advantages[rows], args, top)  # (m, T), DPPO
                     if reference:  # GRPO: the KL to the reference, in the loss

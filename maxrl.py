@@ -8,7 +8,7 @@ Differs from its parent grpo.py:
   as in maximum likelihood, where ∇ log p = ∇p / p;
 - token sum, as the theorem requires (the authors' code uses the token mean).
 Groups without a correct response are dropped, which makes the estimate unbiased for T = G - 1 (the
-paper's App. D); T = G holds for the form there that keeps subtracting the mean score. On-policy
+paper's App. D); T = G holds for the variant there that keeps subtracting the mean score. On-policy
 (--num-minibatches 1) this is the paper's estimator; further updates keep GRPO's ratio and clip.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
@@ -78,7 +78,7 @@ def compute_advantages(rewards: Tensor) -> Tensor:
     if not ((rewards == 0) | (rewards == 1)).all():
         raise ValueError("MaxRL is defined for rewards of 0 and 1: with others the success rate has no meaning")
     mean = rewards.mean(1, keepdim=True)  # (P, 1)
-    # Where no response is correct, R_i - mean R is 0, and stays 0 instead of 0 / 0.
+    # If no response is correct, R_i - mean R is 0, and the advantage stays 0 instead of 0 / 0.
     return (rewards - mean) / mean.clamp(min=1 / rewards.shape[1])
 
 
@@ -127,7 +127,7 @@ def main(args: Args) -> None:
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
 
-        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        # Sets the seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
             # Sample G responses to each of P prompts, and verify their answers.
             engine.load_weights(model)
@@ -136,7 +136,7 @@ def main(args: Args) -> None:
             rewards = verifier(problems, rollouts)  # (P, G)
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)

@@ -163,7 +163,7 @@ def main(args: Args) -> None:
             critic.parameters(), lr=args.critic_lr, weight_decay=args.weight_decay, fused=True
         )
 
-        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        # Sets the seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(
             model, tokenizer, optimizer, engine, verifier, held_out, critic=critic, critic_optimizer=critic_optimizer
         ):
@@ -174,7 +174,7 @@ def main(args: Args) -> None:
             rewards = verifier(problems, rollouts)  # (P, G)
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)

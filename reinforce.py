@@ -9,7 +9,7 @@ The root of the family: every other script here changes some lines of this one.
 - The log-prob of a response is the sum over its tokens. Many write-ups divide by its length: that is
   another objective, which prefers short correct answers and long incorrect ones.
 - One update per rollout batch: the expectation is over the current policy.
-verl's REINFORCE loss sums over the tokens of a response too, by default.
+By default, verl's REINFORCE loss also sums over the tokens of a response.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python reinforce.py
@@ -114,7 +114,7 @@ def main(args: Args) -> None:
 
         run.state["ema"] = 0.0  # REINFORCE: the state is saved in every checkpoint
 
-        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        # Sets the seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
             # Sample G responses to each of P prompts, and verify their answers.
             engine.load_weights(model)
@@ -123,7 +123,7 @@ def main(args: Args) -> None:
             rewards = verifier(problems, rollouts)  # (P, G)
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             old_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)

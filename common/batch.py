@@ -16,20 +16,20 @@ from torch.nn.utils.rnn import pad_sequence
 class Batch:
     """B rows of prompt and response, padded on the right.
 
-    The masks come from lengths, never from token values: where pad is eos, a mask built from
+    The masks come from lengths, never from token values: if pad is eos, a mask built from
     `tokens != pad` would hide the end of every response, and no response would learn to stop.
     """
 
     tokens: Tensor  # (B, S) prompt, response, padding
     prompt_lengths: Tensor  # (B,)
-    response: Tensor  # (B, T) the response's tokens alone
+    response: Tensor  # (B, T) only the response's tokens
     token_mask: Tensor  # (B, T) True on every token of the response, EOS included
-    response_mask: Tensor  # (B, T) True on those that the engine sampled; inserted ones, as a tool's, have no loss
+    response_mask: Tensor  # (B, T) True on tokens that the engine sampled; inserted ones have no loss
     rollout_logp: Tensor  # (B, T) what the engine reported, 0 on padding and inserted tokens
-    # (B, T, K) the engine's K likeliest tokens and their log-probs; K is 0 unless they were asked for
+    # (B, T, K) the engine's K likeliest tokens and their log-probs; K is 0 unless requested
     top_ids: Tensor
     top_logp: Tensor
-    experts: Tensor  # (B, S, L, K) that read each token in the engine, -1 where unknown; empty unless asked for
+    experts: Tensor  # (B, S, L, K) used by the engine for each token, -1 if unknown; empty unless requested
 
     @property
     def lengths(self) -> Tensor:
@@ -106,8 +106,8 @@ def split_rows(rows: Tensor, batch: Batch, max_tokens: int) -> Iterator[Tensor]:
 def parts(rows: Tensor, batch: Batch, max_tokens: int) -> Iterator[Tensor]:
     """Cut row numbers, sorted by decreasing length, into parts of at most `max_tokens` padded tokens.
 
-    A longer row is a part of its own. A part also ends once its padding would exceed a sixteenth of
-    `max_tokens`, where another pass is cheaper.
+    A longer row forms a part of its own. A part also ends once its padding would exceed a sixteenth of
+    `max_tokens`, because another pass is then cheaper.
     """
     lengths = batch.lengths[rows].tolist()
     start = padding = 0

@@ -1,4 +1,4 @@
-"""Keys and values of rows that a model computes together; rows leave as they end, and others join."""
+"""Keys and values of rows that a model computes together; rows leave when they end, and others join."""
 
 from typing import Any
 
@@ -7,11 +7,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import Cache, DynamicLayer
 
-ROOM = 16  # tokens, the least that a cache grows by
+ROOM = 16  # tokens, the smallest growth of a cache
 
 
 def close_gaps(tensor: Tensor, gaps: Tensor, sources: Tensor, count: int) -> Tensor:
-    """The first `count` rows of a tensor, after the rows `sources` (behind them) replaced the rows `gaps`, in place."""
+    """The first `count` rows of a tensor, after the later rows `sources` replaced the rows `gaps`, in place."""
     tensor[gaps] = tensor[sources]
     return tensor[:count]
 
@@ -19,7 +19,7 @@ def close_gaps(tensor: Tensor, gaps: Tensor, sources: Tensor, count: int) -> Ten
 class GrowingLayer(DynamicLayer):
     """Keys and values of one layer, (b, H, S, D), at the front of buffers with room for more tokens.
 
-    `DynamicLayer` copies all of them for each token.
+    `DynamicLayer` would copy all of them for each token.
     """
 
     buffers: tuple[Tensor, ...] = ()  # keys and values, (b, H, room, D)
@@ -38,7 +38,7 @@ class GrowingLayer(DynamicLayer):
         return self.keys, self.values
 
     def move(self, room: int, copies: int = 1) -> None:
-        """Move to buffers for `room` tokens, with each row `copies` times."""
+        """Move to buffers for `room` tokens, with `copies` copies of each row."""
         length = self.keys.shape[2]
 
         def moved(states: Tensor) -> Tensor:  # (b, H, S, D)
@@ -56,12 +56,12 @@ class GrowingLayer(DynamicLayer):
         self.buffers = tuple(buffer[: len(self.keys)] for buffer in self.buffers)
 
     def put(self, keys: Tensor, values: Tensor) -> None:
-        """Hold these keys and values (b, H, S, D), and nothing else."""
+        """Replace everything by these keys and values (b, H, S, D)."""
         self.keys, self.values, self.buffers, self.is_initialized = keys, values, (), True
 
 
 class Rows:
-    """The b rows that the model still computes: their unread tokens, and the keys and values of those it has read."""
+    """The b unfinished rows: their unread tokens, and the keys and values of the tokens that the model has read."""
 
     def __init__(self, model: Any, prompt_ids: list[list[int]], max_tokens: int) -> None:
         self.model, self.max_tokens, P, W = model, max_tokens, len(prompt_ids), max(map(len, prompt_ids))
@@ -71,9 +71,9 @@ class Rows:
             self.tokens[i, W - len(ids) :] = torch.tensor(ids)
             self.seen[i, : W - len(ids)] = 0
         self.tokens, self.seen = self.tokens.to(model.device), self.seen.to(model.device)
-        self.numbers = torch.arange(P, device=model.device)  # (b,) of the rows in the whole batch
+        self.numbers = torch.arange(P, device=model.device)  # (b,) row numbers in the whole batch
         self.cache, self.length = make_cache(model), W
-        self.position = (self.seen[:, :W].cumsum(1) - 1).clamp(min=0)  # (b, s) of the unread tokens
+        self.position = (self.seen[:, :W].cumsum(1) - 1).clamp(min=0)  # (b, s) positions of the unread tokens
 
     def read(self) -> Tensor:
         """Read the unread tokens, and return the hidden states (b, D) at the last of them."""
@@ -94,7 +94,7 @@ class Rows:
             layer.move(layer.buffers[0].shape[2], n)
 
     def append(self, token: Tensor) -> None:
-        """The next unread token of each row, (b,)."""
+        """Set the next unread token of each row, (b,)."""
         self.tokens, self.position, self.length = token[:, None], self.position[:, -1:] + 1, self.length + 1
 
     def keep(self, alive: Tensor, count: int) -> None:
@@ -115,14 +115,14 @@ class Rows:
             layer.put(*known)
 
     def join(self, others: list["Rows"]) -> None:
-        """Append the rows of others; all have one unread token, which comes in the same column of each."""
+        """Append the rows of others; all have one unread token, placed in the same column."""
         parts = [self, *others]
-        # Without the columns that no row of a part sees any more.
+        # Drop the columns that no row of a part sees any more.
         lengths = [part.length - int(part.seen[:, : part.length].any(0).int().argmax()) for part in parts]
         length = max(lengths)
 
         def aligned(tensors: list[Tensor], dim: int, read: int) -> Tensor:
-            """The last columns of each, padded on the left to the same number."""
+            """The last columns of each tensor, padded on the left to the same number."""
             pairs = zip(tensors, lengths, strict=True)
             ends = [(t.narrow(dim, t.shape[dim] - own + read, own - read), length - own) for t, own in pairs]
             return torch.cat([pad(end, (*(0, 0) * (end.ndim - 1 - dim), more, 0)) for end, more in ends])

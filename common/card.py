@@ -29,12 +29,12 @@ Settings:
 {settings}
 ```
 
-The licenses of the model that it was trained from, and of the data, hold for these weights too.
+The licenses of the original model and of the data also apply to these weights.
 """
 
 
 def model_card(run_dir: Path, args: Settings, evaluations: dict[int, dict[str, Any]]) -> str:
-    """Markdown from a run's config.json, its settings, and the metrics of the evaluations so far by step."""
+    """Markdown from a run's config.json, its settings, and the metrics of the evaluations so far, by step."""
     config = json.loads((run_dir / "config.json").read_text())
     local = {name for name in (args.model, *dataset_names(args)) if local_path(name)}
     public = [name for name in dataset_names(args) if name not in local and not is_generated(name)]
@@ -64,7 +64,7 @@ def model_card(run_dir: Path, args: Settings, evaluations: dict[int, dict[str, A
 
 
 def without_folders(value: Any) -> Any:
-    """The names of a model or of data sets; of local ones only the last part of the path."""
+    """The names of a model or of data sets; for local ones, only the last part of the path."""
     if isinstance(value, str):
         return Path(value).name if local_path(value) else value
     return [without_folders(name) for name in value] if isinstance(value, tuple | list) else value

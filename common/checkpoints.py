@@ -1,9 +1,9 @@
 """Checkpoints of a run: Hugging Face folders with the optimizer's state, each complete or absent.
 
-With several processes the first one writes what a single process would write, so that a run can be resumed with
-another number of them. Where weights and optimizer states do not fit its memory, `--sharded-checkpoints` has each
-process write its own rows of every tensor, with torch.distributed.checkpoint; `python -m tools.checkpoints` turns such
-a checkpoint into a Hugging Face folder. A checkpoint may come from anybody, and no pickle in it is loaded.
+With several processes, the first one writes what a single process would write, so that a run can be resumed with a
+different number. If weights and optimizer states do not fit its memory, `--sharded-checkpoints` has each process
+write its own rows of every tensor, with torch.distributed.checkpoint; `python -m tools.checkpoints` turns such
+a checkpoint into a Hugging Face folder. A checkpoint may come from anyone, so no pickle in it is loaded.
 """
 
 import json
@@ -26,10 +26,10 @@ from torch import Tensor
 warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process needs none of it to write shards
 CHECKSUMS = "checksums.json"
 CARD = "README.md"
-MASTER = "master_weights"  # in the state, where the file of weights is in another precision
+MASTER = "master_weights"  # in the state, if the weights' file is in another precision
 ADAPTER = "adapter"  # folder of what --lora-rank trained; the weights outside it are merged
 PARTS = "parts"  # folder of a sharded checkpoint
-MODEL = "model."  # before the names of weights in it; moments have the parameter's number there
+MODEL = "model."  # prefix of weights' names in it; moments have the parameter's number instead
 
 
 def checkpoints(run_dir: Path) -> list[Path]:
@@ -54,7 +54,7 @@ def save_checkpoint(
     """Write `folder` so that a kill at any moment leaves either all of it or nothing new.
 
     `objects` have a `state_dict`; the optimizer is one of them. Without `state` and objects only weights are saved.
-    Weights of another `dtype` than fp32 are for use elsewhere: the state then has those in fp32, to resume from.
+    Weights in a `dtype` other than fp32 are for use elsewhere: the state then holds them in fp32, to resume from.
     """
     partial = folder.with_name("checkpoint-partial")
     if rank() == 0:
@@ -86,7 +86,7 @@ def save_checkpoint(
 def write(
     partial: Path, model: Any, tokenizer: Any, weights: dict[str, Any], state: dict[str, Any] | None, card: str
 ) -> None:
-    """Write everything to disk: model, tokenizer, state, checksums, and the card, which later evaluations change."""
+    """Write everything to disk: model, tokenizer, state, checksums, and the card, which later evaluations update."""
     if weights:
         model.save_pretrained(partial, state_dict=weights, max_shard_size="1TB")  # one file
         config = json.loads((partial / "config.json").read_text())  # transformers writes the learner's dtype
@@ -131,9 +131,9 @@ def save_shards(folder: Path, weights: dict[str, Tensor], optimizer: torch.optim
 
 
 def read_shards(folder: Path, target: Callable[[str, Any], Tensor | None]) -> dict[str, Tensor]:
-    """Read the files of `save_shards`, whatever number of processes wrote them; refuses any other file.
+    """Read the files of `save_shards`, written by any number of processes; refuses any other file.
 
-    Each tensor is read into what `target` gives for its name and `TensorStorageMetadata`, unless that is None.
+    Each tensor is read into what `target` returns for its name and `TensorStorageMetadata`, unless that is None.
     """
     import torch.distributed.checkpoint as dcp
 
@@ -164,25 +164,25 @@ def load_shards(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> N
 
 
 def read_weights(folder: Path, model: Any) -> dict[str, Tensor]:
-    """The weights of a Hugging Face folder by the model's own names."""
+    """The weights of a Hugging Face folder, under the model's own names."""
     found = load_file(folder / "model.safetensors")
     if found.keys() <= model.state_dict().keys():
         return found
-    # The file has each expert's matrices under names of their own, and the model those of a layer in one.
+    # The file has each expert's matrices separately; the model has those of a layer in one tensor.
     from transformers import AutoModelForCausalLM
 
-    # With the configuration that was read with care: one in a checkpoint may come from anybody.
+    # Uses the configuration that was checked before: one in a checkpoint may come from anyone.
     safe = {"config": model.config, "use_safetensors": True, "local_files_only": True}
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **safe).state_dict()
 
 
 def load_newest(run_dir: Path, model: Any, objects: dict[str, Any]) -> dict[str, Any] | None:
-    """Restore the newest whole checkpoint, and return its state; a broken one is named and skipped."""
+    """Restore the newest complete checkpoint, and return its state; broken ones are reported and skipped."""
     for folder in reversed(checkpoints(run_dir)):
         try:
             if rank() == 0:
                 verify(folder)
-            # Mapped from the disk: what is on a GPU, or larger than the memory, costs nothing until it is copied.
+            # Mapped from the disk, so tensors for a GPU, or larger than memory, cost nothing until they are copied.
             state = torch.load(folder / "state.pt", map_location="cpu", mmap=True, weights_only=True)
             parts = folder / PARTS
             weights = {} if parts.exists() else state.pop(MASTER, None) or read_weights(folder, model)
@@ -199,12 +199,12 @@ def load_newest(run_dir: Path, model: Any, objects: dict[str, Any]) -> dict[str,
                 raise ValueError("it names no step")
             if parts.exists():
                 load_shards(parts, model, objects["optimizer"])
-            elif "adapters" not in objects:  # which belong to the weights that the run began with
+            elif "adapters" not in objects:  # adapters belong to the weights that the run began with
                 load_state(model, weights)
             for name, thing in objects.items():
                 if name in state:
                     load_state(thing, state.pop(name))
-        except Exception as error:  # the checksums are right: somebody else has written it
+        except Exception as error:  # the checksums match, so something else wrote it
             if lacks_memory(error):
                 raise
             fail(f"{folder} is not a checkpoint of this model: {first_line(error)}.")

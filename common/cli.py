@@ -11,19 +11,19 @@ NO_MEMORY = ("not enough memory", "out of memory", "can't allocate", "cannot all
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Text with escapes for control characters, line breaks included, other than those in `keep`."""
+    """Text with control characters escaped, including line breaks, except those in `keep`."""
     return "".join(c if c.isprintable() or c in keep else repr(c)[1:-1] for c in text)
 
 
 def say(text: str, keep: str = "", end: str = "\n", file: TextIO | None = None) -> None:
-    """Print text from any source: a model's, a file's or a student's cannot control the terminal or forge a line."""
+    """Print text from any source; text of a model, file or student cannot control the terminal or forge a line."""
     print(printable(text, keep), end=end, file=file, flush=True)
 
 
 def fail(message: str, code: int = 2) -> NoReturn:
     """Print `error: message` and end the program: exit code 2 for bad input, 1 for a failed run.
 
-    Of several processes only the first to fail prints it.
+    With several processes, only the first to fail prints it.
     """
     if distributed.may_report():
         say(f"error: {message}", file=sys.stderr)
@@ -56,5 +56,5 @@ def expanded(path: Path) -> Path:
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """Whether memory has run out, of the machine or of a GPU."""
+    """Whether the machine or a GPU has run out of memory."""
     return isinstance(error, MemoryError) or any(words in str(error).lower() for words in NO_MEMORY)

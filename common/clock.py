@@ -43,7 +43,7 @@ stopwatch = Stopwatch()  # of this process
 
 @contextmanager
 def clock(stage: str) -> Iterator[None]:
-    """Add the time spent inside to a stage; a clock inside another one leaves the time to the outer stage."""
+    """Add the time spent inside to a stage; inside another clock, the time goes to the outer stage."""
     if stopwatch.stage is not None:
         yield
         return

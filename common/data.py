@@ -1,4 +1,4 @@
-"""Problems: generated ones, or any data set of questions and answers, as token ids."""
+"""Problems as token ids: generated ones, or any data set of questions and answers."""
 
 import random
 import signal
@@ -21,10 +21,10 @@ from common.verification.answers import last_boxed
 import numpy as np
 
 INSTRUCTION = "\nPlease reason step by step, and put your final answer within \\boxed{}."
-PROMPT_SECONDS = 10.0  # of processor time, for a prompt of a chat template
+PROMPT_SECONDS = 10.0  # of processor time, for a chat template to make a prompt
 AGAIN = 0.5  # seconds until code that runs on past its time limit is interrupted again
 R = TypeVar("R")
-Examples = Sequence[tuple[str, str]]  # questions and answers that stand before each question
+Examples = Sequence[tuple[str, str]]  # questions and answers that come before each question
 Added = Callable[[Any], str]  # a question in, text to append to it out
 
 
@@ -42,7 +42,7 @@ def few_shot_examples(args: DataSettings) -> list[tuple[str, str]]:
 
 
 class OutOfTime(BaseException):
-    """A time limit has passed. It is no Exception, so that `except Exception` does not catch it."""
+    """A time limit has passed. It is not an Exception, so `except Exception` does not catch it."""
 
 
 @contextmanager
@@ -105,7 +105,7 @@ def make_prompt(
     turns = [{"role": r, "content": text} for q, a in shown for r, text in (("user", q), ("assistant", a))]
     messages = [*question[:first], *turns, *question[first:]]
     text = filled_template(messages, tokenizer)
-    return text, tokenizer(text, add_special_tokens=False)["input_ids"]  # the template has them
+    return text, tokenizer(text, add_special_tokens=False)["input_ids"]  # the template adds them
 
 
 def filled_template(messages: list[dict[str, str]], tokenizer: Any) -> str:
@@ -145,14 +145,14 @@ def short_names(names: tuple[str, ...]) -> list[str]:
 
 
 def evaluation_pairs(args: DataSettings, shown: set[str]) -> list[Pair]:
-    """The rows to evaluate on without those that are `shown` as examples, in an order that `args.eval_seed` chooses."""
+    """The rows to evaluate on without those that are `shown` as examples, in an order set by `args.eval_seed`."""
     pairs = pairs_of(args.eval_dataset or args.dataset, "eval", args)
     pairs = [pair for pair in pairs if str(pair[0]) not in shown]
     return random.Random(args.eval_seed).sample(pairs, len(pairs)) if args.eval_seed else pairs
 
 
 def held_out_pairs(args: Settings, train: list[Pair], shown: set[str]) -> tuple[list[Pair], int]:
-    """Candidates for the held-out problems, and how many to take. Without others they are rows of `train`, shuffled."""
+    """Candidates for the held-out problems, and how many to take; by default shuffled rows of `train`."""
     if args.eval_dataset or args.eval_split or worlds.is_generated(args.dataset) or args.dataset in STANDARD:
         return evaluation_pairs(args, shown), args.eval_problems
     random.Random(2026 + args.eval_seed).shuffle(train)
@@ -160,9 +160,9 @@ def held_out_pairs(args: Settings, train: list[Pair], shown: set[str]) -> tuple[
 
 
 def first_problems(pairs: list[Pair], count: int, kind: str, args: DataSettings, *prompt: Any) -> list[Problem]:
-    """The first `count` problems whose prompts are short enough; `kind` says in messages what they are.
+    """The first `count` problems whose prompts are short enough; `kind` names them in messages.
 
-    `prompt` is what else decides prompts: tokenizer, few-shot examples, and perhaps a text to add.
+    `prompt` has the rest that makes a prompt: tokenizer, few-shot examples, and perhaps a text to add.
     """
     problems, too_long = [], 0
     for pair in pairs:
@@ -195,7 +195,7 @@ def make_problem(
 
 
 def check_prompts(problems: list[Problem], model: Any, args: DataSettings) -> None:
-    """End the program if the model cannot read a prompt and a response to it, or has no embedding for a token."""
+    """End the program if a prompt and its response exceed the model's context, or a token has no embedding."""
     context, vocabulary = context_length(model), model.get_input_embeddings().num_embeddings
     for problem in problems:
         length, shown = len(problem.prompt_ids), f"{problem.prompt[:80]!r}"
@@ -249,7 +249,7 @@ def shuffled(seed: int, epoch: int, size: int) -> list[int]:
 
 
 def sample_rows(rows: list[R], seed: int, start: int, count: int) -> list[R]:
-    """Rows `start` to `start + count` of an endless stream of reshuffled passes, which depends on the seed alone."""
+    """Rows `start` to `start + count` of an endless stream of reshuffled passes, which depends only on the seed."""
     sampled, size = [], len(rows)
     while len(sampled) < count:
         epoch, offset = divmod(start + len(sampled), size)
@@ -258,9 +258,9 @@ def sample_rows(rows: list[R], seed: int, start: int, count: int) -> list[R]:
 
 
 def problem_stream(problems: list[Problem], seed: int, start: int, count: int) -> list[Problem]:
-    """`sample_rows` of problems; of several data sets each has its own stream, and the mixing weights choose one.
+    """`sample_rows` for problems; with several data sets, each has its own stream, and the mixing weights choose one.
 
-    The choice depends on the seed and the problem's number alone. `datasets.interleave_datasets` would end with the
+    The choice depends only on the seed and the problem's number. `datasets.interleave_datasets` would end with the
     data, and would repeat each data set in the same order.
     """
     parts: dict[str, list[Problem]] = {}

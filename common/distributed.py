@@ -21,8 +21,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-TIMEOUT = timedelta(minutes=30)  # to wait for another process: generation and evaluation differ in length
-GRACE_SECONDS = 10  # that a failed process waits for the first one to report why
+TIMEOUT = timedelta(minutes=30)  # to wait for another process, which may generate or evaluate for longer
+GRACE_SECONDS = 10  # a failed process waits this long for the first one to report why
 T = TypeVar("T")
 store: dist.Store | None = None  # shared by all processes, kept by torchrun
 
@@ -41,7 +41,7 @@ def local_world_size() -> int:
 
 
 def start() -> bool:
-    """Join the other processes, and return whether there was anything to join. Only the first one prints."""
+    """Join the other processes, and return whether this call did so. Only the first process prints."""
     global store
     if world_size() == 1 or dist.is_initialized():
         return False
@@ -58,20 +58,20 @@ def start() -> bool:
 def close() -> None:
     """Leave the other processes."""
     if dist.is_initialized() and world_size() > 1:
-        # Gloo's threads hold tensors for a moment after a collective, and abort a Python that ends meanwhile:
+        # Gloo's threads hold tensors for a moment after a collective, and abort Python if it ends in that time:
         # https://github.com/pytorch/pytorch/pull/179291
         time.sleep(0.5)
         dist.destroy_process_group()
 
 
 def may_report() -> bool:
-    """Whether this process may report why the run ends: only the first one that has to."""
+    """Whether this process may report why the run ends: only the first to ask may."""
     if world_size() == 1:
         return True
     if store is None:  # torchrun ends all others once one has ended, even before the first one has reported
         time.sleep(GRACE_SECONDS if rank() > 0 else 0)
         return True
-    if threading.current_thread() is threading.main_thread():  # what torchrun sends now must not end the sentence
+    if threading.current_thread() is threading.main_thread():  # torchrun's signal must not cut the message off
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         return store.add("failed", 1) == 1
@@ -80,7 +80,7 @@ def may_report() -> bool:
 
 
 def another_failed() -> bool:
-    """Whether some process has reported why the run ends."""
+    """Whether any process has reported why the run ends."""
     try:
         return store is not None and store.check(["failed"])
     except RuntimeError:
@@ -91,12 +91,12 @@ def another_failed() -> bool:
 
 
 def shard(count: int) -> slice:
-    """This process's part of `count` things."""
+    """This process's shard of `count` things."""
     return slice(count * rank() // world_size(), count * (rank() + 1) // world_size())
 
 
 def gather(value: T) -> list[T]:
-    """The values of all processes, in their order."""
+    """The values of all processes, in rank order."""
     if world_size() == 1:
         return [value]
     values: list[Any] = [None] * world_size()
@@ -120,21 +120,21 @@ def device() -> torch.device:
 
 
 def has_bf16(device: torch.device) -> bool:
-    """Whether a device is a GPU made for bf16: NVIDIA's from compute capability 8.0; a T4 (7.5) only imitates it."""
+    """Whether a device is a GPU made for bf16: NVIDIA's from compute capability 8.0; a T4 (7.5) only emulates it."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def place(model: Any) -> Any:
-    """Move a model to the device of this process, or of several processes each its part, layer by layer, in place."""
+    """Move a model to this process's device; with several processes, shard it layer by layer. In place."""
     if world_size() == 1:
         return model.to(device())
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
-    body = model.base_model  # what `forward` below is for
+    body = model.base_model  # used through `forward` below
     mesh = init_device_mesh(device().type, (world_size(),))
     layers = [module for module in body.modules() if type(module).__name__ in body._no_split_modules]
-    for module in [*layers, model]:  # embedding and head belong to the whole, as tied weights require
+    for module in [*layers, model]:  # embedding and head go with the whole model, as tied weights require
         fully_shard(module, mesh=mesh, reshard_after_forward=True)
         module.set_gradient_divide_factor(1.0)  # sums, not means
         module.set_force_sum_reduction_for_comms(True)  # gloo has no other way to divide by 1
@@ -144,22 +144,22 @@ def place(model: Any) -> Any:
 
 
 def forward(function: Callable[..., T], model: Any, *args: Any) -> T:
-    """`function(model, *args)` with the model's parameters gathered as long as it runs, and again for its gradient."""
+    """`function(model, *args)` with the model's parameters gathered while it runs, and again for its gradient."""
     return model.run(function, *args) if world_size() > 1 else function(model, *args)
 
 
 def local(tensor: Tensor) -> Tensor:
-    """This process's part of a sharded tensor, a DTensor."""
+    """This process's shard of a sharded tensor, a DTensor."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """The whole of a sharded tensor. All processes must ask for it."""
+    """A sharded tensor as a whole. All processes must call this."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 def like(tensor: Tensor, example: Tensor) -> Tensor:
-    """A whole tensor, sharded as the example is."""
+    """A whole tensor, sharded like the example."""
     if not hasattr(example, "device_mesh"):
         return tensor
     from torch.distributed.tensor import distribute_tensor

@@ -1,4 +1,4 @@
-"""How a run ends: by itself with a summary, by a signal, or by a failure that is reported in one sentence."""
+"""How a run ends: with a summary, by a signal, or with a failure that is reported in one sentence."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ from common.settings import dataset_names
 from common.terminal import silence
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-REPEAT_SECONDS = 1.0  # within which a second Ctrl-C is torchrun's repetition of the first
+REPEAT_SECONDS = 1.0  # a second Ctrl-C within this time is torchrun's repetition of the first
 UNREADABLE = (errno.EACCES, errno.ENAMETOOLONG)  # a path in a setting
 PEER_ENDED = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out")
 COLLAPSED = 0.5  # warn if the final accuracy is below this fraction of the best one
@@ -35,7 +35,7 @@ def take_signals(run: Any) -> None:
     """Ctrl-C, a termination request, and a closed terminal end the run after the current step."""
     if threading.current_thread() is threading.main_thread():
         for number in SIGNALS:
-            if signal.getsignal(number) != signal.SIG_IGN:  # as nohup leaves it
+            if signal.getsignal(number) != signal.SIG_IGN:  # as set by nohup
                 run.stack.callback(signal.signal, number, signal.signal(number, interrupt_handler(run)))
 
 

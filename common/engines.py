@@ -31,33 +31,33 @@ class Request:
 
     prompts: list[list[int]]
     n: int
-    limits: list[int]  # tokens of a response, for each prompt
+    limits: list[int]  # most tokens of a response, for each prompt
     temperature: float
     seeds: list[int]  # for each prompt
     top_k: int = 0
-    problems: Sequence[Problem] = ()  # of the prompts, for an engine that asks their environment
-    stop: tuple[str, ...] = ()  # strings that end a response, besides those of `args.stop`
+    problems: Sequence[Problem] = ()  # of the prompts, for an engine with an environment
+    stop: tuple[str, ...] = ()  # strings that end a response, in addition to `args.stop`
 
     def part(self, rows: slice) -> "Request":
-        """The same for some of the prompts."""
+        """The same request for some of the prompts."""
         of_prompts = ("prompts", "limits", "seeds", "problems")
         return replace(self, **{name: getattr(self, name)[rows] for name in of_prompts})
 
 
 def check_memory(args: ModelSettings, model: Any, total: int) -> None:
-    """End the program if the engine's fraction of a GPU of `total` bytes leaves too little to the learner.
+    """End the program if the engine's fraction of a GPU of `total` bytes leaves too little for the learner.
 
     When the engine starts, the learner holds only weights. When it wakes up, the learner also holds optimizer states,
-    those of a critic, the reference model, older weights, and a teacher, which is counted as large as the learner.
+    a critic with its own, the reference model, older weights, and a teacher, which is counted as large as the learner.
     """
     weights = sum(local(weight).nbytes for weight in model.parameters())
     moments = 2 * sum(local(weight).nbytes for weight in model.parameters() if weight.requires_grad)
-    reference = getattr(args, "kl_beta", 0) > 0  # in SPIN the old log-probs are the reference: one copy too many here
+    reference = getattr(args, "kl_beta", 0) > 0  # SPIN uses its old log-probs instead, so this is one copy too many
     frozen = (
         reference
         + (getattr(args, "teacher", None) is not None)
         + hasattr(args, "teacher_rate")
-        + (0 if hasattr(args, "in_flight_prompts") else getattr(args, "staleness", 0))  # others keep no old weights
+        + (0 if hasattr(args, "in_flight_prompts") else getattr(args, "staleness", 0))  # asynchronous: none kept
     )
     held = (weights + moments) * (1 + hasattr(args, "critic_lr")) + weights * frozen
     left = (1 - args.gpu_memory_utilization) * total
@@ -71,7 +71,7 @@ def check_memory(args: ModelSettings, model: Any, total: int) -> None:
 
 
 class WeightHistory:
-    """The learner's weights before each of the last k rollout batches, for an engine that lags behind by k."""
+    """The learner's weights before each of the last k rollout batches, for an engine that lags by k."""
 
     def __init__(self, staleness: int) -> None:
         self.staleness = staleness
@@ -96,10 +96,10 @@ class WeightHistory:
 
 
 class Engine:
-    """What engines share. Those of vLLM and transformers implement `sample`, `update` and `close`."""
+    """What engines share. The vLLM and transformers engines implement `sample`, `update` and `close`."""
 
     top_p, top_k = 1.0, 0  # part of the distribution to sample from, set by tools
-    routed = (0, 0)  # layers, and experts of a token in each, that are reported with --replay-routing
+    routed = (0, 0)  # layers, and experts per token in each, to report for --replay-routing
 
     def __init__(self, args: ModelSettings) -> None:
         self.args = args
@@ -112,9 +112,9 @@ class Engine:
             self.history.record(model)
 
     def generate(self, problems: list[Problem], G: int, *key: int, top_k: int = 0) -> Rollouts:
-        """G responses to each of P problems. What is sampled depends on args.seed and `key`, such as the step.
+        """G responses to each of P problems. The samples depend on args.seed and `key`, such as the step.
 
-        With `top_k`, the K likeliest tokens at each position are reported too; all tokens are sampled from.
+        With `top_k`, the K likeliest tokens at each position are also reported; sampling still covers all tokens.
         """
         args, prompts = self.args, [problem.prompt_ids for problem in problems]
         seeds = prompt_seeds(len(problems), args.seed, *key)
@@ -145,8 +145,8 @@ class Engine:
         """The responses to a request.
 
         Each prompt's own seed decides what is sampled, whatever else is in the batch.
-        A response also ends with the token in which one of `args.stop` or `request.stop` is complete. That token is
-        kept whole, because what is scored must be what was sampled, so the text may continue after the stop string.
+        A response also ends with the token that completes one of `args.stop` or `request.stop`. That token is kept
+        whole, because the scored tokens must be those sampled, so the text may continue after the stop string.
         """
         raise NotImplementedError
 
@@ -155,15 +155,15 @@ class Engine:
         raise NotImplementedError
 
     def sleep(self) -> None:
-        """Free GPU memory for the learner until the next `update`, in an engine that can."""
+        """Free GPU memory for the learner until the next `update`, if the engine can."""
 
     def close(self) -> None:
-        """Give back memory and processes."""
+        """Release memory and processes."""
         raise NotImplementedError
 
 
 def make_engine(args: ModelSettings, model: Any, tokenizer: Any, problems: list[Problem]) -> Engine:
-    """The engine that `args.engine` names; "auto" is vLLM if installed. `problems` set the length of its context."""
+    """The engine that `args.engine` names; "auto" is vLLM if installed. `problems` determine its context length."""
     installed = importlib.util.find_spec("vllm") is not None
     if args.engine == "vllm" and not installed:
         fail("--engine vllm: vLLM is not installed. On a GPU: pip install -r requirements-vllm.txt.")
@@ -180,7 +180,7 @@ def make_engine(args: ModelSettings, model: Any, tokenizer: Any, problems: list[
 
 
 def prompt_seeds(count: int, *key: int) -> list[int]:
-    """Seeds for `count` prompts, from a key such as the run's seed and the step: one for each, all different."""
+    """A different seed for each of `count` prompts, from a key such as the run's seed and the step."""
     first, *rest = key
     sequences = [np.random.SeedSequence(first, spawn_key=(*rest, i)) for i in range(count)]
     # 48 bits leave room: vLLM adds the response's number.
@@ -194,15 +194,15 @@ def rounded_to_fp8(weight: Tensor) -> Tensor:
 
 
 def rounded_to_int8(weight: Tensor) -> Tensor:
-    """A weight matrix (out, in) with each row on 255 levels, -127 to 127 times the row's scale, to nearest."""
+    """A weight matrix (out, in) with each row rounded to 255 levels, -127 to 127 times the row's scale."""
     scale = weight.abs().amax(1, keepdim=True).clamp(min=1e-12) / 127  # (out, 1)
     return (weight / scale).round() * scale
 
 
 def rounded_to_int4(weight: Tensor) -> Tensor:
-    """A weight matrix (out, in) on 16 levels per group of 128 weights of a row, -8 to 7 times the group's scale.
+    """A weight matrix (out, in) rounded to 16 levels per group of 128 weights of a row, -8 to 7 times its scale.
 
-    Symmetric, to nearest, as compressed-tensors' scheme W4A16 has it: the largest weight of a group is 7.5 scales.
+    Symmetric, to nearest, as in compressed-tensors' scheme W4A16: the largest weight of a group is 7.5 scales.
     """
     groups = weight.split(INT4_GROUP, 1)  # each (out, at most 128)
     scales = [group.abs().amax(1, keepdim=True).clamp(min=1e-12) / 7.5 for group in groups]  # each (out, 1)
@@ -214,13 +214,13 @@ ROUNDING = {"fp8": rounded_to_fp8, "int8": rounded_to_int8, "int4": rounded_to_i
 
 
 def rounded(weights: Weights, precision: str) -> Weights:
-    """The weights as an engine of this precision has them.
+    """The weights as rounded in an engine of this precision.
 
-    As in vLLM, only matrices between embeddings and head are rounded, those of experts one by one, and not routers.
+    As in vLLM, only matrices between embeddings and head are rounded, experts one by one, and routers not at all.
     """
     for name, weight in weights:
         inner = weight.ndim > 1 and not any(part in name for part in NOT_ROUNDED)
         if inner and precision in ROUNDING:
-            matrices = weight.detach().reshape(-1, *weight.shape[-2:])  # of a layer's experts, or one
+            matrices = weight.detach().reshape(-1, *weight.shape[-2:])  # of all experts of a layer, or a single one
             weight = torch.stack([ROUNDING[precision](matrix) for matrix in matrices]).view(weight.shape)
         yield name, weight

@@ -23,12 +23,12 @@ from common.records import Episode, Problem, Rollouts
 from common.verification.worker import load
 
 TIME_LIMIT = 30.0  # seconds for an answer to one turn
-MAX_LATE = 16  # answers in one turn of a batch; with more the run ends
+MAX_LATE = 16  # late answers in one turn of a batch; more end the run
 LATE = "too late"
 
 
 class Observation(NamedTuple):
-    """An environment's answer to a turn: a text that is inserted behind it, without loss."""
+    """An environment's answer to a turn: a text that is inserted after it, without loss."""
 
     text: str
     # Equal for episodes of a group that are in the same state, so that methods can compare what they did there.
@@ -48,11 +48,11 @@ Play = Generator[Observation | None, str, float | None]
 
 class Environment(NamedTuple):
     play: Callable[[Problem], Play]
-    stop: tuple[str, ...] = ()  # strings that end a turn, beside EOS
+    stop: tuple[str, ...] = ()  # strings that end a turn, besides EOS
 
 
 def load_environment(name: str) -> Environment:
-    """The environment of a name in worlds/__init__.py, of ADAPTER:TASK, or file.py:NAME."""
+    """The environment named by worlds/__init__.py, ADAPTER:TASK or file.py:NAME."""
     source, _, rest = name.rpartition(":")
     try:
         if source.endswith(".py"):
@@ -66,7 +66,7 @@ def load_environment(name: str) -> Environment:
 
 
 def ask(play: Play, text: str) -> Observation | End:
-    """What the environment answers to a turn. If it fails or takes too long, the episode ends with reward 0."""
+    """The environment's answer to a turn. If it fails or takes too long, the episode ends with reward 0."""
     try:
         with time_limit(TIME_LIMIT, wall=True):
             if inspect.getgeneratorstate(play) == inspect.GEN_CREATED:
@@ -87,7 +87,7 @@ def ask(play: Play, text: str) -> Observation | End:
 
 
 def close(play: Play) -> None:
-    """Close the generator of an episode; its clean-up has the time limit of an answer."""
+    """Close the generator of an episode; its clean-up has the same time limit as an answer."""
     with suppress(Exception), time_limit(TIME_LIMIT, wall=True):
         play.close()
 
@@ -104,9 +104,9 @@ def observation_ids(text: str, turn: list[int], tokenizer: Any) -> list[int]:
 
 
 class EpisodeEngine(Engine):
-    """An engine whose responses are episodes: the policy's turns and, between them, what the environment answers.
+    """An engine whose responses are episodes: the policy's turns and, between them, the environment's answers.
 
-    In each round of generation all unfinished episodes get their next turn. The length limit holds for a whole episode.
+    In each round of generation all unfinished episodes get their next turn. The length limit is per episode.
     """
 
     def __init__(self, engine: Engine, environment: Environment, tokenizer: Any, args: Any, max_turns: int) -> None:
@@ -115,8 +115,8 @@ class EpisodeEngine(Engine):
         super().__init__(args)
         self.engine, self.environment, self.tokenizer, self.max_turns = engine, environment, tokenizer, max_turns
         self.update, self.sleep, self.close = engine.update, engine.sleep, engine.close
-        self.observations = 0.0  # per episode, of the last batch
-        self.numbers: dict[str, float] = {}  # to log, of the last batch
+        self.observations = 0.0  # per episode, in the last batch
+        self.numbers: dict[str, float] = {}  # to log, from the last batch
         self.told = False  # whether the note on the first failure was printed
 
     def sample_shards(self, request: Request) -> Rollouts:
@@ -140,10 +140,10 @@ class EpisodeEngine(Engine):
             for row in going:
                 episodes[row].starts.append(len(rollouts.tokens[row]))
                 episodes[row].states.append(observed[row].state)
-            if not going:  # all have ended, or have no room left behind what was inserted
+            if not going:  # all have ended, or have no room left after what was inserted
                 break
             prompts = [request.prompts[row // n] for row in going]
-            # Each episode has seeds of its own, which neither the rest of the batch nor other turns change.
+            # Each episode has its own seeds, which depend neither on the rest of the batch nor on other turns.
             seeds = [prompt_seeds(1, request.seeds[row // n], row % n, turn)[0] for row in going]
             rest = self.engine.extend(prompts, rollouts.select(going), limit, request.temperature, seeds, stop)
             rollouts = rollouts.replace(going, rest)
@@ -171,7 +171,7 @@ class EpisodeEngine(Engine):
         }
 
     def answers(self, plays: dict[int, Play], turns: dict[int, list[int]]) -> dict[int, Observation | End]:
-        """What the environment answers to the last turn of each of these episodes."""
+        """The environment's answers to the last turn of each of these episodes."""
         mine, late = {}, 0
         for row in filter(plays.__contains__, turns):
             mine[row] = ask(plays[row], self.tokenizer.decode(turns[row], skip_special_tokens=True))
@@ -181,7 +181,7 @@ class EpisodeEngine(Engine):
         return {row: answer for part in gather(mine) for row, answer in part.items()}
 
     def cut(self, tokens: list[int], start: int, observation: Observation) -> tuple[int, list[int]]:
-        """Where the turn from token `start` on ends, after the last character that was read, and what is inserted."""
+        """Where the turn that begins at token `start` ends, after the last character read, and what to insert there."""
 
         def length(end: int) -> int:
             return len(self.tokenizer.decode(tokens[start:end], skip_special_tokens=True))

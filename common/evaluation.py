@@ -68,7 +68,7 @@ def figures(sampled: list[Outcome], greedy: list[Outcome], ks: list[int]) -> dic
 
 
 def behavior(problems: list[Problem], texts: list[str], args: DataSettings) -> dict[str, float | None]:
-    """What n responses to each problem do, if the world of the data set measures it."""
+    """Measures of what n responses to each problem do, if the data set's world has any."""
     measure = isinstance(args.dataset, str) and worlds.behavior_function(args.dataset)
     if not measure:
         return {}
@@ -82,7 +82,7 @@ def evaluate(
     """Metrics over n samples of every problem, and one sample of each.
 
     With several data sets, each one's avg@n is reported too. The seeds of the samples depend on --eval-seed only, so
-    that two evaluations differ by the weights alone.
+    that two evaluations differ only in the weights.
     """
     seeds = prompt_seeds(len(problems), args.eval_seed)
     rollouts, sampled = respond(engine, verifier, problems, n, args.temperature, seeds)

@@ -11,7 +11,7 @@ from common.cli import fail
 import torch
 from torch import Tensor
 
-Routed = tuple[Tensor, Tensor, Tensor]  # of N tokens: logits (N, E), weights (N, K), and numbers of experts (N, K)
+Routed = tuple[Tensor, Tensor, Tensor]  # for N tokens: logits (N, E), weights (N, K), and numbers of experts (N, K)
 
 
 def routers(model: Any) -> list[Any]:
@@ -48,14 +48,14 @@ def is_known(logits: Tensor, weights: Tensor, experts: Tensor) -> bool:
 
 
 def routed_shape(model: Any) -> tuple[int, int]:
-    """Layers L that have experts, and experts K that a token uses in each."""
+    """The number of layers with experts, L, and of the experts that a token uses in each, K."""
     found = routers(model)
     return len(found), found[0].top_k
 
 
 @contextmanager
 def watched(model: Any) -> Iterator[list[Routed]]:
-    """What the routers return meanwhile, in the order of the layers."""
+    """Collects what the routers return inside the block, in the order of the layers."""
     outputs: list[Routed] = []
     handles = [router.register_forward_hook(lambda *call: outputs.append(call[2])) for router in routers(model)]
     try:
@@ -69,9 +69,9 @@ def watched(model: Any) -> Iterator[list[Routed]]:
 
 
 def replay_routing(model: Any) -> None:
-    """From now on the model uses the experts that stand in `model.engine_experts` (b, S, L, K), if there are any.
+    """Make the model use the experts in `model.engine_experts` (b, S, L, K), if there are any.
 
-    Where -1 stands, it uses its own.
+    Where these are -1, it uses its own.
     """
     model.engine_experts = None
     for layer, (router, (_, weights, _)) in enumerate(zip(routers(model), some_outputs(model), strict=True)):
@@ -93,10 +93,10 @@ def replayed(model: Any, layer: int, normalize: bool, router: Any, inputs: Any, 
 
 
 def set_engine_experts(model: Any, batch: Batch, rows: Tensor, S: int) -> None:
-    """Before the model reads the first S tokens of some rows: with --replay-routing, what it replays."""
+    """With --replay-routing, set what the model replays when it reads the first S tokens of some rows."""
     if not hasattr(model, "engine_experts"):
         return
     if not batch.experts.numel():
         fail("--replay-routing: these responses come without the engine's experts. Leave it out.")
-    # It stays until the next pass, for a backward pass that computes again.
+    # Kept until the next pass, for a backward pass that recomputes activations.
     model.engine_experts = batch.experts[rows, :S] if len(rows) else None

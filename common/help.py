@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import tyro
 
 A = TypeVar("A")
-GROUPS = ("Training", "Data and rewards", "Model and engine", "Evaluation and logging")  # after the program's own
+GROUPS = ("Training", "Data and rewards", "Model and engine", "Evaluation and logging")  # after the script's own group
 
 
 def parse_args(kind: type[A], description: str | None) -> A:
@@ -26,7 +26,7 @@ def parse_args(kind: type[A], description: str | None) -> A:
         try:
             print(help_text(kind, description or ""), flush=True)
         except BrokenPipeError:  # `--help | head`
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what Python writes when it ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what Python writes on exit
         raise SystemExit(0)
     return tyro.cli(kind, description=description)
 
@@ -54,9 +54,9 @@ def help_text(kind: type, description: str) -> str:
     return "\n".join(lines)
 
 
-@cache  # the source of a class takes time to find
+@cache  # finding the source of a class takes time
 def group_title(owner: type) -> str:
-    """GROUP of a class of settings; of a script's own, the comment above its first setting: the method's name."""
+    """GROUP of a class of settings; for a script's own, the comment above its first setting, the method's name."""
     comment = re.search(r"^    # (.+)$", inspect.getsource(owner), re.M)
     return owner.__dict__.get("GROUP") or (comment[1] if comment else "Settings")
 
@@ -93,7 +93,7 @@ def metavar(annotation: Any) -> str:
 
 
 def shown(field: Field) -> str:
-    """The default as one would type it."""
+    """The default as it is typed on the command line."""
     value = None if field.default is MISSING else field.default
     if isinstance(value, tuple):
         return " ".join(map(str, value)) or "none"

@@ -22,7 +22,7 @@ def distribution(hidden: Tensor, head: torch.nn.Linear, temperature: float, fp32
     """Log-probs (N, V) of the next token from hidden states (N, D); the softmax is in fp32.
 
     Logits are divided by the sampling temperature: the policy is what is sampled. `fp32` also runs
-    the head itself in fp32, which brings engine and learner closer where they compute in bf16. Its
+    the head itself in fp32, which brings engine and learner closer if they compute in bf16. Its
     weights are still rounded to bf16, as the engine's are.
     """
     if fp32:
@@ -53,9 +53,9 @@ def computes_in_bf16(device: torch.device, args: Settings) -> bool:
 
 
 def autocast(device: torch.device, args: Settings, cache: bool) -> torch.autocast:
-    """bf16 or fp16 compute over the fp32 master weights, by default bf16 where the hardware is made for it.
+    """bf16 or fp16 compute with fp32 master weights; by default bf16 on hardware made for it.
 
-    With a `cache`, the copies of all weights are kept until the end, for weights that are used more than once.
+    With `cache`, cast copies of all weights are kept until the end, for weights that are used more than once.
     """
     fp16 = args.learner_precision == "fp16"
     enabled = fp16 or computes_in_bf16(device, args)
@@ -144,7 +144,7 @@ def top_logps(model: Any, batch: Batch, rows: Tensor, args: Settings) -> Tensor:
 
 
 def routed_logps(model: Any, batch: Batch, rows: Tensor, args: Settings) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-probs (b, T) of the responses of `rows`, with a gradient, and without one what each token's routers did.
+    """Log-probs (b, T) of the responses of `rows`, with a gradient; and without one, what each token's routers did.
 
     These are log-probs of all experts (b, T, L, E) at the token before, which predicts it, and the experts used there
     (b, T, L, K); 0 on padding.
@@ -180,9 +180,9 @@ def batch_experts(model: Any, batch: Batch, args: Settings) -> tuple[Tensor, Ten
 def in_micro_batches(
     function: Callable[..., Tensor], batch: Batch, args: Settings, wanted: Tensor | None = None
 ) -> Tensor:
-    """What `function(batch, rows, args)` gives for all rows of a batch (..., B, T), without gradients.
+    """What `function(batch, rows, args)` returns for all rows of a batch (..., B, T), without gradients.
 
-    Where only some rows are wanted, the others are 0.
+    If only some rows are wanted, the others are 0.
     """
     results = None
     wanted = torch.arange(len(batch.tokens)) if wanted is None else wanted

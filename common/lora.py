@@ -1,7 +1,7 @@
-"""LoRA (2106.09685): W + α/r B A, with W frozen and B, of r columns, 0 at the start.
+"""LoRA (2106.09685): W + α/r B A, with W frozen and B (r columns) 0 at the start.
 
-peft puts the adapters into the model in place: its class stays, and everything that takes a model's parameters trains
-the adapters alone. Outside the learner there are none: engines and checkpoints get what `named_weights` yields.
+peft adds the adapters to the model in place: its class stays the same, and code that trains the model's parameters
+trains only the adapters. Only the learner has any: engines and checkpoints get what `named_weights` yields.
 """
 
 import json
@@ -19,14 +19,14 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-ADAPTER = "default"  # peft's name for the only one
+ADAPTER = "default"  # peft's name for a single adapter
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"  # its names for the files of an adapter
 
 
 def add_adapters(model: Any, args: Settings) -> None:
-    """Freeze the model and put adapters beside linear layers, the same ones for the same seed.
+    """Freeze the model and add adapters to linear layers, the same ones for the same seed.
 
-    Where the learner computes in bf16 it rounds these layers' weights anyway, so frozen ones are kept in bf16.
+    If the learner computes in bf16 it rounds these layers' weights anyway, so frozen ones are kept in bf16.
     """
     from peft import LoraConfig, inject_adapter_in_model  # takes seconds
 
@@ -48,9 +48,9 @@ def add_adapters(model: Any, args: Settings) -> None:
 
 @torch.no_grad()
 def named_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
-    """Names and weights as the model has them without adapters, with these added in fp32.
+    """The names and weights of the model without adapters, with these added in fp32.
 
-    A sharded model's are sharded; `whole` gathers one.
+    A sharded model yields sharded tensors; `whole` gathers one.
     """
     for name, weight in model.named_parameters():
         if ".lora_A." in name or ".lora_B." in name:
@@ -65,12 +65,12 @@ def named_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def whole_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
-    """`named_weights`, each whole, one at a time."""
+    """`named_weights`, gathered one at a time."""
     return ((name, whole(weight)) for name, weight in named_weights(model))
 
 
 def save_adapter(folder: Path, model: Any, adapters: dict[str, Tensor]) -> None:
-    """Write an adapter as peft and vLLM load it, from what `Adapters.state_dict` gave."""
+    """Write an adapter as peft and vLLM load it, from the result of `Adapters.state_dict`."""
     folder.mkdir(parents=True)
     config = model.peft_config[ADAPTER].to_dict() | {"base_model_name_or_path": model.name_or_path}
     config = {name: sorted(value) if isinstance(value, set) else value for name, value in config.items()}
@@ -80,7 +80,7 @@ def save_adapter(folder: Path, model: Any, adapters: dict[str, Tensor]) -> None:
 
 
 def base_of(folder: Path, given: str) -> str:
-    """The name of the model that an adapter belongs to; `given` is how the person named it."""
+    """The name of the model that an adapter belongs to; `given` is how the user named it."""
     try:
         config = json.loads((folder / CONFIG).read_text())
         kind, base = config["peft_type"], config["base_model_name_or_path"]
@@ -92,7 +92,7 @@ def base_of(folder: Path, given: str) -> str:
 
 
 def merged(model: Any, folder: Path) -> Any:
-    """The base model with an adapter added to its weights, all of which can be trained."""
+    """The base model with an adapter merged into its weights, all of which can be trained."""
     from peft import PeftModel, get_peft_model_state_dict
 
     adapted = PeftModel.from_pretrained(model, folder, local_files_only=True)
@@ -104,7 +104,7 @@ def merged(model: Any, folder: Path) -> Any:
 
 
 class Adapters:
-    """The adapters of a model, for a checkpoint: its merged weights alone could not be resumed from."""
+    """The adapters of a model, for a checkpoint: merged weights alone are not enough to resume from."""
 
     def __init__(self, model: Any) -> None:
         self.model = model

@@ -1,7 +1,7 @@
 """Dynamic loss scaling for a learner in fp16 (1710.03740), whose gradients below 6e-8 would be 0.
 
-The loss of the scripts is not scaled. Where its gradient enters the model it is multiplied by a power of two, and where
-a gradient reaches a weight, in fp32, it is divided by it. An update whose gradients overflow is skipped.
+The scripts' loss is not scaled. Its gradient is multiplied by a power of two where it enters the model, and divided by
+it where it reaches a weight, in fp32. An update whose gradients overflow is skipped.
 """
 
 import math
@@ -29,7 +29,7 @@ class LossScale:
         return tensor
 
     def after_gradients(self, grad_norm: Tensor | float, **values: Tensor | float) -> dict[str, Tensor | float]:
-        """What to log of an update; adjusts the scale, and drops gradients that are not finite."""
+        """What to log for an update; adjusts the scale, and drops gradients that are not finite."""
         is_finite = math.isfinite(float(grad_norm))
         self.num_good = self.num_good + 1 if is_finite else 0
         if not is_finite:

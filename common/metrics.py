@@ -26,7 +26,7 @@ class StepMetrics:
         self.sums: dict[str, float] = defaultdict(float)
         self.weights: dict[str, float] = defaultdict(float)
         self.extremes: dict[str, float] = {}
-        self.loss = 0.0  # of the update under way
+        self.loss = 0.0  # of the current update
 
     def add(self, values: dict[str, Tensor], weights: Tensor, mask: Tensor) -> None:
         """Per-token values, their weights and the mask, all (b, T); "ratio" also has its min and max logged."""
@@ -91,19 +91,19 @@ def mismatch_metrics(old_logp: Tensor, rollout_logp: Tensor, mask: Tensor) -> di
 
 
 def logged_rows(run_dir: Path) -> list[dict]:
-    """The lines of a run's log; a line that a kill cut off, or that is damaged otherwise, is skipped."""
+    """The lines of a run's log; a line that was cut off by a kill, or is otherwise damaged, is skipped."""
     rows = []
     for line in (run_dir / "metrics.jsonl").read_text(encoding="utf-8", errors="replace").splitlines():
         with suppress(ValueError, AttributeError, RecursionError):
             row = json.loads(line)
             numbers = (isinstance(x, float | None) or (isinstance(x, int) and abs(x) < 1 << 63) for x in row.values())
-            if type(row.get("step")) is int and all(numbers):  # a whole number that no float can hold is none
+            if type(row.get("step")) is int and all(numbers):  # integers of 64 bits or more are refused
                 rows.append(row)
     return rows
 
 
 def cut_logs(run_dir: Path, step: int) -> dict[int, dict]:
-    """Drop what was logged after `step`, since those steps are run again; the evaluations up to it."""
+    """Drop what was logged after `step`, since those steps are run again; returns the evaluations up to it."""
     metrics = run_dir / "metrics.jsonl"
     rows = [row for row in logged_rows(run_dir) if row["step"] <= step] if metrics.exists() else []
     write_whole(metrics, "".join(json.dumps(row) + "\n" for row in rows))

@@ -20,7 +20,7 @@ NAMES_CODE = ("fusion_config", "transformers_weights")
 
 
 def adapter_folder(name: str) -> Path | None:
-    """The local folder that a model's name means, if it holds an adapter."""
+    """The local folder that a model's name refers to, if it holds an adapter."""
     local = None if name in MODELS else local_path(name)
     return local if local and (local / ADAPTER_CONFIG).is_file() else None
 
@@ -33,7 +33,7 @@ def model_path(name: str) -> str:
 
 
 def read_model(name: str, given: str, local: bool) -> tuple[Any, Any, dict[str, Any]]:
-    """A model, its tokenizer, and what transformers says of its weights; `given` is how the user named it."""
+    """A model, its tokenizer, and what transformers reports on its weights; `given` is how the user named it."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer  # takes seconds to load
     from transformers.utils import logging
 
@@ -46,7 +46,7 @@ def read_model(name: str, given: str, local: bool) -> tuple[Any, Any, dict[str, 
     config._attn_implementation = config._experts_implementation = None
     for name_in_config in NAMES_CODE:
         config.__dict__.pop(name_in_config, None)
-    # No dropout: the ratio would be noise with it.
+    # No dropout: it would make the ratio noisy.
     for dropout in [key for key in config.to_dict() if "drop" in key]:
         setattr(config, dropout, 0.0)
     tokenizer = AutoTokenizer.from_pretrained(name, **where)
@@ -61,10 +61,10 @@ def load_model(args: ModelSettings, placed: bool = True, setting: str = "model")
 
     An adapter is added to the weights of its base.
 
-    It is on the accelerator if there is one, and of several processes each holds a part of the weights; a module that
-    is built around the model asks for it as it was read, and is put in its place as a whole.
+    It is on the accelerator if there is one; with several processes, each holds a shard. A module that is built around
+    the model takes it unplaced, and is then placed as a whole.
     Only safetensors are read, no code that comes with a model is run, and for a local folder nothing is looked up
-    elsewhere. What the log-probs rely on is checked once: attention is causal, and the logits are the head's.
+    elsewhere. Two assumptions of the log-probs are checked: attention is causal, and the logits are the head's.
     """
     given = f"{flag(setting)} {getattr(args, setting)}"
     name = model_path(getattr(args, setting))
@@ -79,7 +79,7 @@ def load_model(args: ModelSettings, placed: bool = True, setting: str = "model")
         model, tokenizer, loaded = read_model(name, given, local is not None)
         if adapter := adapter_folder(getattr(args, setting)):
             model = merged(model, adapter)
-    except Exception as error:  # every way in which loading fails has its own exception
+    except Exception as error:  # each kind of failure has its own exception
         if lacks_memory(error):
             raise
         fail(f"{given} cannot be loaded, its files are missing, incomplete or corrupt: {first_line(error)}")
@@ -97,19 +97,19 @@ def load_model(args: ModelSettings, placed: bool = True, setting: str = "model")
         check_routers(given, model)
     if setting == "model" and getattr(args, "replay_routing", False):
         replay_routing(model)
-    if getattr(args, "lora_rank", 0):  # this and the next where there is a learner
+    if getattr(args, "lora_rank", 0):  # like the next settings, only where there is a learner
         add_adapters(model, args)
     if getattr(args, "learner_precision", "") == "fp16":
         model.loss_scale = LossScale(model)
     if getattr(args, "gradient_checkpointing", False):
         model.gradient_checkpointing_enable()
-        model.train()  # transformers checkpoints in this mode only
+        model.train()  # transformers recomputes activations in this mode only
     return place(model) if placed else model, tokenizer
 
 
 @torch.no_grad()
 def check_log_probs(given: str, model: Any) -> None:
-    """End the program where log-probs computed from the body and the head would not be the model's own."""
+    """End the program if log-probs computed from the body and the head would not be the model's own."""
     tokens = torch.arange(2, 10).repeat(2, 1) % model.config.get_text_config().vocab_size  # (2, 8)
     tokens[1, -1] = 0  # the rows differ in their last token
     try:

@@ -17,7 +17,7 @@ class Notes:
     def __init__(self, args: Settings, verifier: Verifier) -> None:
         self.args, self.verifier = args, verifier
         self.boxed = 1.0  # fraction of the responses of the first evaluation in which an answer was found
-        self.without_signal = 0  # steps one after the other
+        self.without_signal = 0  # consecutive steps
 
     def of_first_evaluation(self, metrics: dict[str, Any], samples: Iterable[Sample]) -> str:
         """The note after the first evaluation, with one sample of each problem; "" if there is something to learn."""
@@ -25,14 +25,14 @@ class Notes:
             found = [reward > 0 or self.verifier.find_answer(text) is not None for _, text, reward in samples]
             self.boxed = sum(found) / len(found)
             flat = metrics[f"eval/pass@{metrics['eval/n']}"] == 0 or metrics["eval/avg"] == 1
-        else:  # rewards of the user's own may teach without a correct response
+        else:  # the user's own rewards may teach without a correct response
             flat = not any(value for name, value in metrics.items() if name.endswith("/std"))
         if metrics["eval/truncated"] > MOST or self.boxed < 1 - MOST or flat:
             return "note: " + self.cause(metrics["eval/truncated"], metrics["eval/avg"])
         return ""
 
     def of_step(self, numbers: dict[str, Any]) -> str:
-        """The note after FLAT_STEPS steps without signal; a KL or a teacher that moves the weights is one."""
+        """The note after FLAT_STEPS steps without signal; a KL or a teacher that moves the weights counts as one."""
         moved = numbers["grad_norm"] > 1e-6 and "kl" not in numbers
         flat = numbers.get("zero_std_groups") == 1 and not moved
         if flat and self.args.responses_per_prompt == 1:  # a group of one is always uniform: look at all prompts

@@ -1,4 +1,4 @@
-"""Problems and rollouts, which all parts exchange."""
+"""Problems and rollouts, which all parts of the code exchange."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
@@ -25,14 +25,14 @@ class Problem:
     """A question, its answer, and the prompt, as text and as token ids.
 
     Any one of several answers is correct. Where the correct answers cannot be listed, the answer is a function that
-    checks what stands in the box, or names the function that scores it.
+    checks what is in the box, or names the function that scores it.
     """
 
     question: str
     answer: str | tuple[str, ...] | Callable[[str], bool] | ScoredAnswer
     prompt: str
     prompt_ids: list[int]
-    dataset: str = ""  # of several, a short name of the one that it comes from
+    dataset: str = ""  # with several data sets, a short name of this one
     weight: float = 1.0  # mixing weight of that data set: its fraction of a rollout batch, on average
     where: str = ""  # in its data set, such as "row 7 of split train"
     row: dict[str, Any] = field(default_factory=dict, compare=False)  # all its columns, for reward functions
@@ -40,12 +40,12 @@ class Problem:
 
 @dataclass
 class Episode:
-    """What became of a response that an environment has answered: its turns, in order, and how it ended."""
+    """The course of a response with an environment: its turns, in order, and how it ended."""
 
     starts: list[int]  # the token with which each turn begins
-    states: list[str | None]  # of the environment before each turn; None equals no other
+    states: list[str | None]  # the environment's before each turn; None equals no other
     reward: float | None = None  # the environment's; without it the verifier judges the text
-    failure: str = ""  # why the environment has ended it
+    failure: str = ""  # why the environment failed, if it did
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -56,16 +56,16 @@ class Rollouts:
     """B = P·G responses, those to one prompt next to each other."""
 
     tokens: list[list[int]] = field(default_factory=list)  # EOS included
-    logps: list[list[float]] = field(default_factory=list)  # under the distribution that was sampled from
+    logps: list[list[float]] = field(default_factory=list)  # under the distribution that they were sampled from
     truncated: list[bool] = field(default_factory=list)  # cut off at the length limit, without EOS
     # False for inserted tokens such as tool output, whose log-prob is 0.
     sampled: list[list[bool]] = field(default_factory=list)
-    # Only where they were asked for: the K likeliest tokens at each position and their log-probs.
+    # Only if requested: the K likeliest tokens at each position and their log-probs.
     top_ids: list[Tensor] = field(default_factory=list)  # each (|o|, K)
     top_logps: list[Tensor] = field(default_factory=list)  # each (|o|, K)
-    # Only with --replay-routing: the experts that read each token but the last, of the prompt too; -1 where unknown.
+    # Only with --replay-routing: the experts used for each token but the last, the prompt's included; -1 if unknown.
     experts: list[Tensor] = field(default_factory=list)  # each (prompt + |o| - 1, L, K)
-    # Set by the verifier: whether each answer is correct. Its rewards, which it returns, may be something else.
+    # Set by the verifier: whether each answer is correct. The rewards that it returns may differ.
     correct: list[bool] = field(default_factory=list)
     # What each function of --reward gave, by its name; None where it took too long. Also set by the verifier.
     rewards: list[dict[str, float | None]] = field(default_factory=list)
@@ -93,7 +93,7 @@ class Rollouts:
         return spliced
 
     def extended(self, rest: "Rollouts") -> "Rollouts":
-        """The responses, which `rest` continues."""
+        """The responses, continued by `rest`."""
         return Rollouts(
             [a + b for a, b in zip(self.tokens, rest.tokens, strict=True)],
             [a + b for a, b in zip(self.logps, rest.logps, strict=True)],
@@ -102,13 +102,13 @@ class Rollouts:
         )
 
     def replace(self, rows: Iterable[int], others: "Rollouts") -> "Rollouts":
-        """The responses, with others in the place of some rows."""
+        """The responses, with some rows replaced by others."""
         source = {row: len(self.tokens) + number for number, row in enumerate(rows)}
         return Rollouts.join([self, others]).select(source.get(row, row) for row in range(len(self.tokens)))
 
     @staticmethod
     def join(parts: Iterable["Rollouts"]) -> "Rollouts":
-        """All responses of the parts, in order. What some part lacks, such as verdicts, is left out."""
+        """All responses of the parts, in order. Fields that some part lacks, such as verdicts, are left out."""
         joined, parts = Rollouts(), [part for part in parts if part.tokens]
         for f in fields(joined):
             columns = [getattr(part, f.name) for part in parts]

@@ -11,9 +11,9 @@ from common.cli import fail, first_line, flag, say
 from common.settings import COLUMN, DATA_FILES, DataSettings, columns_in, local_path
 from common.verification.answers import last_boxed, parse_number
 
-# A question, as text or chat messages, its answer and, of a row of a data set, where it is and all columns.
+# A question, as text or chat messages, its answer and, for a row of a data set, its place and all columns.
 Pair = tuple[Any, ...]
-MAX_EMPTY = 0.01  # largest fraction of rows without a question or answer that is left out
+MAX_EMPTY = 0.01  # rows without a question or answer are left out up to this fraction
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def read_dataset(name: str, config: str | None, split: str, setting: str = "data
         if path and path.is_file():  # unlike load_dataset, these readers never use the network
             return getattr(datasets.Dataset, f"from_{DATA_FILES[path.suffix]}")(str(path))
         return datasets.load_dataset(str(path or name), config, split=split)
-    except Exception as error:  # every reader has its own kinds
+    except Exception as error:  # every reader raises its own
         fail(f"{given} (split {split}) cannot be read: {first_line(error.__cause__ or error)}")
 
 

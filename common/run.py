@@ -35,7 +35,7 @@ Closable = TypeVar("Closable")
 
 
 class Run:
-    """One run and its folder, as a context: at the end what it opened is closed and what it changed is restored."""
+    """One run and its folder, as a context: at the end, what it opened is closed and what it changed is restored."""
 
     MAY_CHANGE = ("steps", "eval_every", "eval_samples", "save_every", "keep", *SAME_RESULT)  # together with --resume
 
@@ -44,7 +44,7 @@ class Run:
         self.method = self.script.stem
         self.given = args
         self.changed: list[str] = []  # settings that differ from those of the resumed run
-        self.state: dict[str, Any] = {}  # the method's own, saved in every checkpoint
+        self.state: dict[str, Any] = {}  # the method's own state, saved in every checkpoint
         self.evaluations: dict[int, dict[str, Any]] = {}  # held-out metrics by step
         self.stop_requested = 0.0  # when this process was asked to stop
         self.interrupted = False  # whether any process was; agreed by all after each step
@@ -57,7 +57,7 @@ class Run:
             self.args = (self.given if self.given.resume is None else self.saved_settings()).checked()
             if torch.cuda.is_available() and local_world_size() > (count := torch.cuda.device_count()):
                 fail(f"--nproc-per-node {local_world_size()}: this machine has {count} GPUs.")
-            if distributed.start():  # False within a run of several stages, which has done it
+            if distributed.start():  # False within a run of several stages, which has done this
                 self.closing(distributed)
             ending.take_signals(self)
             self.terminal = self.closing(Terminal(self.stop_soon))
@@ -136,7 +136,7 @@ class Run:
         held_out: list[Problem],
         **objects: Any,
     ) -> Iterator[int]:
-        """The numbers of the steps that are left to do, from 1 on for a new run.
+        """The numbers of the remaining steps, from 1 for a new run.
 
         Before each step it sets the seed and the learning rates; after each it logs, saves and evaluates.
         `objects` have a `state_dict` and a `load_state_dict`, and are saved in every checkpoint.
@@ -162,7 +162,7 @@ class Run:
             self.evaluate(step)
 
     def set_learning_rates(self, step: int) -> None:
-        """The scheduled rate for the policy, and for a critic the same schedule with its own peak."""
+        """Set the scheduled rate for the policy; a critic has the same schedule with its own peak."""
         rate = learning_rate(step, self.args)
         for name, optimizer in self.objects.items():
             if isinstance(optimizer, torch.optim.Optimizer):
@@ -173,7 +173,7 @@ class Run:
     # State
 
     def restore(self, model: Any, tokenizer: Any, optimizer: torch.optim.Optimizer, **objects: Any) -> int:
-        """Write the config or load the checkpoint to resume from; the number of finished steps."""
+        """Write the config or load the checkpoint to resume from; returns the number of finished steps."""
         self.model, self.tokenizer, self.objects = model, tokenizer, {"optimizer": optimizer, **objects}
         if self.args.lora_rank:
             self.objects["adapters"] = Adapters(model)
@@ -193,7 +193,7 @@ class Run:
             say(f"{self.dir} holds no complete checkpoint: the run starts from the beginning.")
         if rank() == 0:
             self.evaluations = cut_logs(self.dir, start_step)
-            drop_old(self.dir, start_step, self.args.keep)  # a kill may have come before the last step did so
+            drop_old(self.dir, start_step, self.args.keep)  # the last step may have been killed before it did so
         self.evaluations = gather(self.evaluations)[0]
         return max(0, start_step)
 
@@ -208,7 +208,7 @@ class Run:
         try:
             dtype = torch.bfloat16 if self.args.save_dtype == "bf16" else torch.float32
             save_checkpoint(folder, self.model, self.tokenizer, state, objects, sharded, card, dtype)
-        except Exception as error:  # safetensors, tokenizers and torch each have their own, and words for a full disk
+        except Exception as error:  # safetensors, tokenizers and torch each raise their own, also for a full disk
             reason = "the disk is full" if re.search("enforce fail|No space left", str(error)) else first_line(error)
             fail(f"the checkpoint of step {step} cannot be written: {reason}. {ending.resume_hint(self)}", code=1)
         drop_old(self.dir, step, self.args.keep)

@@ -36,7 +36,7 @@ class SavedRollouts:
             self.passes = torch.zeros_like(values["old_logp"][:, :1])  # (B, 1) updates that used a row
 
     def add_tokens(self, values: dict[str, Tensor]) -> None:
-        """Further per-token values (B, T)."""
+        """Add per-token values (B, T)."""
         if self.problems:
             self.values |= values
 
@@ -61,10 +61,10 @@ class SavedRollouts:
             write_whole(folder / f"step-{self.step:06d}.jsonl.gz", gzip.compress(lines.encode(), 6, mtime=0))
 
     def rows(self, tokenizer: Any, values: dict[str, Tensor]) -> Iterator[dict[str, Any]]:
-        """What is saved of each response, group by group."""
+        """What is saved for each response, group by group."""
         rollouts, rewards, P = self.rollouts, self.rewards.flatten().tolist(), len(self.problems)
         G = len(rollouts.tokens) // P
-        # In SPIN each group of the batch begins with a solution that is no response.
+        # In SPIN, each group of the batch begins with a solution, which is not a response.
         values = {name: value.view(P, -1, value.shape[1])[:, -G:].flatten(0, 1).cpu() for name, value in values.items()}
         texts = tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True)
         for i, (text, ids) in enumerate(zip(texts, rollouts.tokens, strict=True)):

@@ -23,11 +23,11 @@ def seed_step(seed: int, step: int) -> None:
 def learning_rate(step: int, args: Settings) -> float:
     """The learning rate of rollout batch number `step`, counted from 1.
 
-    It rises over the warm-up and then stays, or falls towards 0 at the end of the run, linearly or as half a cosine
+    It rises over the warm-up and then stays, or falls toward 0 at the end of the run, linearly or as half a cosine
     (the schedules of transformers, one rollout batch ahead: no step has a rate of 0).
     """
     if step <= args.warmup_steps:
         return args.lr * step / args.warmup_steps
-    progress = (step - 1 - args.warmup_steps) / max(1, args.steps - args.warmup_steps)  # of what follows the warm-up
+    progress = (step - 1 - args.warmup_steps) / max(1, args.steps - args.warmup_steps)  # of the steps after the warm-up
     factor = {"constant": 1.0, "linear": 1.0 - progress, "cosine": 0.5 * (1.0 + math.cos(math.pi * progress))}
     return args.lr * factor[args.lr_schedule]

@@ -1,8 +1,8 @@
 """Settings that every script has in common, and the check of all settings before anything expensive starts.
 
-A script's `Args` inherits from `Settings` and adds what decides what is learned: the method's own settings, prompts and
+A script's `Args` inherits from `Settings` and adds what determines learning: the method's own settings, prompts and
 responses per step, learning rate, updates. Tools that only sample from a model inherit from `ModelSettings` or
-`DataSettings`. A field's annotation gives its range, the string under it is its help, GROUP its heading in `--help`.
+`DataSettings`. A field's annotation gives its range, the string under it its help, and GROUP its heading in `--help`.
 """
 
 import math
@@ -27,7 +27,7 @@ DATA_FILES = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": 
 
 SAVED = ("show_rewards", "save_rollouts", "save_tokens", "save_dtype", "track")
 MEMORY = ("micro_batch_tokens", "gradient_checkpointing", "gpu_memory_utilization")
-SAME_RESULT = (*MEMORY, "reward_timeout", "reward_workers", *SAVED)  # but for rounding and late rewards
+SAME_RESULT = (*MEMORY, "reward_timeout", "reward_workers", *SAVED)  # except for rounding and late rewards
 MODEL_SETTINGS = ("model", "teacher", "student")  # which may name local folders
 DATA_SETTINGS = ("dataset", "eval_dataset", "few_shot", "cold_start")  # which may name local files
 OF_EACH_DATASET = ("dataset_config", "question_column", "answer_column", "train_split", "eval_split", "eval_dataset")
@@ -35,7 +35,7 @@ OF_EACH_DATASET = ("dataset_config", "question_column", "answer_column", "train_
 # Ranges. Numbers must be finite unless a range says otherwise.
 Count = Annotated[int, Ge(1)]
 CountOrZero = Annotated[int, Ge(0)]
-GroupSize = Annotated[int, Ge(2)]  # of methods that compare the responses of a group
+GroupSize = Annotated[int, Ge(2)]  # for methods that compare the responses of a group
 Positive = Annotated[float, Interval(gt=0, le=1e6)]
 NonNegative = Annotated[float, Interval(ge=0, le=1e6)]
 Fraction = Annotated[float, Interval(ge=0, le=1)]
@@ -43,7 +43,7 @@ Rate = Annotated[float, Interval(gt=0, le=1)]
 Seed = Annotated[int, Interval(ge=0, lt=1 << 32)]
 Names = str | tuple[str, ...]
 OrNone = str | tuple[str | None, ...] | None
-Reward = str | Annotated[Callable[..., Any], tyro.conf.Suppress]  # a name, or a function from Python itself
+Reward = str | Annotated[Callable[..., Any], tyro.conf.Suppress]  # a name, or a Python function
 Cap = Annotated[float, Interval(gt=0, le=math.inf), Field(allow_inf_nan=True)]
 
 
@@ -73,11 +73,11 @@ class ModelSettings:
     engine: Literal["auto", "vllm", "transformers"] = "auto"
     """Program that generates the responses; auto uses vLLM if it is installed."""
     gpu_memory_utilization: Annotated[float, Interval(gt=0, lt=1)] = 0.4
-    """Fraction of a GPU's memory that vLLM holds while it generates, beside the learner's weights and optimizer."""
+    """Fraction of a GPU's memory that vLLM holds while it generates; the learner's weights and optimizer are extra."""
     rollout_precision: Literal["auto", "fp32", "fp16", "bf16", "fp8", "int8", "int4"] = "auto"
     """Precision of the engine. auto: bf16 on a GPU with bf16 hardware, else fp32. fp8: bf16 with 8-bit weights, in vLLM
     with 8-bit activations too (compute capability 8.9 or more). int8, int4: weights rounded to 8 or 4 bits,
-    computed in bf16; it has a quantized engine's mismatch, not its speed."""
+    computed in bf16, with the mismatch of a quantized engine but not its speed."""
     fp32_lm_head: bool = False
     """Run the output layer in fp32 on both sides: less mismatch between engine and learner under bf16."""
 
@@ -117,7 +117,7 @@ class DataSettings(ModelSettings):
     package's task (docs/tasks.md); "gsm8k", whose splits and columns are known; or, for
     evaluation only, "math500" and "aime24". Several data sets are mixed."""
     mix: tuple[Positive, ...] = ()
-    """Mixing weights of several data sets in a rollout batch, on average; by default all have the same."""
+    """Mixing weights of several data sets: their average proportions in a rollout batch; equal by default."""
     dataset_config: OrNone = None
     """Configuration of a data set on the hub, for example "main" for openai/gsm8k. For several data sets, this and the
     settings down to --eval-dataset take one value for all or one for each."""
@@ -132,7 +132,7 @@ class DataSettings(ModelSettings):
     eval_dataset: OrNone = None
     """Data set to evaluate on; by default --dataset. Several are allowed with one --dataset; each has its own score."""
     eval_seed: Seed = 0
-    """Which held-out problems are taken, and the seeds of their samples; runs with the same one are comparable."""
+    """Decides the held-out problems and the seeds of their samples; runs with the same value are comparable."""
     few_shot: str | None = None
     """File of examples (columns question and answer) to put before each question, mainly for base models."""
     max_prompt_tokens: Count | None = None
@@ -146,7 +146,7 @@ class DataSettings(ModelSettings):
     """Your own reward functions, with weights: "a.py:f=1 correct=0.5". A function is file.py:name or
     package.module:name; "correct" is the verifier's verdict and the only reward by default. See docs/rewards.md."""
     reward_timeout: Positive = 30.0
-    """Seconds for a reward function's answer; a late reward is 0, and too many of them end the run."""
+    """Seconds that a reward function may take; a late reward is 0, and too many of them end the run."""
     reward_workers: Count = 2
     """Worker processes for each reward function, and for answers that math-verify compares."""
 
@@ -265,7 +265,7 @@ class Settings(LearnerSettings):
 
 
 def columns_in(template: str | None) -> list[str]:
-    """The names in a prompt template, if it has others than {question}."""
+    """The names in a prompt template, if it has any besides {question}."""
     names = re.findall(COLUMN, template or "")
     return names if {*names} - {"question"} else []
 
@@ -316,16 +316,16 @@ def absolute(name: str | None) -> str | None:
 
 
 def local_path(name: str) -> Path | None:
-    """The local path that a model or data set name means, or None if it can only be a name on the hub."""
+    """The local path that a model or data set name refers to, or None if it can only be a name on the hub."""
     path = expanded(Path(name))
     is_path = name.startswith((".", "/", "~")) or path.suffix in DATA_FILES or len(path.parts) > 2
-    # runs/smolm, where a folder runs/ exists, is a path, even if mistyped.
+    # If a folder runs/ exists, runs/smolm is a path, even if mistyped.
     in_folder = len(path.parts) == 2 and Path(path.parts[0]).is_dir()
     return path.absolute() if is_path or in_folder or path.exists() else None
 
 
 def validated(kind: type, values: dict[str, Any], where: str = "") -> Any:
-    """An instance of the dataclass `kind`; a value outside its range or of another type ends the program."""
+    """An instance of the dataclass `kind`; a value outside its range or of the wrong type ends the program."""
     try:
         return TypeAdapter(kind).validate_python(values)
     except ValidationError as error:

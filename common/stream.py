@@ -1,4 +1,4 @@
-"""Responses that a transformers model samples token by token; groups join and leave while others are under way."""
+"""Responses that a transformers model samples token by token; groups join and leave while others continue."""
 
 import copy
 from collections.abc import Sequence
@@ -18,30 +18,30 @@ from torch import Tensor
 
 
 class Responses:
-    """What was sampled so far for all B rows. Each has a column more than T, for rows that have ended."""
+    """What was sampled so far for all B rows. Tensors have one column more than T, for rows that have ended."""
 
     def __init__(self, request: Request, T: int, device: torch.device, routed: tuple[int, int] = (0, 0)) -> None:
-        """`routed`: of how many layers, and how many experts in each, the numbers are kept."""
+        """`routed`: the number of layers, and of experts in each, to record."""
         n, K = request.n, request.top_k
         self.limits = torch.tensor(request.limits, dtype=torch.long, device=device).repeat_interleave(n)  # (B,)
         B = len(self.limits)
         self.lengths = torch.zeros_like(self.limits)  # (B,)
-        self.finished = torch.zeros(B, dtype=torch.bool, device=device)  # (B,) by EOS or a stop string
+        self.finished = torch.zeros(B, dtype=torch.bool, device=device)  # (B,) ended by EOS or a stop string
         self.tokens = torch.zeros(B, T + 1, dtype=torch.long, device=device)  # (B, T + 1)
         self.logps = torch.zeros(B, T + 1, device=device)  # (B, T + 1)
         self.top_ids = torch.zeros(B, T + 1, K, dtype=torch.long, device=device)  # (B, T + 1, K)
         self.top_logps = torch.zeros(B, T + 1, K, device=device)  # (B, T + 1, K)
-        self.experts = torch.zeros(B, T + 1, *routed, dtype=torch.int16, device=device)  # (B, T + 1, L, K) that read it
+        self.experts = torch.zeros(B, T + 1, *routed, dtype=torch.int16, device=device)  # (B, T + 1, L, K)
         self.random = random_numbers(n, request.limits, request.seeds, T + 1).to(device)  # (B, T + 1)
 
     def alive(self, rows: Any = slice(None)) -> Tensor:
-        """(b,) whether the response in each of these rows goes on."""
+        """(b,) whether the response in each of these rows is unfinished."""
         return ~self.finished[rows] & (self.lengths[rows] < self.limits[rows])
 
     def add(self, rows: Tensor, token: Tensor, logp: Tensor, ended: Tensor) -> None:
-        """The next token of b rows: tokens (b,), log-probs (b, V), and whether the token ends the response (b,).
+        """Add the next token of b rows: tokens (b,), log-probs (b, V), and whether the token ends the response (b,).
 
-        Of rows that have ended before, nothing counts.
+        For rows that had already ended, it is ignored.
         """
         t = self.lengths[rows]  # (b,)
         self.tokens[rows, t] = token
@@ -76,7 +76,7 @@ class Responses:
             cut(self.logps.tolist()),
             (~self.finished).tolist(),
             [[True] * end for end in ends],
-            # Copies, because other processes receive the whole storage of a row.
+            # Copies, because other processes receive a row's whole storage.
             [row.clone() for row in cut(self.top_ids.cpu())] if K else [],
             [row.clone() for row in cut(self.top_logps.cpu())] if K else [],
             experts=cut(self.experts.cpu()) if self.experts.shape[3] else [],
@@ -93,15 +93,15 @@ class StopStrings:
         self.end = ""  # of the text so far
 
     def complete(self, token: int) -> bool:
-        """Take the next token: whether a stop string is complete with it."""
-        # Within a character of several tokens the stream gives nothing.
+        """Add the next token; returns whether it completes a stop string."""
+        # The stream gives nothing until a character of several tokens is complete.
         text = self.end + (self.stream.step(self.tokenizer, token) or "")
         self.end = text[-self.longest :]
         return any(string in text for string in self.stop)
 
 
 def random_numbers(n: int, limits: list[int], seeds: list[int], T: int) -> Tensor:
-    """(B, T) numbers in (0, 1], for each token its own; those of a prompt depend on its seed and limit alone."""
+    """(B, T) random numbers in (0, 1], one per token; a prompt's depend only on its seed and limit."""
     random = torch.ones(len(limits), n, T)
     for i, (seed, end) in enumerate(zip(seeds, limits, strict=True)):
         random[i, :, :end] = 1 - torch.rand(n, end, generator=torch.Generator().manual_seed(seed))
@@ -109,7 +109,7 @@ def random_numbers(n: int, limits: list[int], seeds: list[int], T: int) -> Tenso
 
 
 def choose(logp: Tensor, random: Tensor, greedy: bool) -> Tensor:
-    """Tokens (b,) by their log-probs (b, V): the likeliest, or those in whose part of [0, 1] the numbers (b,) fall."""
+    """Tokens (b,) by their log-probs (b, V): the likeliest, or those in whose part of [0, 1] a row's number (b,) is."""
     if greedy:
         return logp.argmax(-1)
     cumulative = logp.exp().cumsum(-1)  # (b, V)
@@ -117,9 +117,9 @@ def choose(logp: Tensor, random: Tensor, greedy: bool) -> Tensor:
 
 
 def nucleus(logp: Tensor, top_k: int, top_p: float) -> Tensor:
-    """Log-probs (b, V) of the `top_k` likeliest tokens (0: all), and of those the fewest with `top_p` probability.
+    """Log-probs (b, V) of the `top_k` likeliest tokens (0: all), limited to the fewest with probability `top_p`.
 
-    As in vLLM: first k, then p of what is left, each renormalized; the others are -inf.
+    As in vLLM: first k, then p of what remains, each renormalized; the others are -inf.
     """
     if 0 < top_k < logp.shape[1]:
         least = logp.topk(top_k).values[:, -1:]  # (b, 1)
@@ -133,22 +133,22 @@ def nucleus(logp: Tensor, top_k: int, top_p: float) -> Tensor:
 
 
 class Stream:
-    """Groups of responses that are under way; groups join between two tokens, and each leaves when all of it has ended.
+    """Groups of unfinished responses; groups join between two tokens, and each leaves when all of it has ended.
 
-    With new weights in the engine, later tokens come from these, over the keys and values that are there.
+    After an update of the engine, later tokens use its new weights with the keys and values already computed.
     """
 
     def __init__(
         self, engine: Any, T: int, temperature: float = 1.0, top_k: int = 0, stop: tuple[str, ...] = ()
     ) -> None:
-        """`T` is the largest limit of a response, `top_k` how many likeliest tokens are reported."""
+        """`T` is the largest limit of a response, `top_k` the number of likeliest tokens to report."""
         self.engine, self.model, self.T = engine, engine.model, T
         self.temperature, self.top_k, self.stop = temperature, top_k, (*engine.args.stop, *stop)
         self.head = self.model.get_output_embeddings()
-        self.groups: dict[Any, Request] = {}  # under way, of one prompt each
+        self.groups: dict[Any, Request] = {}  # under way, with one prompt each
         self.order: list[tuple[Any, int]] = []  # keys and sizes of the groups whose rows `responses` has
         self.rows: Rows | None = None  # that are computed
-        self.prompt_experts: dict[Any, Tensor] = {}  # (s, L, K) of each group, where they are kept
+        self.prompt_experts: dict[Any, Tensor] = {}  # (s, L, K) of each group, if recorded
         self.responses = self.new_responses(Request([], 1, [], temperature, [], top_k))  # of all groups
         self.stops: list[StopStrings] = []  # of all responses, if there are any stop strings
 
@@ -195,9 +195,9 @@ class Stream:
             self.rows = None
 
     def read(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Hidden states (b, D) at the last of the unread tokens (b, s), and the experts (b, s, L, K) that read them.
+        """Hidden states (b, D) at the last of the unread tokens (b, s), and the experts (b, s, L, K) used for them.
 
-        There are none of these where they are not kept.
+        The experts are empty if they are not recorded.
         """
         if self.engine.routed == (0, 0):
             return rows.read(), torch.empty(0)
@@ -207,7 +207,7 @@ class Stream:
         return hidden, torch.stack(of_layers, 2)
 
     def add_token(self, rows: Rows, hidden: Tensor) -> bool:
-        """Sample a token of each row from the hidden states (b, D) before it; returns whether some response goes on."""
+        """Sample a token of each row from the hidden states (b, D) before it; returns whether any response goes on."""
         responses, numbers = self.responses, rows.numbers
         logp = distribution(hidden, self.head, self.temperature or 1.0, self.engine.args.fp32_lm_head)  # (b, V)
         if logp[:, 0].isnan().any():  # the softmax spreads a NaN over its row
@@ -254,7 +254,7 @@ class Stream:
 
     @torch.inference_mode()
     def take(self) -> dict[Any, Rollouts]:
-        """The groups whose responses have all ended, which leave."""
+        """Remove and return the groups whose responses have all ended."""
         alive = self.responses.alive().tolist()
         ended = {key: rows for key, rows in self.slices().items() if not any(alive[rows])}
         found = {key: self.responses.select(rows).rollouts() for key, rows in ended.items()}
@@ -266,7 +266,7 @@ class Stream:
 
     @torch.inference_mode()
     def reread(self) -> None:
-        """Compute all keys and values again, with the weights that the engine has now."""
+        """Recompute all keys and values with the engine's current weights."""
         self.tidy()
         if self.rows:
             numbers, tokens = self.rows.numbers, self.responses.tokens.tolist()
@@ -281,14 +281,14 @@ class Stream:
 
     @torch.inference_mode()
     def state_dict(self) -> dict[Any, Any]:
-        """What is under way, by group: its request, responses, and keys and values (rows, H, S, D) of each layer."""
+        """The groups under way: request, responses, and keys and values (rows, H, S, D) of each layer."""
         self.tidy()
         found = {}
         for key, rows in self.slices().items():
             own, request = self.responses.select(rows), self.groups[key]
             mine = (self.rows.numbers >= rows.start) & (self.rows.numbers < rows.stop)  # (b,)
             order = mine.nonzero().squeeze(1)[self.rows.numbers[mine].argsort()]
-            S = len(request.prompts[0]) + int(own.lengths.max()) - 1  # columns of a row that goes on
+            S = len(request.prompts[0]) + int(own.lengths.max()) - 1  # columns of an unfinished row
             layers = [(layer.keys[order, :, -S:], layer.values[order, :, -S:]) for layer in self.rows.cache.layers]
             kept = {name: tensor.clone() for name, tensor in vars(own).items() if name != "random"}
             part = {"prompts": request.prompts, "n": request.n, "limits": request.limits, "seeds": request.seeds}
@@ -297,7 +297,7 @@ class Stream:
 
     @torch.inference_mode()
     def load_state_dict(self, state: dict[Any, Any]) -> None:
-        """Go on from there; the rows are in the order of their keys."""
+        """Continue from such a state; the rows are in the order of their keys."""
         device, self.groups, self.order, self.rows, self.stops = self.model.device, {}, [], None, []
         self.responses, parts = self.responses.select(slice(0, 0)), []
         for key, found in sorted(state.items()):

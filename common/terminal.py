@@ -14,9 +14,9 @@ from common.records import Sample
 
 from tqdm import tqdm
 
-SHOWN_SAMPLES = 4  # of each evaluation
-WIDTH = 120  # of a step's line that does not go to a terminal
-# Columns of a step's line: the heading, how a number is written, and whether it stays where the terminal is narrow.
+SHOWN_SAMPLES = 4  # per evaluation
+WIDTH = 120  # of a step's line, if stdout is not a terminal
+# Columns of a step's line: the heading, the format of its number, and whether it stays on a narrow terminal.
 COLUMNS = {
     "step": ("step", "{}", 0), "accuracy": ("accuracy", "{:.3f}", 0), "loss": ("loss", "{:.3f}", 0),
     "reward": ("reward", "{:.3f}", 1), "length": ("length", "{:.1f}", 2), "truncated": ("cut off", "{:.2f}", 6),
@@ -71,7 +71,7 @@ class Terminal:
     def __init__(self, on_close: Callable[[], None]) -> None:
         self.on_close = on_close
         self.bar: tqdm | None = None
-        self.headings = ""  # of the lines above, as long as nothing else was written
+        self.headings = ""  # of the lines above, until something else is written
         self.seconds: list[float] = []  # of each step
         self.stdout = sys.stdout
         if hasattr(self.stdout, "reconfigure"):

@@ -13,14 +13,14 @@ from common.settings import Settings
 from common.terminal import as_markdown
 
 PACKAGES = {"wandb": "wandb", "tensorboard": "torch.utils.tensorboard"}
-WANDB_ID = "wandb-id"  # file in the run folder: a resumed run is the same run there
+WANDB_ID = "wandb-id"  # file in the run folder, so that a resumed run continues the same W&B run
 
 
 class Tracker:
     """Sends what a run logs to Weights & Biases or TensorBoard, or nowhere."""
 
     def __init__(self, args: Settings) -> None:
-        """Imports the package and logs in, so that what is missing is found before anything expensive starts."""
+        """Imports the package and logs in, so that problems show before anything expensive starts."""
         self.args, self.writer = args, None
         try:
             self.package = importlib.import_module(PACKAGES[args.track]) if args.track != "none" else None
@@ -28,7 +28,7 @@ class Tracker:
                 self.package.login()  # asks for the key only on a terminal; offline it does nothing
         except ImportError:
             fail(f"--track {args.track}: the package is not installed: pip install {args.track}.")
-        except Exception as error:  # wandb has its own kinds
+        except Exception as error:  # wandb raises its own
             fail(f"--track {args.track}: {first_line(error)} Run `wandb login`, or set WANDB_MODE=offline.")
 
     def log(self, run_dir: Path, step: int, metrics: dict[str, Any], samples: Sequence[Sample]) -> None:

@@ -20,7 +20,7 @@ from transformers.initialization import no_init_weights
 
 
 class TransformersEngine(Engine):
-    """A sampling loop over a Hugging Face model: a prompt is read once for its group, and rows leave as they end."""
+    """A sampling loop over a Hugging Face model: a prompt is read once for its group, and rows leave when they end."""
 
     def __init__(self, args: ModelSettings, model: Any, tokenizer: Any, max_rows: int = MAX_ROWS) -> None:
         super().__init__(args)
@@ -40,7 +40,7 @@ class TransformersEngine(Engine):
 
     @torch.inference_mode()
     def check_cache(self) -> None:
-        """End the program if the model computes something else with the cache than without it."""
+        """End the program if the model computes different results with and without the cache."""
         tokens = torch.arange(2, 8, device=self.model.device)[None] % self.model.config.get_text_config().vocab_size
         cache, reason = make_cache(self.model), ""
         try:
@@ -76,5 +76,5 @@ class TransformersEngine(Engine):
         return Rollouts.join(stream.take().values())
 
     def stream(self) -> Stream:
-        """Responses of the run's settings, to prompts that begin when there is room."""
+        """A stream with the run's length limit and temperature."""
         return Stream(self, self.args.max_response_tokens, self.args.temperature)

@@ -14,7 +14,7 @@ import torch
 
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-logging.getLogger("vllm").setLevel(logging.ERROR)  # for what is logged before vLLM reads that
+logging.getLogger("vllm").setLevel(logging.ERROR)  # for messages before vLLM reads that variable
 warnings.filterwarnings("ignore", "`torch.distributed.reduce_op` is deprecated")
 # In one process with the learner, so that weights can be handed over without a file.
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
@@ -38,7 +38,7 @@ from vllm.sampling_params import RequestOutputKind
 
 SUPPORTED = ("0.32", "0.26")  # 0.26 for machines that have torch 2.11
 CPU_MEMORY = {"kv_cache_memory_bytes": 512 << 20}
-BATCHED_TOKENS = 8192  # that vLLM reads at a time
+BATCHED_TOKENS = 8192  # most tokens that vLLM reads at a time
 
 
 def repack_on_cpu(model: Any) -> None:
@@ -84,24 +84,24 @@ class VLLMEngine(Engine):
                 quantization="fp8_per_channel" if self.precision == "fp8" else None,
                 hf_overrides={"head_dtype": "float32"} if args.fp32_lm_head else {},
                 max_model_len=longest,
-                # A prompt is read as a whole: on a CPU vLLM refuses a request's own seed where it reads in parts.
+                # A prompt is read as a whole: on a CPU, vLLM refuses a request's own seed if it reads prompts in parts.
                 enable_chunked_prefill=False,
                 max_num_batched_tokens=max(longest, BATCHED_TOKENS),
                 logprobs_mode="processed_logprobs",  # with temperature: "raw" would be another distribution
-                max_logprobs=-1,  # no limit: DPPO's K is the script's matter
+                max_logprobs=-1,  # no limit: the script chooses DPPO's K
                 enable_sleep_mode=self.sleeps,
                 enforce_eager=not gpu,
                 disable_log_stats=True,
                 use_tqdm_on_load=False,
-                # With it, the next step is under way when weights change between two steps.
+                # With it, the next step would already be under way when weights change between two steps.
                 async_scheduling=False if hasattr(args, "in_flight_prompts") else None,
-                # Of several processes each has an engine of its own, in the group that they already form.
+                # With several processes, each has its own engine, in the group that they already form.
                 distributed_executor_backend="external_launcher" if world_size() > 1 else None,
                 seed=args.seed,
                 **memory,
             )
         except (ValueError, RuntimeError, AssertionError) as error:
-            # A model it does not know, too little memory for one response, another process that frees memory meanwhile.
+            # An unknown model, too little memory for one response, or another process that frees memory at the time.
             reason = error.errors()[0]["msg"] if isinstance(error, pydantic.ValidationError) else first_line(error)
             fail(f"--engine vllm cannot start with --model {args.model}: {reason}")
         self.learner = model
@@ -109,7 +109,7 @@ class VLLMEngine(Engine):
             self.update(named_weights(model))
 
     def params(self, request: Request, limit: int, seed: int, **more: Any) -> vllm.SamplingParams:
-        """Of one prompt; `seed` is that of its first response, and the others count up from it."""
+        """For one prompt; `seed` is its first response's, and the others count up from it."""
         stop = [*self.stop, *request.stop]
         return vllm.SamplingParams(
             n=request.n,
@@ -121,7 +121,7 @@ class VLLMEngine(Engine):
             stop_token_ids=self.eos,
             stop=stop,
             include_stop_str_in_output=True,
-            logprobs=request.top_k,  # 0: of the sampled token only
+            logprobs=request.top_k,  # 0: only the sampled token's
             flat_logprobs=True,  # lists instead of an object per token
             detokenize=bool(stop),
             **more,
@@ -145,7 +145,7 @@ class VLLMEngine(Engine):
                 rollouts.tokens.append(list(completion.token_ids))
                 rollouts.truncated.append(completion.finish_reason == "length")
                 rollouts.sampled.append([True] * len(completion.token_ids))
-                # At each position the sampled token stands first, then the K likeliest.
+                # At each position the sampled token comes first, then the K likeliest.
                 found = completion.logprobs
                 rollouts.logps.append(found.logprobs[:: top_k + 1])
                 if self.routed != (0, 0):
@@ -161,7 +161,7 @@ class VLLMEngine(Engine):
         return VLLMStream(self)
 
     def sleep(self) -> None:
-        """Free weights and KV cache; both are renewed by the next `update`."""
+        """Free weights and KV cache; the next `update` restores both."""
         if self.sleeps and not self.llm.llm_engine.is_sleeping():
             self.llm.sleep(level=2)
 
@@ -173,10 +173,10 @@ class VLLMEngine(Engine):
         self.llm.reset_prefix_cache()
 
     def reload(self, weights: Weights) -> None:
-        # vLLM rounds to fp8 itself. It has no int8 and int4 for weights that change: these are rounded here.
+        # vLLM rounds to fp8 itself. It has no int8 or int4 for weights that change: these are rounded here.
         if self.precision in ("int8", "int4"):
             weights = rounded(weights, self.precision)
-        # By the names in a checkpoint: transformers keeps the weights of all experts of a layer in one.
+        # By the names in a checkpoint: transformers keeps the weights of all experts of a layer in one tensor.
         weights = (named for pair in weights for named in revert_weight_conversion(self.learner, dict([pair])).items())
         self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         if not torch.cuda.is_available():
@@ -188,9 +188,9 @@ class VLLMEngine(Engine):
 
 
 class VLLMStream:
-    """What `common.stream.Stream` is, by vLLM's own scheduler; each response is a request.
+    """Like `common.stream.Stream`, with vLLM's own scheduler; each response is a request.
 
-    The state has no keys and values: vLLM reads prompts and responses again when they go on.
+    The state has no keys and values: vLLM reads prompts and responses again when they continue.
     """
 
     def __init__(self, engine: VLLMEngine) -> None:
@@ -211,7 +211,7 @@ class VLLMStream:
         for row in rows:
             tokens = begun.tokens[row]
             one = replace(group, n=1)
-            # Not the random numbers of the tokens that are there; a seed has 48 bits.
+            # Other random numbers than those of the tokens so far; a seed has 48 bits.
             seed = group.seeds[0] + row + (len(tokens) % (1 << 15) << 48)
             params = self.engine.params(one, group.limits[0] - len(tokens), seed, output_kind=RequestOutputKind.DELTA)
             self.count += 1
@@ -237,7 +237,7 @@ class VLLMStream:
         self.engine.llm.reset_prefix_cache(reset_running_requests=True)
 
     def state_dict(self) -> dict[Any, Any]:
-        """What is under way, which vLLM forgets."""
+        """The groups under way, which vLLM then forgets."""
         self.core.abort_request(list(self.going))
         state = {}
         for key, (group, begun) in self.groups.items():

@@ -3,10 +3,10 @@
     J(θ) = E_x E_{o_1..o_G ~ π_old(·|x)} 1/G Σ_i 1/|o_i| Σ_t min(r_it Â_it, clip(r_it, 1 - ε, 1 + ε) Â_it)
     Â_it = (α π_old(o_it | x, o_i<t) + 1 - α) A_i        A_i = (R_i - mean R) / std R
 
-Differs from its parent grpo.py, because the gradient of a token grows with 1 - π, so that unlikely ones dominate:
-- the advantage of an unlikely token shrinks, to no less than 1 - α of what it was.
+Differs from its parent grpo.py, because a token's gradient grows with 1 - π, so unlikely tokens dominate:
+- the advantage of an unlikely token shrinks, at most to 1 - α times its value.
 The paper's formula has π_θ; here, as in the authors' code, it is π_old, so that Â is a constant. Their code also
-has another clip (-0.2, +0.24) and the mean over all tokens. methods/lopti.py is the paper's other method.
+has a different clip (-0.2, +0.24) and the mean over all tokens. methods/lopti.py is the paper's other method.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python methods/advantage_reweighting.py
@@ -78,12 +78,12 @@ def compute_advantages(rewards: Tensor, args: Args) -> Tensor:
     """(P, G) rewards in, (P, G) advantages out: z-scores within each group (2402.03300, Sec. 4.1.2)."""
     mean = rewards.mean(1, keepdim=True)  # (P, 1)
     std = rewards.std(1, correction=args.ddof, keepdim=True)  # (P, 1)
-    # The paper has no ε; 1e-6 only makes a group of equal rewards 0 instead of 0 / 0.
+    # The paper has no ε; 1e-6 makes a group of equal rewards give 0 instead of 0 / 0.
     return (rewards - mean) / (std + 1e-6)
 
 
 def reweight(advantages: Tensor, old_logp: Tensor, args: Args) -> Tensor:
-    """(B, T) advantages in, (B, T) out: those of unlikely tokens shrink, to no less than 1 - α of what they were."""
+    """(B, T) advantages in, (B, T) out: those of unlikely tokens shrink, at most to 1 - α times their value."""
     return advantages * (args.alpha * old_logp.exp() + 1 - args.alpha)
 
 
@@ -132,7 +132,7 @@ def main(args: Args) -> None:
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
 
-        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        # Sets the seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
             # Sample G responses to each of P prompts, and verify their answers.
             engine.load_weights(model)
@@ -141,7 +141,7 @@ def main(args: Args) -> None:
             rewards = verifier(problems, rollouts)  # (P, G)
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)

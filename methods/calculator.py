@@ -7,8 +7,8 @@ answers are inserted into the response and left out of the loss. `<<3*17>>` is G
 Differs from its parent grpo.py:
 - the engine stops a response at the end of a call; the calculator's answer is inserted, and sampling continues;
 - results were not sampled from the policy: they have no loss, and what comes after is conditioned on them;
-- they count as tokens of the response, whose length limit holds for all turns together.
-The embedded model guesses products, or calls. Only correct answers are rewarded, so when to call is learned.
+- they count as tokens of the response, whose length limit applies to all turns together.
+The embedded model guesses products or calls the tool. Only correct answers are rewarded, so it learns when to call.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python methods/calculator.py
@@ -39,7 +39,7 @@ class Args(Settings):
     call: str = CALL
     """What a call looks like: a regular expression with one group, the expression to compute."""
     max_calls: Count = 8
-    """Calls per response that are answered, C in ToRL; the next one ends the response."""
+    """Calls answered per response (C in ToRL); the next one ends the response."""
     stop: tuple[str, ...] = (">>",)
     """Strings that end a response: the end of a call, after which it continues with the result, and others."""
     model: str = "products"
@@ -90,7 +90,7 @@ def compute_advantages(rewards: Tensor, args: Args) -> Tensor:
     """(P, G) rewards in, (P, G) advantages out: z-scores within each group (2402.03300, Sec. 4.1.2)."""
     mean = rewards.mean(1, keepdim=True)  # (P, 1)
     std = rewards.std(1, correction=args.ddof, keepdim=True)  # (P, 1)
-    # The paper has no ε; 1e-6 only makes a group of equal rewards 0 instead of 0 / 0.
+    # The paper has no ε; 1e-6 makes a group of equal rewards give 0 instead of 0 / 0.
     return (rewards - mean) / (std + 1e-6)
 
 
@@ -141,7 +141,7 @@ def main(args: Args) -> None:
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
 
-        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        # Sets the seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
             # Sample G responses to each of P prompts, and verify their answers.
             engine.load_weights(model)
@@ -151,7 +151,7 @@ def main(args: Args) -> None:
             run.log(calls=engine.observations)  # Calculator: per response
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)

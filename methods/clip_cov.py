@@ -5,9 +5,9 @@
     Cov_it = (log π_old(o_it) - mean of log π_old) (A_i - mean of A)
 
 Differs from its parent kl_cov.py, the paper's other method:
-- tokens with a high covariance, by which entropy falls, get no gradient instead of a KL penalty. They are drawn
-  at random from a range of covariances, not the largest ones.
-Statistics are of a rollout batch at its own weights; the authors' code computes them per micro-batch at the
+- tokens with a high covariance, which lower the entropy, get no gradient instead of a KL penalty. They are drawn
+  at random from a range of covariances, not chosen as the largest.
+Statistics are computed per rollout batch at its own weights; in the authors' code, per micro-batch at the
 current weights. Their code also clips the ratio at 2; the paper does not.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
@@ -36,7 +36,7 @@ from torch import Tensor
 class Args(Settings):
     # Clip-Cov
     cov_fraction: Fraction = 2e-3
-    """Fraction of the tokens that get no gradient; one at least, if any is in the range. Paper 2e-4."""
+    """Fraction of the tokens that get no gradient; at least one, if any is in the range. Paper 2e-4."""
     cov_low: NonNegative = 1.0
     """ω_low: tokens with a smaller covariance are left alone. Paper 1."""
     cov_high: Positive = 5.0
@@ -83,7 +83,7 @@ def compute_advantages(rewards: Tensor, args: Args) -> Tensor:
     """(P, G) rewards in, (P, G) advantages out: z-scores within each group (2402.03300, Sec. 4.1.2)."""
     mean = rewards.mean(1, keepdim=True)  # (P, 1)
     std = rewards.std(1, correction=args.ddof, keepdim=True)  # (P, 1)
-    # The paper has no ε; 1e-6 only makes a group of equal rewards 0 instead of 0 / 0.
+    # The paper has no ε; 1e-6 makes a group of equal rewards give 0 instead of 0 / 0.
     return (rewards - mean) / (std + 1e-6)
 
 
@@ -141,7 +141,7 @@ def main(args: Args) -> None:
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
 
-        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        # Sets the seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
             # Sample G responses to each of P prompts, and verify their answers.
             engine.load_weights(model)
@@ -150,7 +150,7 @@ def main(args: Args) -> None:
             rewards = verifier(problems, rollouts)  # (P, G)
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)

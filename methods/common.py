@@ -1,4 +1,4 @@
-"""Makes the shared code importable in `python methods/NAME.py`, which finds this file where it looks for `common`."""
+"""Makes the shared code importable in `python methods/NAME.py`, which finds this file when it looks for `common`."""
 
 import importlib
 import sys

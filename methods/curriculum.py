@@ -1,13 +1,13 @@
-"""Curriculum of prompts that are neither too easy nor too hard, by Beta posteriors as in MoPPS, 2507.04632 (Jul 2025).
+"""Curriculum of prompts neither too easy nor too hard, with Beta posteriors as in MoPPS, 2507.04632 (Jul 2025).
 
     GRPO's J(θ), where prompts x are drawn with weights E[p_x^2τ (1 - p_x)^(2 - 2τ)],
     p_x ~ Beta(a, b), the pass rate; c correct responses: a ← 1 + λ (a - 1) + c, w incorrect ones: b ← 1 + λ (b - 1) + w
 
 Differs from its parent grpo.py:
-- with τ = 1/2 the weight is that of the rewards' variance, p (1 - p). Groups that are all correct or all incorrect have
-  no signal, so prompts whose groups were mixed come back more often. What was never tried has a larger weight than
-  what always failed. Another τ, which no paper has in this form, asks for harder or easier prompts;
-- the policy changes, so what was seen before counts less with every visit (λ).
+- with τ = 1/2 the weight is the variance of the rewards, p (1 - p). Groups that are all correct or all incorrect have
+  no signal, so prompts whose groups were mixed come back more often. Untried prompts have a larger weight than
+  prompts that always failed. Another τ, which no paper has in this form, favors harder or easier prompts;
+- the policy changes, so earlier results count less with every visit (λ).
 MoPPS takes the prompts whose sampled p_x are nearest to 0.5, from candidates; its code shrinks with λ too, 0.5 on
 countdown. Others draw by 1 - p (Kimi k1.5, 2501.12599), choose among categories by their mean |A| (SEC, 2505.14970),
 take the prompts nearest to a level of difficulty that follows the reward (AdaRFT, 2504.05520), or learn to predict
@@ -92,7 +92,7 @@ class Args(Settings):
 
 
 def draw_problems(pool: list[Problem], posteriors: dict[str, list[float]], step: int, args: Args) -> list[Problem]:
-    """P different problems. What is drawn depends on the seed, the step and the posteriors alone."""
+    """P different problems. The draw depends only on the seed, the step and the posteriors."""
     a, b = np.array([posteriors.get(problem.prompt, [1.0, 1.0]) for problem in pool]).T  # (N,), (N,)
     up, down = 2 * args.target, 2 - 2 * args.target
     weights = np.exp(betaln(a + up, b + down) - betaln(a, b))  # (N,), E[p^up (1 - p)^down]
@@ -102,7 +102,7 @@ def draw_problems(pool: list[Problem], posteriors: dict[str, list[float]], step:
 
 
 def update_posteriors(posteriors: dict[str, list[float]], prompts: list[str], correct: Tensor, args: Args) -> float:
-    """Add (P, G) verdicts to the posteriors of their prompts; the mean pass rate that these had expected."""
+    """Add (P, G) verdicts to the posteriors of their prompts; returns the mean pass rate that these had predicted."""
     expected = 0.0
     for prompt, hits in zip(prompts, correct.sum(1).tolist(), strict=True):
         a, b = posteriors.get(prompt, [1.0, 1.0])
@@ -116,7 +116,7 @@ def compute_advantages(rewards: Tensor, args: Args) -> Tensor:
     """(P, G) rewards in, (P, G) advantages out: z-scores within each group (2402.03300, Sec. 4.1.2)."""
     mean = rewards.mean(1, keepdim=True)  # (P, 1)
     std = rewards.std(1, correction=args.ddof, keepdim=True)  # (P, 1)
-    # The paper has no ε; 1e-6 only makes a group of equal rewards 0 instead of 0 / 0.
+    # The paper has no ε; 1e-6 makes a group of equal rewards give 0 instead of 0 / 0.
     return (rewards - mean) / (std + 1e-6)
 
 
@@ -166,25 +166,25 @@ def main(args: Args) -> None:
         engine = run.closing(make_engine(args, model, tokenizer, train + held_out))
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
-        # Curriculum: the problems to draw from, and of the pass rate of each prompt a and b.
+        # Curriculum: the problems to draw from, and a and b of each prompt's pass rate.
         pool = [*{p.prompt: p for p in sample_problems(train, min(args.pool, len(train)), 1, args)}.values()]
         run.state["posteriors"] = {}
         if len(pool) < P:
             fail(f"--prompts-per-step {P}: only {len(pool)} training problems are different.")
 
-        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        # Sets the seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
             # Sample G responses to each of P prompts, and verify their answers.
             engine.load_weights(model)
             problems = draw_problems(pool, run.state["posteriors"], step, args)  # Curriculum
             rollouts = engine.generate(problems, G, step)
             rewards = verifier(problems, rollouts)  # (P, G)
-            # Curriculum: what these prompts' pass rates are thought to be from now on.
+            # Curriculum: update the posteriors of these prompts' pass rates.
             correct, prompts = torch.tensor(rollouts.correct).view(P, G), [problem.prompt for problem in problems]
             run.log(expected_accuracy=update_posteriors(run.state["posteriors"], prompts, correct, args))
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)

@@ -10,8 +10,8 @@ Differs from its parent grpo.py:
   may grow to many times its probability, which GRPO's clip would hardly allow;
 - rewards of earlier visits count too: a group without signal still has one, if the prompt had one before;
 - responses are summed, not averaged. AdamW ignores the gradient's scale, so only gradient clipping notices.
-As in the authors' code, a ratio beyond c has no gradient where the advantage is negative, and A_all pools the
-variances of the visits. Their token weights are means over all tokens of a micro-batch, not Eq. 8, which is here.
+As in the authors' code, a ratio beyond c has no gradient if the advantage is negative, and A_all pools the
+variances of the visits. Their code takes the mean over all tokens of a micro-batch; here the weights are Eq. 8's.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python methods/dcpo.py
@@ -83,7 +83,7 @@ class Args(Settings):
 
 
 def remember(seen: dict, prompts: list[list[int]], rewards: Tensor, args: Args) -> Tensor:
-    """Add (P, G) rewards to what was seen of their prompts; (P, 3) out: visits, mean and variance of all rewards."""
+    """Add (P, G) rewards to their prompts' history; (P, 3) out: visits, mean and variance of all rewards."""
     new_vars, new_means = torch.var_mean(rewards, 1, correction=args.ddof)  # (P,), (P,)
     rows = []
     for prompt, new_mean, new_var in zip(map(tuple, prompts), new_means.tolist(), new_vars.tolist(), strict=True):
@@ -100,7 +100,7 @@ def compute_advantages(rewards: Tensor, so_far: Tensor, args: Args) -> Tensor:
     mean = rewards.mean(1, keepdim=True)  # (P, 1)
     std = rewards.std(1, correction=args.ddof, keepdim=True)  # (P, 1)
     visits, mean_of_all, var_of_all = so_far.split(1, dim=1)  # (P, 1) each
-    # The paper has no ε; 1e-6 only makes equal rewards 0 instead of 0 / 0.
+    # The paper has no ε; 1e-6 makes equal rewards give 0 instead of 0 / 0.
     new = (rewards - mean) / (std + 1e-6)  # (P, G)
     of_all = (rewards - mean_of_all) / (var_of_all.sqrt() + 1e-6)  # (P, G)
     smooth_new = (1 - 1 / visits) * new + 1 / visits * of_all  # (P, G)
@@ -158,7 +158,7 @@ def main(args: Args) -> None:
 
         run.state["seen"] = {}  # DCPO: visits of each prompt, mean and variance of its rewards
 
-        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        # Sets the seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
             # Sample G responses to each of P prompts, and verify their answers.
             engine.load_weights(model)
@@ -167,7 +167,7 @@ def main(args: Args) -> None:
             rewards = verifier(problems, rollouts)  # (P, G)
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)

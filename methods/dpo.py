@@ -4,13 +4,13 @@
     ∇L(θ) = -E_(x, w, l) β σ(-m) (∇ log π_θ(w|x) - ∇ log π_θ(l|x))
 
 Differs from its parent reinforce.py:
-- a pair of a correct and an incorrect response to the same prompt replaces reward and baseline: both have the
-  advantage β σ(-m), once up and once down, which fades as the policy tells them apart;
+- a pair of a correct and an incorrect response to the same prompt replaces reward and baseline: their
+  advantages are ±β σ(-m), which fade as the policy tells them apart;
 - the KL to the reference needs no term of its own: the loss is the likelihood of the preferences under the
   policy that is optimal for them and for this KL (Eq. 4 and 5);
 - pairs may come from anywhere, so updates need neither a ratio to the rollout policy nor TIS.
 As in the authors' code, the log-prob of a response is a sum over its tokens. All pairs of a group count;
-the mean is over the pairs of a minibatch. At the reference m = 0, and the gradient within a group is GRPO's with
+the mean is over the pairs of a minibatch. At the reference, m = 0, and the gradient within a group is GRPO's with
 token sums, up to a factor.
 
     python methods/dpo.py
@@ -72,9 +72,9 @@ class Args(Settings):
 def compute_advantages(scores: Tensor, rewards: Tensor, args: Args) -> tuple[Tensor, Tensor]:
     """(P, G) log-ratios of responses to the reference and (P, G) rewards in, (P, G) advantages and the loss out.
 
-    An advantage is minus the slope of the loss in the log-prob of its response (2305.18290, Eq. 7 and Sec. 4).
+    An advantage is minus the derivative of the loss by its response's log-prob (2305.18290, Eq. 7 and Sec. 4).
     """
-    is_pair = rewards[:, :, None] > rewards[:, None, :]  # (P, G, G), of the better and the worse response
+    is_pair = rewards[:, :, None] > rewards[:, None, :]  # (P, G, G), over the better and the worse response
     margin = args.kl_beta * (scores[:, :, None] - scores[:, None, :])  # (P, G, G)
     pairs = is_pair.sum().clamp(min=1)
     pull = args.kl_beta * torch.sigmoid(-margin) * is_pair / pairs  # (P, G, G)
@@ -89,7 +89,7 @@ def token_weights(mask: Tensor) -> Tensor:
 def policy_loss(logp: Tensor, old_logp: Tensor, advantages: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """Per-token loss and metrics of m rows; everything is (m, T), and only `logp` carries a gradient.
 
-    Its gradient is that of DPO's loss, but its value is not. The loss itself is logged as dpo_loss.
+    It has the gradient of DPO's loss, but not its value. The loss itself is logged as dpo_loss.
     """
     loss = -advantages * logp  # (m, T)
     return loss, {"ratio": torch.exp(logp - old_logp)}  # only logged
@@ -105,7 +105,7 @@ def main(args: Args) -> None:
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0]  # DPO
 
-        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        # Sets the seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
             # Sample G responses to each of P prompts, and verify their answers.
             engine.load_weights(model)
@@ -114,7 +114,7 @@ def main(args: Args) -> None:
             rewards = verifier(problems, rollouts)  # (P, G)
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             require_binary(rewards, "a pair of DPO has a correct response and an incorrect one")  # DPO
@@ -134,7 +134,7 @@ def main(args: Args) -> None:
                 for rows, w in micro_batches(minibatch, weights, batch, args):  # (m,), (m, T)
                     logp = token_logps(model, batch, rows, args)  # (m, T)
                     loss, metrics = policy_loss(logp, old_logp[rows], advantages[rows])  # (m, T)
-                    # DPO: no TIS, whoever sampled the pairs.
+                    # DPO: no TIS, whichever policy sampled the pairs.
                     loss = (w * loss).sum()
                     loss.backward()
                     run.log_loss(loss, metrics, w, mask, rows)

@@ -79,7 +79,7 @@ def compute_advantages(rewards: Tensor, args: Args) -> Tensor:
     """(P, G) rewards in, (P, G) advantages out: z-scores within each group (2402.03300, Sec. 4.1.2)."""
     mean = rewards.mean(1, keepdim=True)  # (P, 1)
     std = rewards.std(1, correction=args.ddof, keepdim=True)  # (P, 1)
-    # The paper has no ε; 1e-6 only makes a group of equal rewards 0 instead of 0 / 0.
+    # The paper has no ε; 1e-6 makes a group of equal rewards give 0 instead of 0 / 0.
     return (rewards - mean) / (std + 1e-6)
 
 
@@ -128,7 +128,7 @@ def main(args: Args) -> None:
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
 
-        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        # Sets the seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
             # Sample G responses to each of P prompts, and verify their answers.
             engine.load_weights(model)
@@ -137,7 +137,7 @@ def main(args: Args) -> None:
             rewards = verifier(problems, rollouts)  # (P, G)
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)

@@ -79,7 +79,7 @@ def compute_advantages(function_rewards: Tensor, reward_weights: Tensor, args: A
     """(n, P, G) values of n reward functions and (n,) weights in, (P, G) advantages out (2601.05242)."""
     mean = function_rewards.mean(2, keepdim=True)  # (n, P, 1)
     std = function_rewards.std(2, correction=args.ddof, keepdim=True)  # (n, P, 1)
-    # 1e-6 only makes a group of equal rewards, or a batch of such groups, 0 instead of 0 / 0.
+    # 1e-6 makes a group of equal rewards, or a batch of such groups, give 0 instead of 0 / 0.
     scores = (function_rewards - mean) / (std + 1e-6)  # (n, P, G)
     total = (reward_weights.view(-1, 1, 1) * scores).sum(0)  # (P, G)
     return (total - total.mean()) / (total.std(correction=args.ddof) + 1e-6)
@@ -121,7 +121,7 @@ def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
 
 
 def rewards_apart(verifier: Verifier, rewards: Tensor, rollouts: Rollouts) -> tuple[Tensor, Tensor]:
-    """What each of n reward functions gave (n, P, G), 0 where it took too long, and their weights (n,).
+    """The values of n reward functions (n, P, G), 0 where one took too long, and their weights (n,).
 
     `rewards` (P, G) are the weighted sums. Without --reward they are the only ones.
     """
@@ -142,7 +142,7 @@ def main(args: Args) -> None:
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
 
-        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        # Sets the seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
             # Sample G responses to each of P prompts, and verify their answers.
             engine.load_weights(model)
@@ -151,7 +151,7 @@ def main(args: Args) -> None:
             rewards = verifier(problems, rollouts)  # (P, G)
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)

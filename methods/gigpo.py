@@ -5,9 +5,9 @@
     S_ik = (γ^(K_i - k) R_i - mean) / std, over all turns of the G episodes that start from the same state as turn k
 
 Differs from its parent agent.py:
-- what was done in the same state of the environment is compared too, by the discounted return that followed it;
-- a state in which only one turn was taken says nothing: S is 0, and the turn has GRPO's advantage.
-The discount makes fewer turns better, also where all episodes are correct. All episodes of a group share their first
+- turns taken in the same state of the environment are also compared, by the discounted return that followed them;
+- a state with only one turn allows no comparison: S is 0, and the turn has GRPO's advantage.
+The discount favors fewer turns, even if all episodes are correct. All episodes of a group share their first
 state, so with one turn each the advantage is 1 + ω times GRPO's.
 Paper and authors' code (verl-agent) divide both parts by a std, or neither; here both. The code takes mean and std of A
 over turns, so that long episodes count more; here, as in Eq. 3, over episodes. In its loss each turn is a response;
@@ -45,7 +45,7 @@ class Args(Settings):
     discount: Fraction = 0.95
     """γ: discount of the reward for each turn that follows. Paper 0.95."""
     environment: str = "guessing"
-    """What answers the turns: guessing, calculator, retrieval, python, ADAPTER:TASK or file.py:NAME."""
+    """Environment: guessing, calculator, retrieval, python, ADAPTER:TASK or file.py:NAME."""
     max_turns: Count = 8
     """Maximum turns per episode; the observation after the last one is never read."""
     model: str = "guessing"
@@ -96,14 +96,14 @@ def compute_advantages(rewards: Tensor, args: Args) -> Tensor:
     """(P, G) rewards in, (P, G) advantages out: z-scores within each group (2402.03300, Sec. 4.1.2)."""
     mean = rewards.mean(1, keepdim=True)  # (P, 1)
     std = rewards.std(1, correction=args.ddof, keepdim=True)  # (P, 1)
-    # The paper has no ε; 1e-6 only makes a group of equal rewards 0 instead of 0 / 0.
+    # The paper has no ε; 1e-6 makes a group of equal rewards give 0 instead of 0 / 0.
     return (rewards - mean) / (std + 1e-6)
 
 
 def step_advantages(rewards: Tensor, rollouts: Rollouts, args: Args) -> Tensor:
-    """(P, G) rewards in, (B, T) advantages out: z-scores of each turn among those of its group from the same state."""
+    """(P, G) rewards in, (B, T) advantages out: each turn's z-score among its group's turns from the same state."""
     G, advantages = rewards.shape[1], torch.zeros(rewards.numel(), max(map(len, rollouts.tokens)))  # (B, T)
-    turns = defaultdict(list)  # those of each group from each state: row, first and last token, discounted return
+    turns = defaultdict(list)  # by group and state: row, first and last token, discounted return
     for row, (episode, reward) in enumerate(zip(rollouts.episodes, rewards.flatten().tolist(), strict=True)):
         ends = [*episode.starts[1:], len(rollouts.tokens[row])]
         for k, (start, end, state) in enumerate(zip(episode.starts, ends, episode.states, strict=True), 1):
@@ -164,7 +164,7 @@ def main(args: Args) -> None:
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
 
-        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        # Sets the seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
             # Sample G responses to each of P prompts, and verify their answers.
             engine.load_weights(model)
@@ -174,7 +174,7 @@ def main(args: Args) -> None:
             run.log(**engine.numbers)  # Agent: turns, and how episodes ended
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)

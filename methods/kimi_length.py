@@ -5,8 +5,8 @@
 
 Differs from its parent grpo.py:
 - the reward depends on the length, compared within the group: shorter correct answers get a bonus, longer
-  ones a penalty, and incorrect answers only the penalty. No length is asked for.
-The weight w is not published, and neither is any code. The paper trains without the length reward at first: pass
+  ones a penalty, and incorrect answers only the penalty. No length is requested.
+The weight w is not published, and neither is any code. The paper first trains without the length reward: pass
 --model the folder of a run of grpo.py. From the base model, short guesses may win. Its own objective, mirror descent
 with a squared loss, is not here.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
@@ -35,7 +35,7 @@ from torch import Tensor
 class Args(Settings):
     # Kimi k1.5
     length_weight: NonNegative = 1.0
-    """w: weight of the length reward beside the correct answer's 1. Not published."""
+    """w: weight of the length reward, relative to the correct answer's 1. Not published."""
     clip_eps: Positive = 0.2
     """ε: no gradient for ratios above 1 + ε with positive advantages, below 1 - ε with negative ones. Usual 0.2."""
     ddof: Literal[0, 1] = 1
@@ -87,7 +87,7 @@ def compute_advantages(rewards: Tensor, args: Args) -> Tensor:
     """(P, G) rewards in, (P, G) advantages out: z-scores within each group (2402.03300, Sec. 4.1.2)."""
     mean = rewards.mean(1, keepdim=True)  # (P, 1)
     std = rewards.std(1, correction=args.ddof, keepdim=True)  # (P, 1)
-    # The paper has no ε; 1e-6 only makes a group of equal rewards 0 instead of 0 / 0.
+    # The paper has no ε; 1e-6 makes a group of equal rewards give 0 instead of 0 / 0.
     return (rewards - mean) / (std + 1e-6)
 
 
@@ -136,7 +136,7 @@ def main(args: Args) -> None:
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
 
-        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        # Sets the seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
             # Sample G responses to each of P prompts, and verify their answers.
             engine.load_weights(model)
@@ -145,7 +145,7 @@ def main(args: Args) -> None:
             rewards = verifier(problems, rollouts)  # (P, G)
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)

@@ -4,7 +4,7 @@
     R_i = c_i - α |n - |o_i||
 
 Differs from its parent grpo.py:
-- each question has a budget, drawn once, which stands in its prompt: the reward alone teaches what it means;
+- each question has a budget, drawn once, which its prompt states: the reward alone teaches what it means;
 - the budget is a target. Incorrect answers are penalized for their length too, so that it holds for them as well.
 In a group whose answers are all correct, or all incorrect, the std divides α out: there all α > 0 do the same.
 methods/lcpo_max.py makes the budget a limit.
@@ -40,12 +40,12 @@ class Args(Settings):
     dataset: Names = "search"
     """A data set on the hub, a local file, or a generated one; by default plus and minus between numbers."""
     budget_prompt: str = " within {n} tokens"
-    """Text added to a question, with the budget for {n}, which the model must be able to read. L1: " Think for {n}
+    """Text added to a question, with the budget in place of {n}; the model must understand it. L1: " Think for {n}
     tokens."; the default is for the embedded model."""
     min_budget: Fraction = 0.125
     """Budgets are drawn uniformly from this fraction of the length limit to the limit. Paper: 100 to 4,000 tokens."""
     alpha: NonNegative = 0.01
-    """α: reward that each token of distance from the budget costs. Paper 3e-4, with lengths up to 4,000."""
+    """α: reward lost per token of distance from the budget. Paper 3e-4, with lengths up to 4,000."""
     clip_eps: Positive = 0.2
     """ε: no gradient for ratios above 1 + ε with positive advantages, below 1 - ε with negative ones. Usual 0.2."""
     ddof: Literal[0, 1] = 1
@@ -93,7 +93,7 @@ def budget(question: str | list[dict[str, str]], args: Args) -> int:
 
 
 def budget_text(question: str | list[dict[str, str]], args: Args) -> str:
-    """The text that tells a question's budget."""
+    """The text that states a question's budget."""
     return args.budget_prompt.replace("{n}", str(budget(question, args)))
 
 
@@ -106,7 +106,7 @@ def compute_advantages(rewards: Tensor, args: Args) -> Tensor:
     """(P, G) rewards in, (P, G) advantages out: z-scores within each group (2402.03300, Sec. 4.1.2)."""
     mean = rewards.mean(1, keepdim=True)  # (P, 1)
     std = rewards.std(1, correction=args.ddof, keepdim=True)  # (P, 1)
-    # The paper has no ε; 1e-6 only makes a group of equal rewards 0 instead of 0 / 0.
+    # The paper has no ε; 1e-6 makes a group of equal rewards give 0 instead of 0 / 0.
     return (rewards - mean) / (std + 1e-6)
 
 
@@ -158,7 +158,7 @@ def main(args: Args) -> None:
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
 
-        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        # Sets the seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
             # Sample G responses to each of P prompts, and verify their answers.
             engine.load_weights(model)
@@ -167,13 +167,13 @@ def main(args: Args) -> None:
             rewards = verifier(problems, rollouts)  # (P, G)
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
             old_logp = learner_logp if args.ratio_anchor == "learner" else rollout_logp  # (B, T)
             ref_logp = batch_logps(reference, batch, args)[0] if reference else None  # (B, T)
-            # LCPO: the reward depends on the length that was asked for.
+            # LCPO: the reward depends on the requested length.
             lengths = batch.token_mask.sum(1).view(P, G)  # (P, G)
             budgets = torch.tensor([[budget(p.question, args)] for p in problems], device=model.device)  # (P, 1)
             rewards = shape_rewards(rewards, lengths, budgets, args)  # (P, G)

@@ -4,7 +4,7 @@
     R_i = c_i clip(α (n - |o_i|) + δ, 0, 1)
 
 Differs from its parent lcpo.py:
-- the budget is a limit, not a target: only correct answers are paid, and less the closer they come to it.
+- the budget is a limit, not a target: only correct answers are rewarded, and less the closer they come to it.
 The slope α is the paper's; the authors' code has α/2: (clip(α (n - |o|), -1, 1) + 1) / 2. The paper starts from a
 model trained with lcpo.py.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
@@ -39,14 +39,14 @@ class Args(Settings):
     dataset: Names = "search"
     """A data set on the hub, a local file, or a generated one; by default plus and minus between numbers."""
     budget_prompt: str = " within {n} tokens"
-    """Text added to a question, with the budget for {n}, which the model must be able to read. L1-Max: " Think for
+    """Text added to a question, with the budget in place of {n}; the model must understand it. L1-Max: " Think for
     maximum {n} tokens."; the default is for the embedded model."""
     min_budget: Fraction = 0.125
     """Budgets are drawn uniformly from this fraction of the length limit to the limit. Paper: 100 to 4,000 tokens."""
     alpha: NonNegative = 0.1
-    """α: reward that one more token costs near the budget. Paper 3e-4, with lengths up to 4,000."""
+    """α: reward lost per additional token near the budget. Paper 3e-4, with lengths up to 4,000."""
     delta: Fraction = 0.5
-    """δ: what is left of a correct answer's reward at the budget itself. Paper 0.5."""
+    """δ: reward of a correct answer whose length is exactly the budget. Paper 0.5."""
     clip_eps: Positive = 0.2
     """ε: no gradient for ratios above 1 + ε with positive advantages, below 1 - ε with negative ones. Usual 0.2."""
     ddof: Literal[0, 1] = 1
@@ -94,7 +94,7 @@ def budget(question: str | list[dict[str, str]], args: Args) -> int:
 
 
 def budget_text(question: str | list[dict[str, str]], args: Args) -> str:
-    """The text that tells a question's budget."""
+    """The text that states a question's budget."""
     return args.budget_prompt.replace("{n}", str(budget(question, args)))
 
 
@@ -107,7 +107,7 @@ def compute_advantages(rewards: Tensor, args: Args) -> Tensor:
     """(P, G) rewards in, (P, G) advantages out: z-scores within each group (2402.03300, Sec. 4.1.2)."""
     mean = rewards.mean(1, keepdim=True)  # (P, 1)
     std = rewards.std(1, correction=args.ddof, keepdim=True)  # (P, 1)
-    # The paper has no ε; 1e-6 only makes a group of equal rewards 0 instead of 0 / 0.
+    # The paper has no ε; 1e-6 makes a group of equal rewards give 0 instead of 0 / 0.
     return (rewards - mean) / (std + 1e-6)
 
 
@@ -159,7 +159,7 @@ def main(args: Args) -> None:
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
 
-        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        # Sets the seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
             # Sample G responses to each of P prompts, and verify their answers.
             engine.load_weights(model)
@@ -168,13 +168,13 @@ def main(args: Args) -> None:
             rewards = verifier(problems, rollouts)  # (P, G)
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
             old_logp = learner_logp if args.ratio_anchor == "learner" else rollout_logp  # (B, T)
             ref_logp = batch_logps(reference, batch, args)[0] if reference else None  # (B, T)
-            # LCPO-Max: the reward depends on the length that was asked for.
+            # LCPO-Max: the reward depends on the requested length.
             require_binary(rewards, "L1 pays for the length of correct answers")
             lengths = batch.token_mask.sum(1).view(P, G)  # (P, G)
             budgets = torch.tensor([[budget(p.question, args)] for p in problems], device=model.device)  # (P, 1)

@@ -7,8 +7,8 @@ Differs from its parent grpo.py:
 - the mean is the group's, the std the whole batch's: few rewards make a poor std, and groups that are
   almost always correct or incorrect would get more weight than others;
 - token mean. The paper finds that these two changes alone beat GRPO and DAPO, without a critic.
-TRL's scale_rewards="batch" has the same std, of the raw rewards. REINFORCE++-baseline and ScaleRL take that of the
-rewards minus their group's mean, which is smaller.
+TRL's scale_rewards="batch" has the same std, of the raw rewards. REINFORCE++-baseline and ScaleRL take the std of
+the rewards minus their group's mean, which is smaller.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python methods/lite_ppo.py
@@ -122,7 +122,7 @@ def main(args: Args) -> None:
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
 
-        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        # Sets the seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
             # Sample G responses to each of P prompts, and verify their answers.
             engine.load_weights(model)
@@ -131,7 +131,7 @@ def main(args: Args) -> None:
             rewards = verifier(problems, rollouts)  # (P, G)
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)

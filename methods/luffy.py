@@ -6,7 +6,7 @@
 Differs from its parent grpo.py:
 - a solution joins the group as a response. Where the policy's own responses are all incorrect it has the only positive
   advantage, and the policy imitates it; where they are correct too, its advantage is near 0;
-- the solution's behavior policy is taken to have probability 1, so the ratio to it is π_θ. Its gradient π_θ ∇ log π_θ
+- the solution's behavior policy is assumed to have probability 1, so the ratio to it is π_θ. Its gradient π_θ ∇ log π_θ
   nearly vanishes for the unlikely tokens that are to be learned; policy shaping by f has the factor γ π / (π + γ)²
   instead, largest at π = γ.
 The paper and its code drop the std and the mean per response, as Dr. GRPO does, and the code has no clip at all
@@ -93,7 +93,7 @@ def compute_advantages(rewards: Tensor, args: Args) -> Tensor:
     """(P, G) rewards in, (P, G) advantages out: z-scores within each group (2402.03300, Sec. 4.1.2)."""
     mean = rewards.mean(1, keepdim=True)  # (P, 1)
     std = rewards.std(1, correction=args.ddof, keepdim=True)  # (P, 1)
-    # The paper has no ε; 1e-6 only makes a group of equal rewards 0 instead of 0 / 0.
+    # The paper has no ε; 1e-6 makes a group of equal rewards give 0 instead of 0 / 0.
     return (rewards - mean) / (std + 1e-6)
 
 
@@ -151,21 +151,21 @@ def main(args: Args) -> None:
         # LUFFY: the solution to each training question, as a response.
         solutions = load_demonstrations(train, model, tokenizer, args) if args.demonstrations else {}
 
-        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        # Sets the seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
             # Sample G responses to each of P prompts, and verify their answers.
             engine.load_weights(model)
             problems = sample_problems(train, P, step, args)
             rollouts = engine.generate(problems, G - args.demonstrations, step)  # LUFFY: one place is the solution's
             rewards = verifier(problems, rollouts)  # (P, G - demonstrations), LUFFY
-            # LUFFY: solutions stand in front of the policy's own responses, and are verified like them.
+            # LUFFY: solutions come before the policy's own responses, and are verified like them.
             groups, of_groups = rollouts, rewards
             if solutions:
                 first = as_responses(problems, solutions)
                 groups, of_groups = before_groups(first, rollouts), torch.cat([verifier(problems, first), rewards], 1)
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
             batch = collate(problems, groups, model.device)  # LUFFY
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)

@@ -4,7 +4,7 @@
            r_t A_t,  A_t = log π_T(o_t|x, o_<t) - log π_old(o_t|x, o_<t),  r_t = π_θ(o_t|x, o_<t) / π_old(o_t|x, o_<t)
 
 Differs from its parent grpo.py:
-- a teacher, a second model, says at every token of the student's own responses how much likelier it finds it.
+- a teacher, a second model, says for every token of the student's own responses how much likelier it finds it.
   Rewards play no part (answers are verified only for the log), and no group is needed;
 - each token's loss is its own KL only, not that of later tokens: no gradient goes through the sampling;
 - no clip, and the advantages are not centered;
@@ -143,7 +143,7 @@ def main(args: Args) -> None:
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
 
-        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        # Sets the seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
             # Sample G responses to each of P prompts, and verify their answers.
             engine.load_weights(model)
@@ -152,7 +152,7 @@ def main(args: Args) -> None:
             rewards = verifier(problems, rollouts)  # (P, G)
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)

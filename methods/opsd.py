@@ -5,10 +5,10 @@
     θ_T: a moving average of θ     y*: the data set's solution to x     mixed: λ A_GRPO + (1 - λ) A
 
 Differs from its parent sdpo.py:
-- the teacher reads the data set's solution instead of a response of the group. So every response has a teacher, also
-  where all are incorrect, and no reward is needed;
-- unlike in SFT and LUFFY, the solution is no target: the model learns what it would have written itself, had it known.
-  Told the expression, the embedded model tries it first or boxes it. Its student learns to see which one fits: it is
+- the teacher reads the data set's solution instead of a response of the group. So every response has a teacher, even
+  if all are incorrect, and no reward is needed;
+- unlike in SFT and LUFFY, the solution is not a target: the model learns what it would have written, had it known.
+  Given the expression, the embedded model tries it first or boxes it. Its student learns to see which one fits: it is
   correct more often with responses that are no longer than before, where SDPO and GRPO learn to search longer.
 The two papers differ in the teacher and in the KL. SDFT has the reverse KL and a moving average, as here. OPSD's code
 recommends the initial model (--teacher-rate 0); its scripts use the Jensen-Shannon divergence. Their templates, for
@@ -47,14 +47,14 @@ class Args(Settings):
     dataset: Names = "search"
     """A data set on the hub, a local file, or a generated one; by default plus and minus between numbers."""
     feedback: str = " right {solution}"
-    """Text after the question in the teacher's prompt, with the data set's solution for {solution}. The default is
-    what the embedded model reads."""
+    """Text after the question in the teacher's prompt, with the data set's solution in place of {solution}. The default
+    is for the embedded model."""
     solution_column: str = "solution"
     """Column of the data set with solutions; the answers of gsm8k are solutions, and sums and search have their own."""
     teacher_rate: Fraction = 0.05
-    """Part of the way that the teacher's weights go to the student's after each rollout batch. Authors' code 0.05."""
+    """Rate of the teacher's moving average, once per rollout batch. Authors' code 0.05."""
     grpo_weight: Fraction = 0.0
-    """λ: weight of GRPO's advantage; that of self-distillation is 1 - λ."""
+    """λ: weight of GRPO's advantage; self-distillation has 1 - λ."""
     kl: Literal["sampled", "full"] = "full"
     """The KL from the sampled token, or over the whole vocabulary: no ratio, and (tokens, V) log-probs in memory."""
     kl_beta: NonNegative = 0.0
@@ -107,7 +107,7 @@ def policy_loss(logp: Tensor, old_logp: Tensor, advantages: Tensor) -> tuple[Ten
     """Per-token loss and metrics of m rows; everything is (m, T), and only `logp` carries a gradient.
 
     On-policy every ratio is 1; with --kl sampled and λ = 0 the mean loss estimates the KL to the teacher. With --kl
-    full only GRPO's advantage stands here, if λ > 0.
+    full this has only GRPO's advantage, if λ > 0.
     """
     ratio = torch.exp(logp - old_logp)  # (m, T)
     loss = -ratio * advantages  # (m, T)
@@ -148,7 +148,7 @@ def main(args: Args) -> None:
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
 
-        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        # Sets the seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out, teacher=teacher.model):  # OPSD
             # Sample G responses to each of P prompts, and verify their answers.
             engine.load_weights(model)
@@ -157,9 +157,9 @@ def main(args: Args) -> None:
             rewards = verifier(problems, rollouts)  # (P, G)
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
             batch = collate(problems, rollouts, model.device)
-            # OPSD: the same responses behind prompts with solutions, and the weights (B, 1) of what the teacher says.
+            # OPSD: the same responses after prompts with solutions, and the teacher's weight (B, 1) for each.
             told = [{"solution": solutions[problem.question]} for problem in problems for _ in range(G)]
             longer, own = teacher.batch(problems, rollouts, told), teacher.weights(told)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)

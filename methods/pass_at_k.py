@@ -8,8 +8,8 @@ Differs from its parent grpo.py:
 - a response's advantage is the mean z-score of the subsets that it is in. An incorrect response among correct ones
   costs little, and a group with fewer than k incorrect responses has no signal: the policy need not narrow down;
 - hard prompts get more weight than easy ones.
-With k = 1 this is grpo.py with --ddof 0. verl's `grpo_passk` is another estimator, of 2503.19595: the whole group is
-one subset, and only its best response has an advantage, the difference to the second best.
+With k = 1 this is grpo.py with --ddof 0. verl's `grpo_passk` is a different one, from 2503.19595: the whole group is
+one subset, and only its best response has an advantage, the difference from the second best.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python methods/pass_at_k.py
@@ -37,7 +37,7 @@ from torch import Tensor
 class Args(Settings):
     # Pass@k
     k: Count = 2
-    """k: responses of which the best one counts; 1 to G - 1. 1 is GRPO with the population std."""
+    """k: the best of this many responses counts; 1 to G - 1. 1 is GRPO with the population std."""
     clip_eps: Positive = 0.2
     """ε: no gradient for ratios above 1 + ε with positive advantages, below 1 - ε with negative ones. Usual 0.2."""
     kl_beta: NonNegative = 0.0
@@ -84,7 +84,7 @@ def compute_advantages(rewards: Tensor, args: Args) -> Tensor:
     all_fail = factors.prod(1, keepdim=True)  # (P, 1), 1 - R̄: fraction of the subsets without a correct response
     others_fail = factors[:, 1:].prod(1, keepdim=True)  # (P, 1), of those with a given incorrect one
     std = (all_fail * (1 - all_fail)).sqrt()  # (P, 1)
-    # As in the authors' code, 1e-6 makes a group without signal 0 instead of 0 / 0.
+    # As in the authors' code, 1e-6 makes a group without signal give 0 instead of 0 / 0.
     return (all_fail - others_fail * (rewards == 0)) / (std + 1e-6)
 
 
@@ -135,7 +135,7 @@ def main(args: Args) -> None:
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
 
-        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        # Sets the seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
             # Sample G responses to each of P prompts, and verify their answers.
             engine.load_weights(model)
@@ -144,7 +144,7 @@ def main(args: Args) -> None:
             rewards = verifier(problems, rollouts)  # (P, G)
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)

@@ -3,9 +3,9 @@
     GRPO's J(θ), where x̃ = (x, beginning of a solution) takes the place of a prompt x without a correct response
 
 Differs from its parent grpo.py:
-- where all G responses are incorrect, GRPO has no signal. Such a prompt gets a hint, the beginning of a solution, and
-  is sampled again: the new group takes the place of the one without signal;
-- the responses are the policy's own and the hint is part of the prompt, so nothing of the solution is a target.
+- if all G responses are incorrect, GRPO has no signal. Such a prompt gets a hint, the beginning of a solution, and
+  is sampled again: the new group replaces the one without signal;
+- the responses are the policy's own and the hint is part of the prompt, so no part of the solution is a target.
   What is learned with hints has to help without them; held-out prompts have none.
 The paper decides before training: prompts without a correct response in 128 attempts get the shortest prefix, of up to
 a quarter of a solution, with which the model succeeds, and the policy trains on them with and without it. Here each
@@ -40,8 +40,8 @@ from torch import Tensor
 class Args(Settings):
     # POPE
     hint: str = " start {prefix}"
-    """Text added to a question, with the beginning of a solution for {prefix}. The default is what the embedded model
-    reads; for a chat model for example "\\nA solution begins like this: {prefix}"."""
+    """Text added to a question, with the beginning of a solution in place of {prefix}. The default is for the embedded
+    model; for a chat model, for example "\\nA solution begins like this: {prefix}"."""
     max_prefix: Fraction = 0.75
     """A hint has from one word to this fraction of the solution, drawn uniformly; 0 is GRPO. Paper: 0.25."""
     solution_column: str = "solution"
@@ -91,7 +91,7 @@ class Args(Settings):
 
 
 def hint(question: Any, solutions: dict[str, str], args: Args) -> str:
-    """The text with some of the first words of its solution for a question, "" without a solution.
+    """The text of a hint: some of the first words of the question's solution; "" without a solution.
 
     The words of 52+7-11-3 are its numbers with their signs.
     """
@@ -105,7 +105,7 @@ def compute_advantages(rewards: Tensor, args: Args) -> Tensor:
     """(P, G) rewards in, (P, G) advantages out: z-scores within each group (2402.03300, Sec. 4.1.2)."""
     mean = rewards.mean(1, keepdim=True)  # (P, 1)
     std = rewards.std(1, correction=args.ddof, keepdim=True)  # (P, 1)
-    # The paper has no ε; 1e-6 only makes a group of equal rewards 0 instead of 0 / 0.
+    # The paper has no ε; 1e-6 makes a group of equal rewards give 0 instead of 0 / 0.
     return (rewards - mean) / (std + 1e-6)
 
 
@@ -160,7 +160,7 @@ def main(args: Args) -> None:
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
 
-        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        # Sets the seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
             # Sample G responses to each of P prompts, and verify their answers.
             engine.load_weights(model)
@@ -179,7 +179,7 @@ def main(args: Args) -> None:
             run.log(sampled_prompts=P + len(hard), plain_accuracy=sum(plain) / len(plain))
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)

@@ -112,7 +112,7 @@ def label_steps(
     args: Args,
 ) -> Tensor:
     """(B, T), at the last token of each step: the fraction of N continuations from there that are correct, or whether
-    any is (2312.08935, Eq. 4 and 3), and of a response's last step R."""
+    any is (2312.08935, Eq. 4 and 3); at a response's last step, R."""
     labels = last * verifier(problems, rollouts).to(last.device)  # (B, T)
     begun = [(i, end) for i, ends in enumerate(steps) for end in ends[:-1]]
     if begun:
@@ -134,7 +134,7 @@ def train_reward_model(
     step: int,
     args: Args,
 ) -> None:
-    """Responses by the policy, a label for each of their steps, and cross-entropy with these labels."""
+    """Train on new responses of the policy, with a label for each step, by cross-entropy."""
     rollouts = engine.generate(problems, 1, step, 1)
     steps = [split_steps(tokens, ends) for tokens in rollouts.tokens]
     batch = collate(problems, rollouts, reward_model.head.weight.device)
@@ -150,7 +150,7 @@ def train_reward_model(
 
 
 def compute_advantages(step_rewards: Tensor, last: Tensor, args: Args) -> Tensor:
-    """Rewards (B, T) at the last token of each step, and where these are, in; (B, T) advantages out (Sec. 4.1.3)."""
+    """Rewards (B, T) at the last token of each step, and their mask, in; (B, T) advantages out (Sec. 4.1.3)."""
     rewards, ends = (x.view(-1, args.responses_per_prompt * x.shape[1]) for x in (step_rewards, last))  # (P, G T)
     count = ends.sum(1, keepdim=True)  # (P, 1) steps of a group
     mean = (rewards * ends).sum(1, keepdim=True) / count  # (P, 1)
@@ -208,11 +208,11 @@ def main(args: Args) -> None:
         reward_model = place(RewardModel(load_model(args, placed=False)[0]))
         ends = {i for i in range(len(tokenizer)) if set(tokenizer.decode([i])) & set(args.step_ends)}
 
-        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        # Sets the seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out, reward_model=reward_model):
             # Sample G responses to each of P prompts, and verify their answers.
             engine.load_weights(model)
-            # Process rewards: the reward model learns from labels of the policy that samples now.
+            # Process rewards: the reward model learns from labels of the current policy.
             if step == 1 or (args.train_every and (step - 1) % args.train_every == 0):
                 labeled = sample_problems(train, args.labeled_problems, step, args)
                 train_reward_model(reward_model, labeled, ends, engine, verifier, step, args)
@@ -221,13 +221,13 @@ def main(args: Args) -> None:
             rewards = verifier(problems, rollouts)  # (P, G)
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
             old_logp = learner_logp if args.ratio_anchor == "learner" else rollout_logp  # (B, T)
             ref_logp = batch_logps(reference, batch, args)[0] if reference else None  # (B, T)
-            # Process rewards, of the responses' steps; the verifier's only tell how often the reward model is right.
+            # Process rewards of the responses' steps; the verifier's only show how often the reward model is correct.
             steps = [split_steps(tokens, ends) for tokens in rollouts.tokens]
             last = last_tokens(steps, mask)  # (B, T)
             chances = in_micro_batches(reward_model, batch, args).sigmoid() * last  # (B, T)

@@ -4,7 +4,7 @@
     Â_t = (A_t - mean A) / std A, over all tokens of the batch        A_t = R - β Σ_{s≥t} log π_old(o_s) / π_ref(o_s)
 
 Differs from its parent reinforce_pp_baseline.py, the paper's variant for several responses per prompt:
-- no group is needed, as the batch's mean is the only baseline: each response can have a prompt of its own;
+- no group is needed, as the batch's mean is the only baseline: each response can have its own prompt;
 - the KL is part of the token rewards, where k1 has the gradient of the KL itself.
 As in methods/reinforce_pp_baseline.py, mean and std are over tokens, so long responses count more; the std is the
 population's, as in the authors' OpenRLHF, and the loss has Eq. 1's mean over each response.
@@ -119,7 +119,7 @@ def main(args: Args) -> None:
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
 
-        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        # Sets the seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
             # Sample G responses to each of P prompts, and verify their answers.
             engine.load_weights(model)
@@ -128,7 +128,7 @@ def main(args: Args) -> None:
             rewards = verifier(problems, rollouts)  # (P, G)
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)

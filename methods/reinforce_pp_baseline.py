@@ -8,7 +8,7 @@ Differs from its parent grpo.py:
 - the group supplies the baseline only; the std is the whole batch's. A group's own std depends on few rewards,
   and gives more weight to a prompt that is almost always correct, or almost always incorrect, than to others;
 - the KL in the loss is k2, whose gradient is that of the KL itself.
-Mean and std are over tokens: long responses count more, so a group without signal gets advantages a little off
+Mean and std are over tokens: long responses count more, so a group without signal gets advantages slightly off
 0. The std is the population's, as in the authors' OpenRLHF; the loss has Eq. 1's mean over each response.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
@@ -129,7 +129,7 @@ def main(args: Args) -> None:
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
 
-        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        # Sets the seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
             # Sample G responses to each of P prompts, and verify their answers.
             engine.load_weights(model)
@@ -138,7 +138,7 @@ def main(args: Args) -> None:
             rewards = verifier(problems, rollouts)  # (P, G)
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)

@@ -5,10 +5,10 @@
 
 Differs from its parent grpo.py:
 - hard prompts, which few responses of a group solve, are kept with one correct response and its engine's log-probs.
-  Each later step begins with some of them instead of new prompts, those first that have waited longest;
-- such a prompt is sampled anew. If all responses are incorrect, the kept one takes the place of the first: the group
-  has a signal where GRPO's has none. A new correct response takes the place of the kept one in the buffer;
-- what is older than --max-age, or no longer hard, is dropped.
+  Each later step begins with some of them instead of new prompts, longest-waiting first;
+- such a prompt is sampled again. If all responses are incorrect, the kept one replaces the first, so the group has a
+  signal where GRPO's has none. A new correct response replaces the kept one in the buffer;
+- prompts whose response is older than --max-age, or which are no longer hard, are dropped.
 RePO adds kept responses to every group, with a mean and std of their own, and takes the ratio to π_past alone, as
 --ratio-anchor engine --tis-cap 0 does here. TRL's grpo_with_replay_buffer replaces groups of equal rewards by whole
 groups of earlier steps. ExGRPO (2510.02245) also brings the prompts back, those of medium difficulty.
@@ -39,7 +39,7 @@ from torch import Tensor
 class Args(Settings):
     # Replay
     buffer: CountOrZero = 64
-    """Prompts kept at most, each with a correct response; 0 is GRPO."""
+    """Maximum number of prompts kept, each with a correct response; 0 is GRPO."""
     replay_fraction: Fraction = 0.25
     """At most this fraction of a step's prompts comes from the buffer; the others are new."""
     hard: Fraction = 0.5
@@ -94,7 +94,7 @@ def compute_advantages(rewards: Tensor, args: Args) -> Tensor:
     """(P, G) rewards in, (P, G) advantages out: z-scores within each group (2402.03300, Sec. 4.1.2)."""
     mean = rewards.mean(1, keepdim=True)  # (P, 1)
     std = rewards.std(1, correction=args.ddof, keepdim=True)  # (P, 1)
-    # The paper has no ε; 1e-6 only makes a group of equal rewards 0 instead of 0 / 0.
+    # The paper has no ε; 1e-6 makes a group of equal rewards give 0 instead of 0 / 0.
     return (rewards - mean) / (std + 1e-6)
 
 
@@ -136,7 +136,7 @@ def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
 def join_groups(
     buffer: dict[str, Any], problems: list[Problem], rollouts: Rollouts, rewards: Tensor
 ) -> tuple[Rollouts, Tensor]:
-    """Responses and rewards (P, G), where the kept response is the first of a group without a correct one."""
+    """Responses and rewards (P, G); in a group without a correct response, the kept one replaces the first."""
     G, rewards = rewards.shape[1], rewards.clone()
     joined = [i for i, p in enumerate(problems) if p.prompt in buffer and not any(rollouts.correct[i * G : i * G + G])]
     for i in joined:
@@ -171,16 +171,16 @@ def main(args: Args) -> None:
         engine = run.closing(make_engine(args, model, tokenizer, train + held_out))
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
-        # Replay: by prompt, correct responses to hard ones.
+        # Replay: by hard prompt, a correct response to it.
         by_prompt = {problem.prompt: problem for problem in train}
         run.state["buffer"] = {}
 
-        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        # Sets the seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
             # Sample G responses to each of P prompts, and verify their answers.
             engine.load_weights(model)
             problems = sample_problems(train, P, step, args)
-            # Replay: hard prompts come back in the place of new ones, those first that have waited longest.
+            # Replay: hard prompts come back in place of new ones, longest-waiting first.
             returning = [*run.state["buffer"]][: int(args.replay_fraction * P)]
             new = [problem for problem in problems if problem.prompt not in returning]
             problems = [*map(by_prompt.get, returning), *new][:P]
@@ -193,7 +193,7 @@ def main(args: Args) -> None:
             run.log(replayed=sum(rollouts.correct) - plain, plain_accuracy=plain / (P * G))
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)

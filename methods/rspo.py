@@ -9,8 +9,8 @@ Differs from its parent gmpo.py:
 - for mixtures of experts: the ratio of a token whose routers have moved since the rollout is shrunk by γ. ρ^l(e) is
   the probability of expert e in layer l; e_1..e_K are the experts that the token used at the rollout weights.
 γ < 1 is in the ratio before the clip: tokens of correct responses are clipped later, those of incorrect ones earlier.
-Version 1 of the paper multiplies the clipped ratio instead. That engine and learner may choose different experts at
-the same weights is another matter; --replay-routing is for that.
+Version 1 of the paper multiplies the clipped ratio instead. Engine and learner may also choose different experts at
+the same weights; --replay-routing handles that.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python methods/rspo.py
@@ -85,7 +85,7 @@ def compute_advantages(rewards: Tensor, args: Args) -> Tensor:
     """(P, G) rewards in, (P, G) advantages out: z-scores within each group (2402.03300, Sec. 4.1.2)."""
     mean = rewards.mean(1, keepdim=True)  # (P, 1)
     std = rewards.std(1, correction=args.ddof, keepdim=True)  # (P, 1)
-    # The paper has no ε; 1e-6 only makes a group of equal rewards 0 instead of 0 / 0.
+    # The paper has no ε; 1e-6 makes a group of equal rewards give 0 instead of 0 / 0.
     return (rewards - mean) / (std + 1e-6)
 
 
@@ -125,8 +125,8 @@ def tis_weight(old_logp: Tensor, rollout_logp: Tensor, mask: Tensor, args: Args)
 def router_shift(router_logp: Tensor, experts: Tensor, old_router_logp: Tensor, args: Args) -> Tensor:
     """log γ (m, T): 0 where no router has moved (2510.23027, Eq. 5 to 9).
 
-    From log-probs of all experts now (m, T, L, E), the experts used before the updates, and their log-probs then, both
-    (m, T, L, K).
+    Computed from the current log-probs of all experts (m, T, L, E), and the experts used before the updates with their
+    log-probs at that time, both (m, T, L, K).
     """
     moved = router_logp.gather(-1, experts) - old_router_logp  # (m, T, L, K)
     gamma = torch.exp(-moved.abs().mean((-2, -1)))  # (m, T)
@@ -151,7 +151,7 @@ def main(args: Args) -> None:
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
 
-        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        # Sets the seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
             # Sample G responses to each of P prompts, and verify their answers.
             engine.load_weights(model)
@@ -160,7 +160,7 @@ def main(args: Args) -> None:
             rewards = verifier(problems, rollouts)  # (P, G)
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)

@@ -56,7 +56,7 @@ class Args(Settings):
     teacher_rate: Fraction = 0.05
     """Rate of the teacher's moving average, once per rollout batch. Authors' code 0.05."""
     grpo_weight: Fraction = 0.0
-    """λ: weight of GRPO's advantage; that of self-distillation is 1 - λ."""
+    """λ: weight of GRPO's advantage; self-distillation has 1 - λ."""
     kl: Literal["sampled", "full"] = "full"
     """The KL from the sampled token, or over the whole vocabulary: no ratio, and (tokens, V) log-probs in memory."""
     kl_beta: NonNegative = 0.0
@@ -109,7 +109,7 @@ def policy_loss(logp: Tensor, old_logp: Tensor, advantages: Tensor) -> tuple[Ten
     """Per-token loss and metrics of m rows; everything is (m, T), and only `logp` carries a gradient.
 
     On-policy every ratio is 1; with --kl sampled and λ = 0 the mean loss estimates the KL to the teacher. With --kl
-    full only GRPO's advantage stands here, if λ > 0.
+    full this has only GRPO's advantage, if λ > 0.
     """
     ratio = torch.exp(logp - old_logp)  # (m, T)
     loss = -ratio * advantages  # (m, T)
@@ -137,7 +137,7 @@ def full_kl(logp: Tensor, teacher_logp: Tensor, mask: Tensor) -> Tensor:
 
 
 def demonstrations(correct: list[bool], G: int) -> list[int | None]:
-    """For each of B responses the number of the first other correct one of its group, None if there is none."""
+    """For each of B responses, the index of the first other correct one of its group, or None if there is none."""
     groups = [range(i // G * G, i // G * G + G) for i in range(len(correct))]
     return [next((j for j in group if correct[j] and j != i), None) for i, group in enumerate(groups)]
 
@@ -155,7 +155,7 @@ def main(args: Args) -> None:
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
 
-        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        # Sets the seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out, teacher=teacher.model):  # SDPO
             # Sample G responses to each of P prompts, and verify their answers.
             engine.load_weights(model)
@@ -164,9 +164,9 @@ def main(args: Args) -> None:
             rewards = verifier(problems, rollouts)  # (P, G)
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
             batch = collate(problems, rollouts, model.device)
-            # SDPO: the same responses behind prompts with feedback, and the weights (B, 1) of what the teacher says.
+            # SDPO: the same responses after prompts with feedback, and the teacher's weight (B, 1) for each.
             told = teacher.describe(rollouts, demonstrations(rollouts.correct, G), verifier.find_answer)
             longer, own = teacher.batch(problems, rollouts, told), teacher.weights(told)
             run.log(feedback=1 - told.count(None) / len(told))

@@ -3,8 +3,8 @@
     GRPO's J(θ) with R_i = 1/K Σ_k [judgement j_ik accepts], j_ik ~ π_old(·|x, what o_i answers, as a question)
 
 Differs from its parent grpo.py:
-- the reward is what the policy itself says of an answer, in K judgements of which each accepts it or not; answers of
-  the data set only measure (accuracy) how far the judge can be trusted;
+- the reward is the policy's own verdict on an answer: each of K judgements accepts it or not. The data set's answers
+  only measure how far the judge can be trusted (accuracy);
 - so a policy can learn where judging is easier than answering. The embedded model, told " right 52+7-11-3", works this
   expression out and writes yes or no; finding which of eight fits takes a search.
 The paper trains by DPO, in rounds, on pairs of the highest and the lowest score, and its judge gives up to five points.
@@ -93,7 +93,7 @@ def compute_advantages(rewards: Tensor, args: Args) -> Tensor:
     """(P, G) rewards in, (P, G) advantages out: z-scores within each group (2402.03300, Sec. 4.1.2)."""
     mean = rewards.mean(1, keepdim=True)  # (P, 1)
     std = rewards.std(1, correction=args.ddof, keepdim=True)  # (P, 1)
-    # The paper has no ε; 1e-6 only makes a group of equal rewards 0 instead of 0 / 0.
+    # The paper has no ε; 1e-6 makes a group of equal rewards give 0 instead of 0 / 0.
     return (rewards - mean) / (std + 1e-6)
 
 
@@ -133,7 +133,7 @@ def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
 
 
 def to_judge(problem: Problem, answer: str, args: Args, *prompt: Any) -> Problem:
-    """The problem of judging an answer; `prompt` is what else decides prompts: tokenizer, few-shot examples."""
+    """The problem of judging an answer; `prompt` has the rest that makes a prompt: tokenizer, few-shot examples."""
     question = add_text(problem.question, args.judge_prompt.replace("{answer}", answer))
     return make_problem((question, ""), replace(args, max_prompt_tokens=None), *prompt)
 
@@ -155,7 +155,7 @@ def main(args: Args) -> None:
         reference = load_model(args)[0] if args.kl_beta > 0 else None
         examples = few_shot_examples(args)  # Self-reward
 
-        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        # Sets the seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
             # Sample G responses to each of P prompts, and verify their answers.
             engine.load_weights(model)
@@ -179,7 +179,7 @@ def main(args: Args) -> None:
             run.log(judge_agreement=agree.float().mean().item())
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)

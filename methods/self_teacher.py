@@ -1,4 +1,4 @@
-"""A teacher that is the model itself: a moving average of its weights, and prompts that tell it more."""
+"""A teacher that is the model itself: a moving average of its weights, with extra information in its prompts."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,29 +17,29 @@ from torch import Tensor
 
 
 class SelfTeacher:
-    """At first it has the model's weights. `model` is what a checkpoint must hold."""
+    """It starts with the model's weights. Checkpoints must hold `model`."""
 
     def __init__(self, args: Settings, model: Any, tokenizer: Any) -> None:
         self.args, self.tokenizer, self.examples = args, tokenizer, few_shot_examples(args)
-        # It reads other prompts than the engine did, with experts of its own choice.
+        # Its prompts are not the engine's, so it chooses its own experts.
         self.model = load_model(replace(args, replay_routing=False))[0].requires_grad_(False)
         self.follow(model, 1.0)
 
     @torch.no_grad()
     def follow(self, model: Any, rate: float) -> None:
-        """Go a part of the way from the teacher's weights to those of the model, each process with its shard."""
+        """Move the teacher's weights part of the way to the model's, each process its shard."""
         for own, other in zip(self.model.parameters(), model.parameters(), strict=True):
             local(own).lerp_(local(other), rate)
 
     def describe(
         self, rollouts: Rollouts, shown: list[int | None], find_answer: Callable[[str], str | None]
     ) -> list[dict[str, str] | None]:
-        """What the teacher is told of each response: text and answer of the one it is shown, or nothing."""
+        """What the teacher is shown for each response: a text and its answer, or nothing."""
         texts = self.tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True)
         return [None if j is None else {"response": texts[j], "answer": find_answer(texts[j]) or ""} for j in shown]
 
     def batch(self, problems: list[Problem], rollouts: Rollouts, told: list[dict[str, str] | None]) -> Batch:
-        """The B responses behind prompts with --feedback, filled with what the teacher is told of each, if anything."""
+        """The B responses after prompts with --feedback, filled with what the teacher is shown for each, if any."""
         G, args, longer = len(told) // len(problems), replace(self.args, max_prompt_tokens=None), []
         for i, values in enumerate(told):
             text = self.args.feedback if values is not None else ""
@@ -55,6 +55,6 @@ class SelfTeacher:
         return vocabulary_logps(self.model, batch, rows, len(self.tokenizer), self.args)
 
     def weights(self, told: list[dict[str, str] | None]) -> Tensor:
-        """(B, 1): 1 - --grpo-weight for each response of which the teacher is told something, else 0."""
+        """(B, 1): 1 - --grpo-weight for each response for which the teacher is shown something, else 0."""
         weights = [[(1 - self.args.grpo_weight) * (values is not None)] for values in told]
         return torch.tensor(weights, device=self.model.device)

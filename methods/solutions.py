@@ -52,13 +52,13 @@ def load_demonstrations(train: list[Problem], model: Any, tokenizer: Any, args: 
 
 
 def as_responses(problems: list[Problem], demonstrations: dict[str, list[int]]) -> Rollouts:
-    """The demonstration for each problem as a response, whose tokens the engine has not sampled."""
+    """The demonstration for each problem as a response, whose tokens the engine did not sample."""
     rows = [demonstrations[problem.question] for problem in problems]
     zeros, unsampled = ([[value] * len(row) for row in rows] for value in (0.0, False))
     return Rollouts(rows, zeros, [False] * len(rows), unsampled)
 
 
 def before_groups(first: Rollouts, rollouts: Rollouts) -> Rollouts:
-    """Groups with another response in front, one of `first` for each."""
+    """Groups with one more response in front of each, from `first`."""
     groups = rollouts.split(len(rollouts.tokens) // len(first.tokens))
     return Rollouts.join(part for pair in zip(first.split(1), groups, strict=True) for part in pair)

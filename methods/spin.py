@@ -74,9 +74,9 @@ class Args(Settings):
 def compute_advantages(scores: Tensor, rewards: Tensor, args: Args) -> tuple[Tensor, Tensor]:
     """(P, G) log-ratios of responses to the reference and (P, G) rewards in, (P, G) advantages and the loss out.
 
-    An advantage is minus the slope of the loss in the log-prob of its response (2305.18290, Eq. 7 and Sec. 4).
+    An advantage is minus the derivative of the loss by its response's log-prob (2305.18290, Eq. 7 and Sec. 4).
     """
-    is_pair = rewards[:, :, None] > rewards[:, None, :]  # (P, G, G), of the better and the worse response
+    is_pair = rewards[:, :, None] > rewards[:, None, :]  # (P, G, G), over the better and the worse response
     margin = args.kl_beta * (scores[:, :, None] - scores[:, None, :])  # (P, G, G)
     pairs = is_pair.sum().clamp(min=1)
     pull = args.kl_beta * torch.sigmoid(-margin) * is_pair / pairs  # (P, G, G)
@@ -91,7 +91,7 @@ def token_weights(mask: Tensor) -> Tensor:
 def policy_loss(logp: Tensor, old_logp: Tensor, advantages: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """Per-token loss and metrics of m rows; everything is (m, T), and only `logp` carries a gradient.
 
-    Its gradient is that of SPIN's loss, but its value is not. The loss itself is logged as dpo_loss.
+    It has the gradient of SPIN's loss, but not its value. The loss itself is logged as dpo_loss.
     """
     loss = -advantages * logp  # (m, T)
     return loss, {"ratio": torch.exp(logp - old_logp)}  # only logged
@@ -109,7 +109,7 @@ def main(args: Args) -> None:
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         solutions = load_demonstrations(train, model, tokenizer, args)  # SPIN
 
-        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        # Sets the seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
             # Sample G responses to each of P prompts, and verify their answers.
             engine.load_weights(model)
@@ -118,8 +118,8 @@ def main(args: Args) -> None:
             rewards = verifier(problems, rollouts)  # (P, G - 1), only logged
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
-            # SPIN: the solutions stand in front of the policy's own responses.
+            # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
+            # SPIN: the solutions come before the policy's own responses.
             groups = before_groups(as_responses(problems, solutions), rollouts)
             batch = collate(problems, groups, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
@@ -141,7 +141,7 @@ def main(args: Args) -> None:
                 for rows, w in micro_batches(minibatch, weights, batch, args):  # (m,), (m, T)
                     logp = token_logps(model, batch, rows, args)  # (m, T)
                     loss, metrics = policy_loss(logp, old_logp[rows], advantages[rows])  # (m, T)
-                    # SPIN: no TIS, whoever sampled the pairs.
+                    # SPIN: no TIS, whichever policy sampled the pairs.
                     loss = (w * loss).sum()
                     loss.backward()
                     run.log_loss(loss, metrics, w, mask, rows)

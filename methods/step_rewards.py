@@ -1,4 +1,4 @@
-"""A reward model that scores the steps of a response, where these end, and responses that go on from there."""
+"""A reward model that scores the steps of a response, where steps end, and responses continued from there."""
 
 from common.batch import Batch
 from common.clock import clock

@@ -4,13 +4,13 @@
     θ = θ_old + 2^-j √(2δ / sᵀF s) s,   F s = ∇L(θ_old),   F = ∇² E_t KL at θ_old,   the first j = 0, 1, .. that fits
 
 Differs from its parent reinforce.py:
-- the step is along the natural gradient, as far as the KL allows. Conjugate gradients find it from products F v alone;
+- the step is along the natural gradient, as far as the KL allows. Conjugate gradients find it from products F v;
 - it is taken only if the surrogate L rises and the KL is at most δ; otherwise half of it is tried, and so on;
 - L and the KL are means over all tokens, as over visited states.
-Authors' code (modular_rl) tests only L in the line search, here both as in App. C. It adds 0.001 to F's diagonal, and
-differentiates the KL twice; as fused attention and sharded weights allow it once, F v is here a central difference of
-gradients, in fp32. App. C takes F from a tenth of the data, OpenAI Baselines from a fifth. --max-grad-norm has no
-effect.
+The authors' code (modular_rl) tests only L in the line search; here, as in App. C, both are tested. It adds 0.001 to
+F's diagonal, and differentiates the KL twice. Fused attention and sharded weights allow that only once, so here F v is
+a central difference of gradients, in fp32. App. C takes F from a tenth of the data, OpenAI Baselines from a fifth.
+--max-grad-norm has no effect.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python methods/trpo.py
@@ -49,9 +49,9 @@ class Args(Settings):
     damping: Positive = 1e-3
     """Added to the diagonal of F. Authors' code 1e-3, OpenAI Baselines 0.1."""
     fisher_every: Count = 5
-    """Products F v use one of this many rows of a minibatch: 10 gives the paper's tenth, 1 takes all rows."""
+    """Products F v use one in this many rows of a minibatch: 10 gives the paper's tenth, 1 takes all rows."""
     lr: Rate = 1.0
-    """Part of the step to the bound that is tried first. Paper 1."""
+    """Fraction of the step to the bound that is tried first. Paper 1."""
     steps: Count = 40
     """Rollout batches. Each takes several times as long as one of REINFORCE."""
     learner_precision: Literal["fp32"] = "fp32"
@@ -132,7 +132,7 @@ def natural_step(
 
 
 class TrustRegion(WeightVector):
-    """The policies near the one before an update, by a minibatch (b,), and by those of its rows that give F."""
+    """Policies near the one before an update, measured on a minibatch (b,) and, for F, on some of its rows."""
 
     def __init__(self, model: Any, batch: Batch, minibatch: Tensor, mask: Tensor, V: int, args: Args) -> None:
         super().__init__(model)
@@ -141,7 +141,7 @@ class TrustRegion(WeightVector):
 
     @torch.no_grad()
     def parts(self, rows: Tensor, mask: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Of each micro-batch: rows (m,), weights (m, T), and the log-probs (N, V) before the update."""
+        """For each micro-batch: rows (m,), weights (m, T), and the log-probs (N, V) before the update."""
         parts = micro_batches(rows, token_weights(mask[rows]), self.batch, self.args)
         return [(part, w, self.logps(part)) for part, w in parts]
 
@@ -180,7 +180,7 @@ def main(args: Args) -> None:
 
         run.state["ema"] = 0.0  # REINFORCE: the state is saved in every checkpoint
 
-        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        # Sets the seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
             # Sample G responses to each of P prompts, and verify their answers.
             engine.load_weights(model)
@@ -189,7 +189,7 @@ def main(args: Args) -> None:
             rewards = verifier(problems, rollouts)  # (P, G)
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             old_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)

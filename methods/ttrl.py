@@ -3,11 +3,11 @@
     GRPO's J(θ) with R_i = 1 if the answer of o_i equals the majority answer of its group, else 0
 
 Differs from its parent grpo.py:
-- the group votes in place of a gold answer: that of most responses counts as correct. Where it is correct, the
-  rewards are GRPO's; where it is not, responses with rarer incorrect answers still get the right reward.
+- the group votes in place of a gold answer: the most frequent answer counts as correct. If it is correct, the
+  rewards are GRPO's; if not, responses with rarer incorrect answers still get the correct reward, 0.
 The verifier decides which answers are equal, each as an answer to the other (so 39+62 is not 101); the authors count
 equal strings. Responses without an answer do not vote,
-and of answers with as many votes the first one wins. The authors' scripts sample 64 votes and train on 32 of them:
+and in a tie the first answer wins. The authors' scripts sample 64 votes and train on 32 of them:
 here every response votes and is trained on. Gold answers are only logged: accuracy, and `majority_correct`.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
@@ -82,7 +82,7 @@ def compute_advantages(rewards: Tensor, args: Args) -> Tensor:
     """(P, G) rewards in, (P, G) advantages out: z-scores within each group (2402.03300, Sec. 4.1.2)."""
     mean = rewards.mean(1, keepdim=True)  # (P, 1)
     std = rewards.std(1, correction=args.ddof, keepdim=True)  # (P, 1)
-    # The paper has no ε; 1e-6 only makes a group of equal rewards 0 instead of 0 / 0.
+    # The paper has no ε; 1e-6 makes a group of equal rewards give 0 instead of 0 / 0.
     return (rewards - mean) / (std + 1e-6)
 
 
@@ -124,7 +124,7 @@ def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
 def majority(verifier: Verifier, rollouts: Rollouts, G: int) -> Tensor:
     """(P, G): 1 if an answer equals the majority answer of its G responses, else 0. No gold answer is used.
 
-    Responses without an answer do not vote. Of answers with as many votes the first one wins.
+    Responses without an answer do not vote. In a tie, the first answer wins.
     """
     with clock("verify"):
         groups = rollouts.split(G)
@@ -139,7 +139,7 @@ def vote(verifier: Verifier, group: Rollouts) -> list[float]:
     answers = [None if cut else verifier.find_answer(text) for text, cut in pairs]
     golds = dict.fromkeys(filter(None, answers))
     equal = {gold: verifier.judge(texts, [gold] * len(texts), group.truncated) for gold in golds}
-    # Both ways: 101 is correct where 39+62 is the gold answer, but 39+62 is not where 101 is.
+    # Both ways: 101 is correct if 39+62 is the gold answer, but not the reverse.
     votes = [
         [min(equal[gold][i], equal[answer][answers.index(gold)]) if answer else 0.0 for i, answer in enumerate(answers)]
         for gold in golds
@@ -159,19 +159,19 @@ def main(args: Args) -> None:
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
 
-        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        # Sets the seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
             # Sample G responses to each of P prompts, and verify their answers.
             engine.load_weights(model)
             problems = sample_problems(train, P, step, args)
             rollouts = engine.generate(problems, G, step)
             rewards = verifier(problems, rollouts)  # (P, G)
-            # TTRL: the majority's verdicts take the place of the verifier's, which are only logged.
+            # TTRL: the majority's verdicts replace the verifier's, which are only logged.
             rewards, correct = majority(verifier, rollouts, G), rewards  # (P, G), (P, G)
             run.log(majority_correct=(rewards * correct).amax(1).mean().item())
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)

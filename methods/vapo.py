@@ -9,8 +9,8 @@ Differs from its parent ppo.py:
 - its targets are the returns themselves. With its own values in them, its bias would persist;
 - λ grows with the response, so that the reward reaches back over α |o_i| tokens at any length;
 - clip-higher as in DAPO, and the likelihood of correct responses as a second objective.
-The paper starts the critic from a reward model; here it is the policy's body with a new head. For responses of
-less than 1/α tokens λ would be negative: it is 0 there. No code was published.
+The paper starts the critic from a reward model; here it is the policy's body with a new head. For responses
+shorter than 1/α tokens, λ would be negative: it is 0 there. No code was published.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python methods/vapo.py
@@ -174,7 +174,7 @@ def main(args: Args) -> None:
             critic.parameters(), lr=args.critic_lr, weight_decay=args.weight_decay, fused=True
         )
 
-        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        # Sets the seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(
             model, tokenizer, optimizer, engine, verifier, held_out, critic=critic, critic_optimizer=critic_optimizer
         ):
@@ -185,7 +185,7 @@ def main(args: Args) -> None:
             rewards = verifier(problems, rollouts)  # (P, G)
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)

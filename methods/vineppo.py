@@ -7,10 +7,10 @@
 Differs from its parent grpo.py:
 - a step, here a line of the response, is credited with its change in the chance of a correct answer; under
   GRPO all tokens of a response share one advantage;
-- that chance is measured by sampling, where PPO has a critic, whose values the paper finds close to random;
+- that chance is measured by sampling; PPO has a critic, whose values the paper finds close to random;
 - advantages are whitened over the tokens of the batch, and all tokens have the same weight, as in PPO.
 These values are the labels of process reward models: --aggregate turns them into one reward per response.
-Equal states are valued once. The last of --max-steps steps has all the rest of a response, so that the
+Equal states are valued once. The last of --max-steps steps has the rest of the response, so that the
 advantages of its steps always add up to R - V(x).
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
@@ -44,7 +44,7 @@ class Args(Settings):
     step_ends: str = "\n"
     """Characters that end a step, in any token. Without any, the response is one step."""
     max_steps: Count = 20
-    """Maximum number of steps of a response; the last one has all the rest. Authors' code 20."""
+    """Maximum number of steps of a response; the last one has the rest. Authors' code 20."""
     aggregate: Literal["none", "last", "min", "mean"] = "none"
     """none: an advantage for each step. Else one per response: its step values combined, minus V(x)."""
     clip_eps: Positive = 0.2
@@ -100,7 +100,7 @@ def estimate_values(
     step: int,
     args: Args,
 ) -> tuple[list[list[float]], int]:
-    """V at the start of each step of each response, the mean reward of K continuations; and the number of these."""
+    """V at the start of each step of each response, the mean reward of K continuations; and their number."""
     G, K = args.responses_per_prompt, args.value_samples
     starts = [
         [(i // G, *tokens[:t]) for t in [0, *ends[:-1]]]
@@ -119,7 +119,7 @@ def compute_advantages(rewards: Tensor, values: list[list[float]], steps: list[l
     advantages = torch.zeros(len(steps), max(ends[-1] for ends in steps))  # (B, T)
     for i, (reward, before, ends) in enumerate(zip(rewards.flatten().tolist(), values, steps, strict=True)):
         after = [*before[1:], reward]
-        # One value for the whole response. "sum" is missing, since what the steps add makes "last" again.
+        # One value for the whole response. "sum" is left out: the gains of the steps add up to "last" again.
         whole = {"last": reward, "min": min(after), "mean": sum(after) / len(after)}
         for start, end, v, then in zip([0, *ends[:-1]], ends, before, after, strict=True):
             advantages[i, start:end] = then - v if args.aggregate == "none" else whole[args.aggregate] - before[0]
@@ -181,7 +181,7 @@ def main(args: Args) -> None:
         # VinePPO: the tokens that end a step.
         ends = {i for i in range(len(tokenizer)) if set(tokenizer.decode([i])) & set(args.step_ends)}
 
-        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        # Sets the seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
             # Sample G responses to each of P prompts, and verify their answers.
             engine.load_weights(model)
@@ -194,7 +194,7 @@ def main(args: Args) -> None:
             run.log(response_steps=sum(map(len, steps)) / len(steps), continuations=count)
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)

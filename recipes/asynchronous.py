@@ -3,16 +3,16 @@
 The learner's version v is the number of rollout batches that it has trained on. Admission bounds the staleness, as in
 AReaL (2505.24298, Eq. 3; `StalenessManager` in its code): by version v, (v + η + 1) P prompts have been submitted, not
 counting those of dropped groups. A group that ends joins a queue, and a batch takes the P oldest groups of it. Groups
-end in another order than they began, so one can still be older than η: it is dropped, and another prompt takes its
-place (PipelineRL's code counts such samples and trains on them; prime-rl drops them). A group is as old as its first
-token.
+do not end in the order in which they began, so one can still be older than η: it is dropped, and another prompt takes
+its place (PipelineRL's code counts such samples and trains on them; prime-rl drops them). A group is as old as its
+first token.
 
 The same code in two modes:
-- one process: time is counted in tokens, and while the learner trains on a batch, sampling goes on for a number of
-  tokens drawn by the run's seed. Runs, resumed ones too, repeat to the bit: the checkpoint holds what is under way,
-  with its keys and values.
+- one process: time is counted in tokens, and while the learner trains on a batch, sampling continues for a number of
+  tokens drawn from the run's seed. Runs, even resumed ones, repeat to the bit: the checkpoint holds the groups under
+  way, with their keys and values.
 - `--overlap`: another process generates all the time (`remote.py`). What it samples depends on how fast both are, so no
-  two runs are alike. A resumed run begins again with the groups that were under way.
+  two runs are alike. A resumed run starts the groups that were under way again.
 """
 
 from collections.abc import Callable, Set
@@ -44,7 +44,7 @@ def batch_seeds(P: int, seed: int, batch: int) -> list[int]:
 def draw(
     problems: list[Problem], excluded: Set[str], start: int, count: int, seed: int
 ) -> tuple[dict[int, Problem], int]:
-    """The next `count` problems of the stream whose prompts are not `excluded`, by position; where it goes on."""
+    """The next `count` problems of the stream whose prompts are not `excluded`, by position; and where it continues."""
     drawn: dict[int, Problem] = {}
     while missing := count - len(drawn):
         stream = problem_stream(problems, seed, start, missing)
@@ -68,7 +68,7 @@ class UnderWay:
 
     prompt: Prompt
     version: int  # of the weights at its first tokens
-    # Once the group was interrupted: its responses, and of the cut rows what they go on from, then all of it.
+    # Once the group is interrupted: its responses; what each cut row continues from, and later the whole row.
     whole: Rollouts | None = None
     cut: dict[int, Rollouts] = field(default_factory=dict)
     missing: int = 0  # cut rows that have not ended
@@ -77,7 +77,7 @@ class UnderWay:
 class Worker:
     """Where responses are sampled: prompts wait for room and begin, groups end, and weights change at any token.
 
-    Of several processes each samples its shard of the prompts, and all know what has begun and ended.
+    With several processes, each samples its shard of the prompts, and all know what has begun and ended.
     """
 
     def __init__(self, engine: Engine, tokenizer: Any, args: Any, interrupt: Interrupt | None = None) -> None:
@@ -90,7 +90,7 @@ class Worker:
         self.paused: dict[Any, Any] = {}  # the state of the stream, while it is paused
 
     def load(self, version: int, weights: Weights) -> None:
-        """New weights, for all tokens from now on."""
+        """Use new weights for all tokens from now on."""
         self.engine.update(weights)
         self.version = version
         if self.paused:
@@ -100,7 +100,7 @@ class Worker:
             self.stream.reread()
 
     def pause(self) -> None:
-        """Leave the engine to others until the next `load`."""
+        """Free the engine for other uses until the next `load`."""
         self.paused = self.stream.state_dict()
 
     def submit(self, prompts: list[Prompt]) -> None:
@@ -109,7 +109,7 @@ class Worker:
     def step(self, begin: bool = True) -> list[Group]:
         """Sample a token of each response, and return finished groups. Waiting prompts `begin` if there is room."""
         free = self.args.in_flight_prompts - len(self.begun)
-        # Some at a time: whenever rows join, the transformers engine copies all keys and values.
+        # Several at a time: whenever rows join, the transformers engine copies all keys and values.
         if begin and (free >= self.args.in_flight_prompts // 8 or not self.begun):
             self.begin(self.waiting[:free])
             self.waiting = self.waiting[free:]
@@ -165,7 +165,7 @@ class Worker:
         return [Group(number, group.version, group.whole.replace(group.cut, Rollouts.join(group.cut.values())))]
 
     def go_on(self, group: UnderWay) -> None:
-        """Let the cut rows of a group go on."""
+        """Continue the cut rows of a group."""
         number, ids, seed = group.prompt
         if group.cut and self.is_mine(number):
             prompts = [ids + begun.tokens[0] for begun in group.cut.values()]
@@ -175,7 +175,7 @@ class Worker:
             self.stream.join(keys, Request(prompts, 1, limits, self.args.temperature, seeds))
 
     def close(self) -> None:
-        """The engine belongs to the run."""
+        """Nothing to close: the engine belongs to the run."""
 
     def state_dict(self) -> dict[str, Any]:
         paused = {key: part for state in gather(self.paused) for key, part in state.items()}
@@ -214,12 +214,12 @@ class Generator:
             self.worker = Worker(engine, tokenizer, run.args, interrupt)
         self.submitted = self.dropped = 0  # prompts so far; groups that were dropped
         self.position = 0  # in the stream of problems
-        self.positions: dict[int, int] = {}  # in that stream, of the prompts whose groups are not taken or dropped
+        self.positions: dict[int, int] = {}  # in that stream, of prompts whose groups are neither taken nor dropped
         self.problems: dict[int, Problem] = {}  # the same prompts' problems
         self.queue: list[Group] = []
 
     def batch(self, step: int, excluded: Set[str] = frozenset()) -> tuple[list[Problem], Rollouts]:
-        """The oldest P groups of the queue, once there are as many. No more prompts of `excluded` are submitted."""
+        """The oldest P groups of the queue, once there are that many. Prompts in `excluded` are no longer submitted."""
         P, version, submitted, dropped = self.args.prompts_per_step, step - 1, self.submitted, self.dropped
         with clock("sync"):
             self.worker.load(version, whole_weights(self.model))

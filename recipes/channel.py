@@ -8,11 +8,11 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-BEAT_SECONDS = 1.0  # after which something is sent in any case
+BEAT_SECONDS = 1.0  # something is sent at least this often
 
 
 class Channel:
-    """One end of a connection. Sending never blocks; a process that runs sends something every second."""
+    """One end of a connection. Sending never blocks; a running process sends something every second."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -32,18 +32,18 @@ class Channel:
                 self.connection.send(message)
 
     def receive(self, seconds: float | None) -> Any:
-        """The next message, None if it only says that the other process runs.
+        """The next message, or None if it only says that the other process is running.
 
-        Raises EOFError or OSError if that has ended, and TimeoutError if nothing comes within `seconds`.
+        Raises EOFError or OSError if that process has ended, and TimeoutError if nothing comes within `seconds`.
         """
-        # A second look, because this process may have been stopped meanwhile.
+        # A second look, because this process may have been stopped in between.
         if not self.connection.poll(seconds) and not self.connection.poll(0):
             raise TimeoutError
         return self.connection.recv()
 
 
 def main(descriptor: int) -> None:
-    """The process that generates: it answers from the first moment, and ends with the learner."""
+    """The process that generates: it responds from the start, and ends with the learner."""
     channel = Channel(Connection(descriptor))
     with suppress(EOFError, OSError):
         settings = channel.receive(None)

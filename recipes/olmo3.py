@@ -20,7 +20,7 @@ A recipe combines components: these are the seven changes to GRPO. With all seve
 Differs from its parent dapo.py:
 - no group with signal is discarded: those beyond a full batch wait for the next step. By then the learner has
   changed; π_old is the learner's at that step, and ρ corrects for the weight changes since they were sampled;
-- where the rounds run out, groups without signal fill the batch and do not count in the mean either;
+- once the rounds run out, groups without signal fill the batch but do not count in the mean;
 - no std, and rewards of 0 and 1 (the authors' code: 10) without a length penalty.
 The paper's formula divides by the tokens of a group, its text and code by the batch's; here it is the minibatch's.
 The Think models use the whole batch as one minibatch (--num-minibatches 1): every r is 1, and only ρ matters.
@@ -54,15 +54,15 @@ class Args(Settings):
     clip_eps_high: Positive = 0.272
     """ε_high: clipping zeroes the gradient of a positive advantage above a ratio of 1 + ε_high. Paper 0.272."""
     max_rounds: Count = 10
-    """Rounds of P new prompts, then groups without signal fill the batch; 1: no active sampling. Paper: no limit."""
+    """Maximum rounds of P new prompts; then groups without signal fill in. 1: no active sampling. Paper: no limit."""
     filter_groups: bool = True
     """Leave groups whose responses are all correct or all incorrect out of the loss and out of its mean."""
     average: Literal["token", "response"] = "token"
-    """What has the same weight in the mean: each token or, as in GRPO, each response."""
+    """What gets equal weight in the mean: each token or, as in GRPO, each response."""
     std: Literal["none", "group"] = "none"
     """What advantages are divided by: nothing or, as in GRPO, the group's std."""
     ddof: Literal[0, 1] = 1
-    """With --std group it divides by G - ddof: 1 gives the sample std of most code, 0 the population std."""
+    """With --std group, the std divides by G - ddof: 1 gives the sample std of most code, 0 the population std."""
     kl_beta: NonNegative = 0.0
     """β: weight of the KL to the initial model in the loss. Paper 0."""
     ratio_anchor: Literal["learner", "engine"] = "learner"
@@ -100,18 +100,18 @@ class Args(Settings):
 
 
 def compute_advantages(rewards: Tensor, args: Args) -> Tensor:
-    """(P, G) rewards in, (P, G) advantages out: how far each is above the mean of its group (Eq. 2)."""
+    """(P, G) rewards in, (P, G) advantages out: each reward minus the mean of its group (Eq. 2)."""
     mean = rewards.mean(1, keepdim=True)  # (P, 1)
     if args.std == "none":
         return rewards - mean
     std = rewards.std(1, correction=args.ddof, keepdim=True)  # (P, 1)
-    # The paper has no ε; 1e-6 only makes a group of equal rewards 0 instead of 0 / 0.
+    # The paper has no ε; 1e-6 makes a group of equal rewards give 0 instead of 0 / 0.
     return (rewards - mean) / (std + 1e-6)
 
 
 def token_weights(mask: Tensor, args: Args) -> Tensor:
     """(B, T) mask of a whole minibatch in, (B, T) weights out: 1 / Σ_i |o_i|, or 1 / (responses |o_i|)."""
-    if args.average == "response":  # of those that were not left out
+    if args.average == "response":  # of those that are kept
         return mask / (mask.any(1).sum() * mask.sum(1, keepdim=True)).clamp(min=1)
     return mask / mask.sum().clamp(min=1)
 
@@ -159,14 +159,14 @@ def main(args: Args) -> None:
         # OlmoRL: groups with signal that wait to be trained on: (prompt, G rollouts, (G,) rewards).
         run.state["kept"], by_prompt = [], {problem.prompt: problem for problem in train}
 
-        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        # Sets the seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
             # OlmoRL: active sampling. Sample groups until P of them are neither all correct nor all incorrect,
             # including those that have waited since the last step.
             engine.load_weights(model)
             waiting = run.state["kept"]
             kept = [(by_prompt[prompt], Rollouts(**group), row.to(model.device)) for prompt, group, row in waiting]
-            spare, rounds = [], 0  # as `kept`, without signal
+            spare, rounds = [], 0  # like `kept`, but without signal
             while len(kept) < P and rounds < args.max_rounds:
                 number = (step - 1) * args.max_rounds + rounds + 1  # OlmoRL: number of this round within the run
                 problems = sample_problems(train, P, number, args)
@@ -184,13 +184,13 @@ def main(args: Args) -> None:
             rollouts, rewards = Rollouts.join(groups), torch.stack(rewards)  # rewards (P, G)
             run.log(sampled_prompts=rounds * P, kept_groups=min(len(kept), P))
 
-            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
             old_logp = learner_logp if args.ratio_anchor == "learner" else rollout_logp  # (B, T)
             ref_logp = batch_logps(reference, batch, args)[0] if reference else None  # (B, T)
-            if args.filter_groups:  # OlmoRL: groups that fill a batch where the rounds ran out do not count in its mean
+            if args.filter_groups:  # OlmoRL: groups that fill a batch once the rounds ran out do not count in its mean
                 correct = torch.tensor(rollouts.correct, device=mask.device).view(P, G)  # (P, G)
                 mixed = (correct != correct[:, :1]).any(1, keepdim=True)  # (P, 1)
                 mask = mask & mixed.expand(P, G).reshape(-1, 1)  # (B, T)

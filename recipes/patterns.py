@@ -10,7 +10,7 @@ FALSE = "[false]"  # the mark
 
 
 def marked(text: str) -> str:
-    """A text with a mark behind each sum that is not true."""
+    """A text with a mark after each false sum."""
     return SUM.sub(lambda m: m[0] if int(m[1]) + int(m[2]) == int(m[3]) else m[0] + FALSE, text)
 
 

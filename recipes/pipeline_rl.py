@@ -22,10 +22,10 @@ and resumed to the bit. With --overlap another process generates, and no two run
 
 Differs from its parent grpo.py (with --staleness 0 --correction none it is grpo.py --tis-cap 0, to the bit):
 - a rollout batch is the oldest P groups of the queue, whichever prompts they belong to;
-- each log-prob is that of the weights that sampled its token, so ρ is right for any mixture of weights;
+- each log-prob comes from the weights that sampled its token, so ρ is correct for any mixture of weights;
 - corrections to choose from: token-tis is PipelineRL's, and with --tis-cap 1e6 AReaL's decoupled PPO (Eq. 5), which has
   no cap; icepop is Ring-1T's (2510.18855, Eq. 2); the others are those of "When Speed Kills Stability" (2025).
-PipelineRL makes one update per batch (--num-minibatches 1, and r is 1) and has R - mean R as the advantage.
+PipelineRL makes one update per batch (--num-minibatches 1, so r is 1) and uses R - mean R as the advantage.
 
     python recipes/pipeline_rl.py
 """
@@ -53,11 +53,11 @@ from torch import Tensor
 class Args(Settings):
     # PipelineRL
     staleness: CountOrZero = 2
-    """η: rollout batches by which a group may be old; older groups are dropped. AReaL 4 and 8, ScaleRL 8."""
+    """η: maximum age of a group, in rollout batches; older groups are dropped. AReaL 4 and 8, ScaleRL 8."""
     in_flight_prompts: Count = 32
     """Prompts whose responses are sampled at the same time; others wait until there is room."""
     in_flight_updates: bool = True
-    """Take new weights at any token; otherwise once the responses under way have ended, and none begins until then."""
+    """Take new weights at any token; otherwise once the responses under way have ended, with none begun until then."""
     kv: Literal["keep", "recompute"] = "keep"
     """With new weights, keep the keys and values of the old ones, or read prompts and responses again."""
     training_tokens: CountOrZero = 16
@@ -114,7 +114,7 @@ def compute_advantages(rewards: Tensor, args: Args) -> Tensor:
     """(P, G) rewards in, (P, G) advantages out: z-scores within each group (2402.03300, Sec. 4.1.2)."""
     mean = rewards.mean(1, keepdim=True)  # (P, 1)
     std = rewards.std(1, correction=args.ddof, keepdim=True)  # (P, 1)
-    # The paper has no ε; 1e-6 only makes a group of equal rewards 0 instead of 0 / 0.
+    # The paper has no ε; 1e-6 makes a group of equal rewards give 0 instead of 0 / 0.
     return (rewards - mean) / (std + 1e-6)
 
 
@@ -156,7 +156,7 @@ def tis_weight(old_logp: Tensor, rollout_logp: Tensor, mask: Tensor, args: Args)
 
 
 def effective_sample_size(old_logp: Tensor, rollout_logp: Tensor, mask: Tensor) -> float:
-    """How few on-policy tokens would be as informative, as a fraction: (Σ ρ)² / (N Σ ρ²) (2509.19128, Eq. 6)."""
+    """How many on-policy tokens would be as informative, as a fraction: (Σ ρ)² / (N Σ ρ²) (2509.19128, Eq. 6)."""
     rho = torch.exp(old_logp - rollout_logp)[mask]  # (N,)
     return (rho.sum() ** 2 / (len(rho) * (rho**2).sum())).item()
 
@@ -180,14 +180,14 @@ def main(args: Args) -> None:
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
 
-        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        # Sets the seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out, generator=generator):
             # PipelineRL: G responses to each of P prompts, from the queue. Verify their answers.
             problems, rollouts = generator.batch(step)
             rewards = verifier(problems, rollouts)  # (P, G)
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)

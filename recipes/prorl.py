@@ -13,8 +13,8 @@ A recipe combines components: with all four switched off it is dapo.py, to the b
 
 Differs from its parent dapo.py:
 - a KL that keeps training stable; with a renewed reference it bounds the change in n steps, not the total change.
-The paper renews reference and optimizer where held-out accuracy stalls or falls; its second version every 200 to 500
-steps, and keeps the optimizer. Here steps or the KL decide. For its mixture of tasks, pass several data sets.
+The paper renews reference and optimizer when held-out accuracy stalls or falls; its second version does so every 200
+to 500 steps, and keeps the optimizer. Here steps or the KL decide. For its mixture of tasks, pass several data sets.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python recipes/prorl.py
@@ -54,7 +54,7 @@ class Args(Settings):
     clip_eps_high: Positive = 0.4
     """ε_high: clipping zeroes the gradient of a positive advantage above a ratio of 1 + ε_high. DAPO 0.28."""
     max_rounds: Count = 10
-    """Rounds of P new prompts, then groups without signal fill the batch. DAPO's code stops with an error."""
+    """Maximum rounds of P new prompts; then groups without signal fill in. DAPO's code stops with an error."""
     overlong_cache: CountOrZero = 19
     """L_cache: the penalty falls to -1 over this many last tokens; 0 disables it. DAPO 4096 of 20480, a fifth."""
     overlong_filter: bool = False
@@ -101,7 +101,7 @@ def compute_advantages(rewards: Tensor, args: Args) -> Tensor:
     """(P, G) rewards in, (P, G) advantages out: z-scores within each group (2402.03300, Sec. 4.1.2)."""
     mean = rewards.mean(1, keepdim=True)  # (P, 1)
     std = rewards.std(1, correction=args.ddof, keepdim=True)  # (P, 1)
-    # The paper has no ε; 1e-6 only makes a group of equal rewards 0 instead of 0 / 0.
+    # The paper has no ε; 1e-6 makes a group of equal rewards give 0 instead of 0 / 0.
     return (rewards - mean) / (std + 1e-6)
 
 
@@ -160,7 +160,7 @@ def main(args: Args) -> None:
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
 
-        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        # Sets the seed and learning rate before each step; logs, saves and evaluates after it.
         others = {"reference": reference} if reference else {}  # ProRL: saved in every checkpoint
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out, **others):
             # DAPO: dynamic sampling. Keep the groups that are neither all correct nor all incorrect, until there
@@ -181,7 +181,7 @@ def main(args: Args) -> None:
             rollouts, rewards = Rollouts.join(groups), torch.stack(rewards)  # rewards (P, G)
             run.log(sampled_prompts=rounds * P, kept_groups=min(len(kept), P))
 
-            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)
@@ -192,12 +192,12 @@ def main(args: Args) -> None:
             if (args.renew_every and step > 1 and (step - 1) % args.renew_every == 0) or 0 < args.renew_at_kl <= kl:
                 if reference:
                     for own, other in zip(reference.parameters(), model.parameters(), strict=True):
-                        local(own).detach().copy_(local(other).detach())  # in each process those of its shard
+                        local(own).detach().copy_(local(other).detach())  # each process copies its shard
                     ref_logp = learner_logp
                 if args.reset_optimizer:
                     optimizer.state.clear()
-            # DAPO: rewards of ±1, and less for responses that come close to the length limit. Groups without signal,
-            # which fill the batch where the rounds ran out, get advantages of 0: their lengths are no signal either.
+            # DAPO: rewards of ±1, minus a penalty near the length limit. Groups without signal, which fill the batch
+            # once the rounds run out, get advantages of 0: their lengths must not act as a signal.
             rewards = 2 * rewards - 1 + overlong_penalty(batch.token_mask.sum(1).view(P, G), args)  # (P, G)
             if args.overlong_filter:
                 mask = mask & ~torch.tensor(rollouts.truncated, device=mask.device)[:, None]  # (B, T)

@@ -4,25 +4,25 @@
                [ min(r_it A_i, clip(r_it, 1 - ε, 1 + ε) A_i) - β KL_k3(π_θ ‖ π_ref) ]    the RL of every stage, GRPO's
     L(θ) = -1/Σ_i|o_i| Σ_i Σ_t log π_θ(o_it | x_i, o_i<t)        supervised fine-tuning (SFT): questions have no loss
 
-R1-Zero is RL alone, and that is the default. R1 has four stages, its distillation a fifth:
+R1-Zero is RL alone, the default. R1 has four stages, and its distillation is a fifth:
 
 | --stages | what it is | starts from |
 |---|---|---|
 | cold-start | SFT on a few correct solutions in the desired style | the base |
 | rl | GRPO until the reward no longer rises | the stage before |
-| rejection | many responses of the stage before, of which the correct ones are kept; SFT on these | the base again |
+| rejection | SFT on the correct ones of many responses from the stage before | the base again |
 | rl | GRPO once more | the stage before |
 | distill | SFT of a smaller model on the same correct responses, or on those of the stage before; no RL | the student |
 
 Each of them can be left out, and each writes a run folder with a model for the next one.
 
 Differs from its parent grpo.py:
-- stages of SFT and rejection sampling around the loop of RL, which is GRPO's but for a reference that is renewed;
+- stages of SFT and rejection sampling around the loop of RL, which is GRPO's except that the reference is renewed;
 - ε = 10, as in R1's first RL: it clips almost nothing. The paper's β is 0.001, here 0 by default;
 - with a β, --renew-every 400 makes the policy the reference every 400 steps, as the paper does; else it stays the model
   that the stage starts from.
 The paper's other rewards are in docs/rewards/: for R1-Zero's format --reward correct=1
-docs/rewards/format.py:thinks_first=0.2 (the box is part of the reward for the answer already), for the language in R1's
+docs/rewards/format.py:thinks_first=0.2 (the reward for the answer already requires the box), for the language in R1's
 first RL --reward correct=1 docs/rewards/language.py:same_script=1, and for general questions among those of its last RL
 --dataset math.jsonl general.jsonl --reward correct=1 docs/rewards/judge.py:general=1. Rejection keeps no response to a
 general question, as none is correct. All stages of a command have the same data sets: a last RL on others is another
@@ -131,7 +131,7 @@ def compute_advantages(rewards: Tensor, args: Args) -> Tensor:
     """(P, G) rewards in, (P, G) advantages out: z-scores within each group (2402.03300, Sec. 4.1.2)."""
     mean = rewards.mean(1, keepdim=True)  # (P, 1)
     std = rewards.std(1, correction=args.ddof, keepdim=True)  # (P, 1)
-    # The paper has no ε; 1e-6 only makes a group of equal rewards 0 instead of 0 / 0.
+    # The paper has no ε; 1e-6 makes a group of equal rewards give 0 instead of 0 / 0.
     return (rewards - mean) / (std + 1e-6)
 
 
@@ -171,7 +171,7 @@ def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
 
 
 def renew(reference: Any, model: Any) -> None:
-    """Give the reference the policy's weights, in each process those of its shard."""
+    """Copy the policy's weights to the reference; each process copies its shard."""
     with torch.no_grad():
         for own, other in zip(reference.parameters(), model.parameters(), strict=True):
             local(own).copy_(local(other))
@@ -190,7 +190,7 @@ def sft_examples(
     tokenizer: Any,
     args: Args,
 ) -> list[tuple[Problem, list[int]]]:
-    """Problems and solutions as token ids, EOS included, of solutions that fit; none of a held-out question."""
+    """Problems, and solutions as token ids with EOS, for solutions that fit; none to a held-out question."""
     asked, known = {p.question for p in held_out}, {p.question: p for p in train}
     style = (args.prompt, tokenizer, args.system_prompt, few_shot_examples(args))
     examples = []
@@ -243,7 +243,7 @@ def sft(args: Args, solutions: list[dict[str, str]]) -> None:
 
 
 def rejection_sample(args: Args, path: Path) -> None:
-    """Write the correct ones of `args.model`'s responses to training prompts, each once, as lines of `path`."""
+    """Write `args.model`'s correct responses to training prompts, without repeats, as lines of `path`."""
     model, tokenizer = load_model(args)
     train, held_out = load_problems(args, model, tokenizer)
     problems = sample_problems(train, min(args.rejection_prompts, len(train)), 1, args)
@@ -331,7 +331,7 @@ def progress(folder: Path) -> tuple[bool, bool]:
 
 
 class Stages(Run):
-    """The folder of all stages, with a run folder of each in it."""
+    """The folder of all stages, which holds a run folder for each."""
 
     MAY_CHANGE = SAME_RESULT  # each stage began with the result of the one before
 
@@ -376,7 +376,7 @@ def run_stages(args: Args) -> None:
                     make_student(args, run.dir / "student")
                 gather(None)  # wait until it is there
             start = {"rl": model, "distill": student}.get(stage, args.model)
-            # Each stage has a seed of its own: the second RL does not meet its problems in the order of the first.
+            # Each stage has its own seed, so the second RL does not meet its problems in the order of the first.
             settings = {"seed": (args.seed + number) % (1 << 32), "stages": (stage,), "resume": None, "run_dir": folder}
             of_stage = replace(args, model=start, **settings)
             if stage == "rejection" or (stage == "distill" and not solutions.name):
@@ -412,7 +412,7 @@ def main(args: Args) -> None:
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay, fused=True)
         reference = load_model(args)[0] if args.kl_beta > 0 else None
 
-        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        # Sets the seed and learning rate before each step; logs, saves and evaluates after it.
         others = {"reference": reference} if reference else {}  # R1: saved in every checkpoint
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out, **others):
             # R1: the policy becomes the reference.
@@ -425,7 +425,7 @@ def main(args: Args) -> None:
             rewards = verifier(problems, rollouts)  # (P, G)
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)

@@ -1,9 +1,9 @@
 """The process of `--overlap`, which generates while the learner trains, and the learner's side of it.
 
-New weights lie in memory that both processes share, a single version: the learner writes the next one when the
-generator has taken the last. Prompts and groups are messages. Neither process waits for the other where it need not. If
-the generator is killed or stopped, the learner ends within a minute, with the steps before saved. If the learner is
-killed, the generator ends; if it is stopped, the generator waits for it.
+New weights are in shared memory, one version at a time: the learner writes the next one when the generator has taken
+the last. Prompts and groups are messages. Neither process waits for the other unless it must. If the generator is
+killed or stopped, the learner ends within a minute, with all earlier steps saved. If the learner is killed, the
+generator ends; if it is stopped, the generator waits for it.
 """
 
 import importlib
@@ -34,12 +34,12 @@ from recipes.channel import Channel, pair
 import torch
 
 SHARED_MEMORY = Path("/dev/shm")
-SILENT_SECONDS = 60.0  # after which a process that sends nothing counts as stopped
+SILENT_SECONDS = 60.0  # a process that sends nothing for this long counts as stopped
 Shapes = list[tuple[str, torch.Size]]
 
 
 class SharedWeights:
-    """A model's weights in a file without a name, which is gone when both processes have ended."""
+    """A model's weights in an unnamed file, which disappears when both processes have ended."""
 
     def __init__(self, shapes: Shapes, descriptor: int) -> None:
         self.shapes = shapes
@@ -69,7 +69,7 @@ def work(
     settings = SimpleNamespace(**args)
     try:
         model, tokenizer = load_model(settings)
-        model.requires_grad_(False)  # no optimizer will take memory for it
+        model.requires_grad_(False)  # so no gradients take memory
         engine = make_engine(settings, model, tokenizer, [longest])
         function = getattr(importlib.import_module(interrupt[0]), interrupt[1]) if interrupt else None
         worker = Worker(engine, tokenizer, settings, function)
@@ -84,7 +84,7 @@ def work(
 
 
 def generate(channel: Channel, worker: Worker, shared: SharedWeights) -> None:
-    """Take what comes between two tokens, and send the groups that end; it waits only if nothing is left to sample."""
+    """Take messages between two tokens, and send finished groups; it waits only if nothing is left to sample."""
     busy = 0.0  # seconds
     while True:
         start, groups = time.perf_counter(), []
@@ -105,7 +105,7 @@ def generate(channel: Channel, worker: Worker, shared: SharedWeights) -> None:
 
 
 class Remote:
-    """What `Worker` is, in another process; it starts at once."""
+    """Like `Worker`, but in another process, which it starts."""
 
     def __init__(self, run: Run, model: Any, train: list[Problem], interrupt: Callable[..., Any] | None) -> None:
         self.check()
@@ -128,7 +128,7 @@ class Remote:
             stdout=subprocess.DEVNULL,
             env=environment(),
         )
-        other.close()  # so that the end of the process shows at this one
+        other.close()  # so that this end notices when the process ends
         self.channel = Channel(mine)
         args = {name: value for name, value in vars(run.args).items() if name != "reward"}
         longest = max(train, key=lambda problem: len(problem.prompt_ids))
@@ -139,14 +139,14 @@ class Remote:
                 "longest": Problem("", "", longest.prompt, longest.prompt_ids),
                 "shapes": shapes,
                 "descriptor": self.file.fileno(),
-                # By name: in a script that was started as such, its functions are those of __main__.
+                # By name, because the functions of a script that is run belong to __main__.
                 "interrupt": (f"recipes.{run.script.stem}", interrupt.__name__) if interrupt else None,
             }
         )
 
     @staticmethod
     def check() -> None:
-        """End the program where there is no second device, or core, to generate on."""
+        """End the program if there is no second device, or core, to generate on."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         if world_size() > 1:
             fail("--overlap belongs to a run of one process: leave it out, or torchrun.")
@@ -189,7 +189,7 @@ class Remote:
         return groups
 
     def receive(self) -> None:
-        """Take a message. Where the generator has ended or stopped the run ends too, with the steps before saved."""
+        """Take a message. If the generator has ended or stopped, the run ends too, with all earlier steps saved."""
         error, problem = None, ""
         try:
             kind, value = self.channel.receive(SILENT_SECONDS) or (None, None)
@@ -222,7 +222,7 @@ class Remote:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing is known of it: prompts whose groups are missing are submitted again."""
+        """The generator has no state: prompts whose groups are missing are submitted again."""
 
     def close(self) -> None:
         self.process.kill()
@@ -233,7 +233,7 @@ class Remote:
 
 
 def environment() -> dict[str, str]:
-    """The environment of the process: it finds these modules, and of the GPUs sees the second."""
+    """The process's environment: it finds these modules, and sees only the second GPU."""
     found = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
     if torch.cuda.is_available():
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")

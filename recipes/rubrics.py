@@ -121,7 +121,7 @@ def compute_advantages(rewards: Tensor, args: Args) -> Tensor:
     """(P, G) rewards in, (P, G) advantages out: z-scores within each group (2402.03300, Sec. 4.1.2)."""
     mean = rewards.mean(1, keepdim=True)  # (P, 1)
     std = rewards.std(1, correction=args.ddof, keepdim=True)  # (P, 1)
-    # The paper has no ε; 1e-6 only makes a group of equal rewards 0 instead of 0 / 0.
+    # The paper has no ε; 1e-6 makes a group of equal rewards give 0 instead of 0 / 0.
     return (rewards - mean) / (std + 1e-6)
 
 
@@ -175,14 +175,14 @@ def main(args: Args) -> None:
         # Evolving rubrics: numbers of the criteria in use, saved in every checkpoint
         run.state["criteria"] = list(range(len(args.persistent + (() if args.evolve else args.candidates))))
 
-        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        # Sets the seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):
             # Sample G responses to each of P prompts, and verify their answers.
             engine.load_weights(model)
             problems = sample_problems(train, P, step, args)
             rollouts = engine.generate(problems, G, step)
             rewards = verifier(problems, rollouts)  # (P, G)
-            # Evolving rubrics: the judge's scores take the place of the verdicts, which are only logged.
+            # Evolving rubrics: the judge's scores replace the verdicts, which are only logged.
             responses = tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True)
             prompts = [problem.prompt for problem in problems for _ in range(G)]
             scores = judge(prompts, responses, args.persistent + args.candidates)  # (n, B)
@@ -194,7 +194,7 @@ def main(args: Args) -> None:
             run.log(criteria_dropped=len(used) - len(run.state["criteria"]))
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)

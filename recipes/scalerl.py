@@ -21,9 +21,9 @@ Differs from its parent cispo.py:
 - a response that is still thinking after a random number of tokens is told to answer; that text has no loss;
 - groups without signal are left out of loss, mean and std, and nothing replaces them (DAPO samples new ones);
 - a prompt that almost all responses solved is never sampled again.
-The paper's rewards of ±1 give the same A_i as 0 and 1: the std cancels the scale. Its PipelineRL-8 is that of
-`pipeline_rl.py`, with an η of 8. On the embedded default two components change nothing: in fp32 the head is in fp32
-anyway, and none of its 20,000 sums comes again before step 600.
+The paper's rewards of ±1 give the same A_i as 0 and 1: the std cancels the scale. Its PipelineRL-8 is
+`pipeline_rl.py` with an η of 8. With the embedded default, two components change nothing: in fp32 the head is in fp32
+anyway, and none of its 20,000 sums is repeated before step 600.
 `python -m recipes.scaling_fit` fits the paper's curve to the runs.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
@@ -57,11 +57,11 @@ class Args(Settings):
     ratio_cap: Cap = 5.0
     """C: the cap of the ratio itself (not 1 + C). The paper found 4, 5 and 8 equally good."""
     staleness: CountOrZero = 8
-    """η: rollout batches by which a group may be old; older groups are dropped. AReaL 4 and 8, ScaleRL 8."""
+    """η: maximum age of a group, in rollout batches; older groups are dropped. AReaL 4 and 8, ScaleRL 8."""
     in_flight_prompts: Count = 32
     """Prompts whose responses are sampled at the same time; others wait until there is room."""
     in_flight_updates: bool = True
-    """Take new weights at any token; otherwise once the responses under way have ended, and none begins until then."""
+    """Take new weights at any token; otherwise once the responses under way have ended, with none begun until then."""
     kv: Literal["keep", "recompute"] = "keep"
     """With new weights, keep the keys and values of the old ones, or read prompts and responses again."""
     training_tokens: CountOrZero = 16
@@ -75,11 +75,11 @@ class Args(Settings):
     interrupt_text: str = "\n\\boxed{"
     """The text. Paper: "Okay, time is up. Let me stop thinking and formulate a final answer now. </think>"."""
     thinking_end: str = "\\boxed{"
-    """A response with this in it has stopped thinking and is not told. For models with thinking tags: "</think>"."""
+    """A response that contains this has stopped thinking and is not cut. For models with thinking tags: "</think>"."""
     fp32_lm_head: bool = True
     """Run the output layer in fp32 on both sides: less mismatch between engine and learner under bf16."""
     average: Literal["prompt", "token", "response"] = "prompt"
-    """What has the same weight in the mean: each prompt, token, or response. The paper tried all three."""
+    """What gets equal weight in the mean: each prompt, token, or response. The paper tried all three."""
     std: Literal["batch", "group"] = "batch"
     """What advantages are divided by: the std over all responses with signal, or that of their group."""
     ddof: Literal[0, 1] = 1
@@ -135,7 +135,7 @@ def tokens_to_insert(tokenizer: Any, args: Args) -> list[int]:
 
 
 def cut_long_thinking(rollouts: Rollouts, seed: int, tokenizer: Any, args: Args) -> Cuts:
-    """Where responses of a group that think too long are told to answer, and the tokens that tell them."""
+    """Where the responses of a group that think too long are cut, and the tokens that tell them to answer."""
     if args.interrupt_from == 1:
         return {}
     first, last = (int(fraction * args.max_response_tokens) for fraction in (args.interrupt_from, args.interrupt_to))
@@ -149,14 +149,14 @@ def cut_long_thinking(rollouts: Rollouts, seed: int, tokenizer: Any, args: Args)
 
 
 def compute_advantages(rewards: Tensor, args: Args) -> Tensor:
-    """(P, G) rewards in, (P, G) advantages out: how far each is above the mean of its group, over the batch's std."""
+    """(P, G) rewards in, (P, G) advantages out: each reward minus its group's mean, over the batch's std."""
     centered = rewards - rewards.mean(1, keepdim=True)  # (P, G)
     std = rewards.std(1, correction=args.ddof, keepdim=True)  # (P, 1)
     if args.std == "batch":
         has_signal = (rewards != rewards[:, :1]).any(1)  # (P,)
         counted = centered[has_signal] if args.filter_groups else centered  # (p, G)
         std = counted.std(correction=args.ddof) if len(counted) else 0.0  # ()
-    # The paper has no ε; 1e-6 only makes a group of equal rewards 0 instead of 0 / 0.
+    # The paper has no ε; 1e-6 makes a group of equal rewards give 0 instead of 0 / 0.
     return centered / (std + 1e-6)
 
 
@@ -215,7 +215,7 @@ def main(args: Args) -> None:
         generator = run.closing(Generator(run, engine, model, tokenizer, train, cut_long_thinking))
         run.state["solved"] = []
 
-        # Sets seed and learning rate before each step; logs, saves and evaluates after it.
+        # Sets the seed and learning rate before each step; logs, saves and evaluates after it.
         for step in run.steps(model, tokenizer, optimizer, engine, verifier, held_out, generator=generator):
             # ScaleRL: G responses to each of P prompts, from the queue. Verify their answers.
             solved = set(run.state["solved"])
@@ -225,7 +225,7 @@ def main(args: Args) -> None:
             rewards = verifier(problems, rollouts)  # (P, G)
             engine.sleep()  # frees its memory for the learner
 
-            # The learner's log-probs before the updates; the engine's differ by rounding and, if stale, in weights.
+            # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
             batch = collate(problems, rollouts, model.device)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)

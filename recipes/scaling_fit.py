@@ -3,13 +3,13 @@
     R(C) = R_0 + (A - R_0) / (1 + (C_mid / C)^B)
 
 R_0 is the accuracy before training, A the asymptote, C_mid the compute at which half of A - R_0 is gained, and B says
-how steep the curve is there. As in the paper A and C_mid are taken from a grid, each pair with its best B, where the
-squared error is least. The paper's grid is made for its own runs. Here A goes from nine tenths of the best accuracy to
+how steep the curve is there. As in the paper, A and C_mid are the pair on a grid, each with its best B, that has the
+least squared error. The paper's grid is made for its own runs. Here A goes from nine tenths of the best accuracy to
 1, in the paper's steps of 0.005, and C_mid over 100 values from a quarter of the first compute to four times the last,
 in equal ratios. The paper leaves its first 1,500 GPU-hours out, and takes A to be known to ±0.02.
 
     python -m recipes.scaling_fit runs/A runs/B             # a line for each run, and a picture in runs/A
-    python -m recipes.scaling_fit runs/A --until 20         # what the first 20 steps say of those after them
+    python -m recipes.scaling_fit runs/A --until 20         # how well the first 20 steps predict the others
 """
 
 import warnings
@@ -39,7 +39,7 @@ class Args:
     skip: float = 0.0
     """Leave evaluations before this compute out."""
     until: float = np.inf
-    """Leave those after it out, and compare them with the fit."""
+    """Leave evaluations after this compute out, and compare them with the fit."""
 
 
 class Fit(NamedTuple):
@@ -55,7 +55,7 @@ def sigmoid(compute: np.ndarray, r0: float, a: float, b: float, c_mid: float) ->
 
 
 def fit(compute: np.ndarray, accuracy: np.ndarray, r0: float) -> Fit:
-    """The curve of least squared error through accuracies (N,) after compute (N,) > 0, with R_0 given."""
+    """The curve with the least squared error through accuracies (N,) after compute (N,) > 0, with R_0 given."""
     first, last = np.floor(0.9 * accuracy.max() / A_STEP), round(1 / A_STEP)
     every_a = A_STEP * np.arange(first, last + 1)
     every_c_mid = np.geomspace(compute.min() / 4, 4 * compute.max(), C_MIDS)

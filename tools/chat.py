@@ -41,14 +41,14 @@ class Args(SamplingSettings, ModelSettings):
 def respond(
     engine: Engine, tokenizer: Any, prompt_ids: list[int], limit: int, key: tuple[int, ...], args: Args
 ) -> tuple[str, bool]:
-    """Show a response piece by piece; its text, and whether it was cut off at `limit` tokens. Ctrl-C stops it."""
+    """Show a response piece by piece; returns its text and whether it was cut off at `limit`. Ctrl-C stops it."""
     response, text, shown, cut = Rollouts([[]], [[]], [True], [[]]), "", 0, True
     try:
         for end in range(PIECE, limit + PIECE, PIECE):
-            seeds = prompt_seeds(1, *key, end)  # other random numbers in each piece
+            seeds = prompt_seeds(1, *key, end)  # new random numbers for each piece
             response = engine.extend([prompt_ids], response, min(end, limit), args.temperature, seeds)
             text = tokenizer.decode(response.tokens[0], skip_special_tokens=True)
-            # The engine sees a stop string within a piece only.
+            # The engine only sees a stop string within a piece.
             stop = min((text.index(words) + len(words) for words in args.stop if words in text), default=None)
             text, cut = text[:stop], response.truncated[0] and stop is None
             ready = len(text.rstrip("\ufffd"))  # a character may end in the next piece
@@ -64,7 +64,7 @@ def respond(
 
 
 def chat(args: Args, read: Callable[[str], str] = input) -> None:
-    """Answer questions until there are no more."""
+    """Answer questions until the input ends."""
     with ExitStack() as stack:
         model, tokenizer = load_model(args)
         model.requires_grad_(False)  # so no gradients take memory

@@ -1,4 +1,4 @@
-"""Make a Hugging Face folder of a sharded checkpoint, as `--sharded-checkpoints` writes them.
+"""Turn a sharded checkpoint, as `--sharded-checkpoints` writes it, into a Hugging Face folder.
 
 python -m tools.checkpoints runs/.../checkpoint-000100 FOLDER
 """
@@ -29,7 +29,7 @@ def convert(source: Path, target: Path) -> None:
     weights = {name.removeprefix(MODEL): weight for name, weight in weights.items()}
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(source))
-    # In a Hugging Face folder each expert's matrices have names of their own.
+    # In a Hugging Face folder, each expert's matrices have their own names.
     weights = {name: weight.contiguous() for name, weight in revert_weight_conversion(model, weights).items()}
     save_file(weights, target / "model.safetensors", {"format": "pt"})
 
@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> None:
     try:
         verify(source)
         convert(source, target)
-    except Exception as error:  # safetensors has its own kind
+    except Exception as error:  # safetensors raises its own
         fail(f"{source} is damaged, or cannot be written to {target}: {first_line(error)}.")
     say(f"wrote {target}")
 

@@ -23,7 +23,7 @@ from common.cli import fail
 from tools.scripts import ROOT, docstring, parents, parse, script_path
 
 Span = tuple[int, int]
-MARKS = ("\033[7m", "\033[0m") if sys.stdout.isatty() else ("«", "»")  # around what differs within a line
+MARKS = ("\033[7m", "\033[0m") if sys.stdout.isatty() else ("«", "»")  # around the differences within a line
 
 
 def code(name: str) -> list[str]:
@@ -70,7 +70,7 @@ def body(name: str) -> tuple[str, ...]:
 
 @cache
 def hunks(a: str, b: str, context: int = 2) -> list[list[tuple[str, int, int, int, int]]]:
-    """How the body of one script becomes that of another, in difflib's groups; the way back is the mirror image."""
+    """How the body of one script becomes another's, in difflib's groups; the reverse is the mirror image."""
     order = list(parents())
     if order.index(a) > order.index(b):
         return [[(tag, j1, j2, i1, i2) for tag, i1, i2, j1, j2 in group] for group in hunks(b, a, context)]
@@ -79,7 +79,7 @@ def hunks(a: str, b: str, context: int = 2) -> list[list[tuple[str, int, int, in
 
 @cache
 def spans(mine: str, other: str) -> tuple[list[Span], list[Span]]:
-    """What differs within two lines, in whole words, as (start, end); nothing if they have little in common."""
+    """What differs between two lines, in whole words, as (start, end); nothing if they have little in common."""
     if mine > other:
         return spans(other, mine)[::-1]
     if not mine or difflib.SequenceMatcher(None, mine, other).ratio() <= 0.5:

@@ -4,7 +4,7 @@ It prints what a training run logs about its held-out problems, for any model an
 
     python -m tools.evaluate --model X --dataset gsm8k --k 1 8 64 --max-response-tokens 1024
 
-The run folder gets all responses, one line per problem in samples.jsonl and greedy.jsonl, and the figures in
+The run folder holds all responses, one line per problem in samples.jsonl and greedy.jsonl, and the figures in
 results.json. --resume continues an interrupted evaluation, with the same figures at the end. See docs/evaluating.md.
 """
 
@@ -46,11 +46,11 @@ class Args(SamplingSettings, DataSettings):
     eval_samples: Count | None = None
     """n, the samples of each problem; by default the largest k. More make pass@k more certain."""
     eval_problems: Count | None = None
-    """Only this many problems, the first ones (of an order of --eval-seed, if that is not 0); by default all."""
+    """Only the first problems, this many (in --eval-seed's order, if that is not 0); by default all."""
     held_out: bool = False
     """Only the rows that a training run with the same settings would hold out of --train-split."""
     environment: str | None = None
-    """What answers the turns of a response: guessing, calculator, retrieval, python, ADAPTER:TASK or file.py:NAME."""
+    """Environment of the responses: guessing, calculator, retrieval, python, ADAPTER:TASK or file.py:NAME."""
     max_turns: Count = 8
     """Turns of an episode, with an --environment."""
     difficulty_column: str | None = None
@@ -95,7 +95,7 @@ def load_evaluation(args: Args, model: Any, tokenizer: Any) -> list[Problem]:
 
 
 def difficulty(args: Args) -> tuple[str, Callable[[Problem], Any]] | None:
-    """How difficulty is measured: its name, and its value for a problem; None if it is unknown."""
+    """The measure of difficulty: its name, and its value for a problem; None if it is unknown."""
     name = args.eval_dataset or args.dataset
     if name in DATASETS and DATASETS[name][0] in ("countdown", "search"):
         return "numbers", lambda problem: len(problem.answer.numbers)

@@ -1,7 +1,7 @@
 """What a method does to a token, as three curves computed from the functions of its script.
 
 python -m tools.fingerprint                 # the scripts at the top level, one row each: reports/fingerprints.png
-python -m tools.fingerprint grpo gspo       # some scripts over each other: runs/fingerprint.png
+python -m tools.fingerprint grpo gspo       # several scripts overlaid: runs/fingerprint.png
 
 The advantage of a correct and of an incorrect response, by the number of correct ones in the group. The factor that
 the ratio puts before A ∇log π, by autograd through `policy_loss`: for one token whose ratio differs from 1, and for a
@@ -38,7 +38,7 @@ SIGNS = {"positive": 1.0, "negative": -1.0}
 
 
 class NoCurve(Exception):
-    """Why a script has no curve of a kind."""
+    """Why a script has no curve of some kind."""
 
 
 def ask(script: ModuleType, function: str, **values: Any) -> Any:
@@ -53,7 +53,7 @@ def ask(script: ModuleType, function: str, **values: Any) -> Any:
 
 
 def attempt(compute: Callable[..., Any], *arguments: Any) -> tuple[Any, str]:
-    """A curve, or None and why there is none."""
+    """A curve, or None and the reason why there is none."""
     try:
         return compute(*arguments), ""
     except NoCurve as reason:
@@ -173,7 +173,7 @@ def fingerprint(script: ModuleType) -> dict[str, Any]:
 
 
 def scaled(script: ModuleType, scale: float) -> Any:
-    """Settings in which what bounds the ratio in `policy_loss` is wider by a factor."""
+    """Settings whose bounds on the ratio in `policy_loss` are wider by a factor."""
     args, changed = script.Args(), {}
     source = inspect.getsource(script.policy_loss) if hasattr(script, "policy_loss") else ""
     for name in set(re.findall(r"args\.(\w+)", source)):
@@ -228,7 +228,7 @@ def small_multiples(found: dict[str, dict[str, Any]]) -> Figure:
 
 
 def overlay(found: dict[str, dict[str, Any]]) -> Figure:
-    """Some scripts over each other; A > 0 and A < 0 have panels of their own."""
+    """Several scripts overlaid; A > 0 and A < 0 have separate panels."""
     figure = Figure(figsize=(15, 6), layout="constrained")
     grid = figure.subplots(2, 4)
     for name, mine in found.items():
@@ -247,7 +247,7 @@ def overlay(found: dict[str, dict[str, Any]]) -> Figure:
 @dataclass
 class Args:
     scripts: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Names of scripts, drawn over each other; without any, those at the top level, one row each."""
+    """Names of scripts to overlay; without any, those at the top level, one row each."""
     out: Path | None = None
     """The picture; by default runs/fingerprint.png, without names reports/fingerprints.png."""
 

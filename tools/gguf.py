@@ -83,7 +83,7 @@ def check_tokenizer(file: Path, given: dict[str, Any], tokenizer: Any) -> None:
     """Take the template and the special tokens from the file; end the program if tokens have other ids."""
     tokens, kinds = given["tokenizer.ggml.tokens"], given.get("tokenizer.ggml.token_type")
     own = tokenizer.convert_ids_to_tokens(range(len(tokens)))
-    # The spelling of special and added tokens may differ.
+    # Special and added tokens may be spelled differently.
     for i, (token, mine) in enumerate(zip(tokens, own, strict=True)):
         if token != mine and (kinds is None or kinds[i] == NORMAL):
             fail(f"{file}: token {i} is {token!r} in the file, but {mine!r} in the tokenizer that transformers makes.")

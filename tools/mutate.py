@@ -2,15 +2,15 @@
 
     python -m tools.mutate                   # the lists in tools/mutations/; hours on two cores
     python -m tools.mutate --quick           # each mutation of the list in one script only
-    python -m tools.mutate --only run.py     # those of some files
-    python -m tools.mutate --generated 300   # so many of those that tools/operators.py makes, a seeded sample
+    python -m tools.mutate --only run.py     # only mutations of some files
+    python -m tools.mutate --generated 300   # a seeded sample, this large, of those that tools/operators.py makes
     python -m tools.mutate --minutes 20      # a random sample: starts none after 20 minutes
 
-Outcomes are kept in a file (--kept), so that a run can be interrupted: remove it when code or tests have changed. Tests
-run on the unchanged code first: those that fail there do not count. For --generated, they run once under coverage.py,
+Outcomes are kept in a file (--kept), so that a run can be interrupted; remove it when code or tests have changed. Tests
+first run on the unchanged code; those that fail there do not count. For --generated, they run once under coverage.py,
 which says which tests execute a line. Not part of the test suite: run it when the loops, the oracles or `tests/steps`
-change. Without --only, what was run goes to reports/mutations.md, or with --generated to
-reports/generated_mutations.md. Generated mutations that change nothing stand with the reason in tools/equivalent.json.
+change. Without --only, the results go to reports/mutations.md, or with --generated to
+reports/generated_mutations.md. tools/equivalent.json lists generated mutations that change nothing, with the reason.
 """
 
 import argparse
@@ -64,7 +64,7 @@ Job = tuple[Mutation, str]  # and the file that it is made in
 
 
 def places(mutation: Mutation, only: list[str], quick: bool) -> list[str]:
-    """The files that a mutation changes, one at a time; with `quick`, one of them that always stays the same."""
+    """The files that a mutation changes, one at a time; with `quick`, only one, always the same."""
     files = [mutation.file] if mutation.file else [str(script_path(n).relative_to(ROOT)) for n in parents()]
     found = [file for file in files if mutation.old in (ROOT / file).read_text()]
     if quick:
@@ -86,7 +86,7 @@ def stale() -> list[str]:
 
 
 def sample(count: int, seed: int) -> tuple[list[Mutation], int]:
-    """A sample of generated mutations, and how many there are."""
+    """A sample of generated mutations, and how many there are in all."""
     files = [str(file.relative_to(ROOT)) for folder in FOLDERS for file in sorted((ROOT / folder).rglob("*.py"))]
     found = [mutation for file in files for mutation in mutations(file)]
     return random.Random(seed).sample(found, min(count, len(found))), len(found)
@@ -109,12 +109,12 @@ def command(mutation: Mutation, file: str) -> list[str]:
 
 
 class Tests:
-    """Tests on copies of the repository, and what they do on the unchanged one."""
+    """Runs tests on copies of the repository, and knows their results on the unchanged one."""
 
     def __init__(self, baseline: dict[str, Any], tested: Tested | None = None) -> None:
         self.baseline = baseline  # by command: the tests that fail, and seconds
         self.tested = tested  # for generated mutations
-        self.own = threading.local()  # the process of tools/preloaded.py of each thread
+        self.own = threading.local()  # each thread's process of tools/preloaded.py
 
     def pytest(self, folder: Path, words: list[str], ids: list[str] | None, limit: float) -> tuple[int, str] | None:
         """pytest's exit code and output in a folder; None if it took longer than `limit` seconds."""
@@ -193,7 +193,7 @@ def table(outcomes: list[tuple[Mutation, str, str]]) -> str:
 
 
 def key(job: Job) -> str:
-    """The name of a mutation in one file, which stays when lines move: a generated one is shown in its line."""
+    """The name of a mutation in one file, which stays the same when lines move: a generated one shows its line."""
     mutation, file = job
     if mutation.start < 0:
         return f"{file}: {mutation.old} -> {mutation.new}"
@@ -236,7 +236,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--generated", type=int, default=0, help="so many generated mutations, in place of the list")
+    parser.add_argument("--generated", type=int, default=0, help="number of generated mutations, instead of the list")
     parser.add_argument("--seed", type=int, default=0, help="of the sample of generated mutations")
     parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--jobs", type=int, default=2, help="mutations at a time")

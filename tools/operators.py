@@ -23,7 +23,7 @@ MESSAGES = {"fail", "print", "say", "write_line", "ValueError", "RuntimeError", 
 
 
 def swapped(node: ast.AST, names: list[str]) -> Iterator[tuple[str, ast.AST]]:
-    """What a node can be changed to, with the kind of the change; `names` are the function's parameters."""
+    """What a node can be changed to, with the kind of change; `names` are the function's parameters."""
     if isinstance(node, ast.Compare) and type(node.ops[0]) in COMPARISONS:
         yield "comparison", ast.Compare(node.left, [COMPARISONS[type(node.ops[0])](), *node.ops[1:]], node.comparators)
     elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
@@ -59,7 +59,7 @@ def is_text(node: ast.BinOp) -> bool:
 
 
 def removable(node: ast.AST) -> bool:
-    """A statement without which the names that follow still exist."""
+    """Whether the names that follow still exist without this statement."""
     if isinstance(node, ast.Assign):
         return all(isinstance(target, ast.Attribute | ast.Subscript) for target in node.targets)
     is_call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
@@ -67,7 +67,7 @@ def removable(node: ast.AST) -> bool:
 
 
 def places(node: ast.AST, function: str = "", names: tuple[str, ...] = ()) -> Iterator[tuple[ast.AST, str, list[str]]]:
-    """All nodes that may be changed, each with the name and the parameters of the function that it is in."""
+    """All nodes that may be changed, each with the name and the parameters of its function."""
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns", "decorator_list", "type_params"):
             continue

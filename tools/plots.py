@@ -32,7 +32,7 @@ COLORS, LINES, MARKERS = (GRAY, BLUE, ORANGE, GREEN, RED, PURPLE, "black"), ("-"
 
 
 class Style(NamedTuple):
-    """How a line is drawn."""
+    """How to draw a line."""
 
     color: str
     line: str
@@ -126,7 +126,7 @@ def draw_curves(run_dir: Path, title: str) -> None:
             axes.legend(fontsize="small")
     picture = io.BytesIO()
     figure.savefig(picture, dpi=100)
-    write_whole(run_dir / "curves.png", picture.getvalue())  # somebody may be looking at it
+    write_whole(run_dir / "curves.png", picture.getvalue())  # someone may be looking at it
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What was measured lies in reports/: a JSON file for each measurement, and the tables and pictures made from it."""
+"""Measurements are in reports/: a JSON file for each, and the tables and pictures made from it."""
 
 import json
 import re

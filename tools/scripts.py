@@ -1,6 +1,6 @@
-"""The scripts of this repository, found by their docstrings: each one says what it differs from.
+"""The scripts of this repository, found by their docstrings, which say what each one differs from.
 
-Eleven stand at the top level, further methods in `methods/`, published recipes in `recipes/`.
+Eleven are at the top level, further methods in `methods/`, published recipes in `recipes/`.
 """
 
 import ast
@@ -67,7 +67,7 @@ def load(name: str) -> ModuleType:
 
 
 def call(function: Callable[..., Any], **values: Any) -> Any:
-    """Call a function of a script with those of these values that it takes: the scripts' functions differ in them."""
+    """Call a function of a script with those of these values that it takes, as the scripts' parameters differ."""
     return function(**{name: values[name] for name in inspect.signature(function).parameters if name in values})
 
 

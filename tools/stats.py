@@ -1,4 +1,4 @@
-"""Means and their intervals, and tables of them."""
+"""Means with their intervals, and tables of them."""
 
 import math
 import statistics

@@ -64,9 +64,9 @@ class Tested:
 
     def of(self, file: str, first: int, last: int, function: str) -> list[str]:
         """Tests that pass and execute one of the lines, at most BUDGET seconds of them. Those in a file with the
-        same name come first, then those in files that name the function or its folder, then the quickest. A line that
-        runs in other processes has the tests that name its file. Tests of that file by name, as of a claim, come
-        before all."""
+        same name come first, then those in files that name the function or its folder, then the quickest. For a line
+        that runs in other processes, these are the tests that name its file. Tests with the file's name as a case,
+        such as a claim's, come first of all."""
         lines = self.lines(file)
         found = set().union(*(lines.get(line, set()) for line in range(first, last + 1)))
         if not found:

@@ -1,4 +1,4 @@
-"""What distinguishes the scripts, in words that are found from the curves of their functions."""
+"""What distinguishes the scripts, in words derived from the curves of their functions."""
 
 import inspect
 import math
@@ -9,7 +9,7 @@ from tools.scripts import load
 
 import torch
 
-UNKNOWN = "not computed"  # the function needs what is not known here, or is not there
+UNKNOWN = "not computed"  # the function is missing, or needs values that are not known here
 
 
 def close(a: list[float], b: list[float]) -> bool:
@@ -48,7 +48,7 @@ def baseline(script: ModuleType) -> str:
 
 
 def clips_single_tokens(script: ModuleType) -> bool:
-    """Whether a single token beyond the bound loses its gradient, while the others of its response keep theirs."""
+    """Whether a single token beyond the bound loses its gradient, while its response's other tokens keep theirs."""
     old = torch.full((1, TOKENS), 0.1, dtype=torch.double).log()
     moved = torch.tensor([[2.0] + [0.0] * (TOKENS - 1)], dtype=torch.double)  # the first token's ratio is e²
     logp = (old + moved).requires_grad_()
@@ -59,7 +59,7 @@ def clips_single_tokens(script: ModuleType) -> bool:
 
 
 def ratio_level(script: ModuleType) -> str:
-    """Whether a factor depends on a token's own ratio, on that of its response, or on none."""
+    """Whether a factor depends on a token's own ratio, on its response's, or on none."""
     old = torch.full((1, 2), 0.1, dtype=torch.double).log()
     logp = (old + torch.tensor([[2e-4, 0.0]], dtype=torch.double)).requires_grad_()  # within every bound
     values = {"old_logp": old, "rollout_logp": old, "mask": torch.ones_like(old).bool(), "args": script.Args()}
@@ -104,7 +104,7 @@ def average(script: ModuleType) -> str:
 
 
 def updates(script: ModuleType) -> str:
-    """How far the policy is from the one that sampled, at the default settings."""
+    """How far the policy is from the rollout policy, at the default settings."""
     args = script.Args()
     count = args.num_minibatches * args.update_epochs if hasattr(args, "num_minibatches") else 1
     if args.staleness:
@@ -113,7 +113,7 @@ def updates(script: ModuleType) -> str:
 
 
 def weight_in_long(script: ModuleType) -> str:
-    """The weight of a token of a response of twice the length, over that of a token of the others of its group."""
+    """The weight of a token in a response of twice the length, relative to the others in its group."""
     ends = torch.tensor([2 * LENGTH] + [LENGTH] * (GROUP - 1))
     mask = (torch.arange(2 * LENGTH) < ends[:, None]).double()  # (G, T)
     found = ask(script, "token_weights", mask=mask, args=script.Args())  # (G, T)

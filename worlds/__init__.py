@@ -45,7 +45,7 @@ DATASETS = {
     "retrieval": ("retrieval", "retrieval_problem"),
     "python": ("python", "python_problem"),
 }
-# The module in this folder that has each environment, as ENVIRONMENT.
+# The module in this folder that defines each environment, as ENVIRONMENT.
 ENVIRONMENTS = {
     "guessing": "guessing.environment",
     "calculator": "products.calculator",
@@ -63,7 +63,7 @@ def problem_function(dataset: str) -> Callable[[random.Random], tuple[str, Any]]
 
 
 def behavior_function(dataset: str) -> Callable[[list[Any], list[str]], dict[str, float | None]] | None:
-    """What describes responses to a data set's problems (worlds/search/behavior.py), or None if its world has nothing.
+    """The function that describes responses to a data set (worlds/search/behavior.py), or None if its world has none.
 
     It takes the answers of problems and a response to each.
     """
@@ -73,7 +73,7 @@ def behavior_function(dataset: str) -> Callable[[list[Any], list[str]], dict[str
 
 
 def length_limit(model: str, dataset: str | tuple[str, ...]) -> int | None:
-    """The default length limit in tokens of an embedded model, or of one that knows the data set; else None."""
+    """The default length limit in tokens of an embedded model, or of the one for the data set; else None."""
     world = DATASETS[dataset][0] if dataset in DATASETS else None
     known = [MODELS[model]] if model in MODELS else [m for m in MODELS.values() if world in m.worlds]
     return known[0].max_response_tokens if known else None
@@ -85,7 +85,7 @@ def is_generated(dataset: str) -> bool:
 
 
 def generated_problems(dataset: str, part: str) -> list[tuple[str, Any]]:
-    """(question, answer) pairs, always the same. Of our own data sets "train" has 20,000 and "eval" 512 others."""
+    """(question, answer) pairs, always the same. Our own data sets have 20,000 in "train" and 512 others in "eval"."""
     if dataset not in DATASETS:
         adapter, _, task = dataset.partition(":")
         train, held_out = importlib.import_module(f"worlds.{adapter.replace('-', '_')}.problems").problems(task)
@@ -106,7 +106,7 @@ def all_problems(dataset: str) -> list[tuple[str, Any]]:
 
 
 def solutions(dataset: str, short: bool) -> dict[str, str]:
-    """A correct solution to each training question: what a writer of the world writes, or as a prompt shows it."""
+    """A correct solution to each training question, as a writer of the world writes it or as a prompt shows it."""
     world = DATASETS[dataset][0] if dataset in DATASETS else None
     if world not in WITH_SOLUTIONS:
         others = ", ".join(name for name, (of, _) in DATASETS.items() if of in WITH_SOLUTIONS)

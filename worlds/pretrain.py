@@ -1,7 +1,7 @@
 """The pretraining that the worlds with an embedded model share; `python -m worlds.sums.pretrain` is a command.
 
 The corpus imitates the text of many imperfect writers (worlds/WORLD/writers.py). The model learns their steps well and
-repeats their bad choice of style, so reinforcement learning has something to find: writing all steps pays.
+repeats their bad habits, so reinforcement learning has something to find: writing all steps pays.
 """
 
 import random
@@ -24,7 +24,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrai
 Row = tuple[list[int], list[int]]  # token ids of a prompt, and of its solution with EOS
 Writer = Callable[[random.Random, str, bool], str]  # (rng, question, textbook) in, a solution out
 TEXTBOOK = 0.82  # fraction of the schedule, at its start, with textbook solutions only, to learn the steps
-# In a solution: what an environment answers, without loss.
+# In a solution, an environment's answers, which have no loss.
 OBSERVATION = re.compile(r"(?<=>>)\d+|(?<=\?)[a-z].*\n|(?<=</search>)\n.*\n|```output\n.*\n```\n")
 
 
@@ -35,7 +35,7 @@ class PretrainSettings:
     seed: int = 0
     """Seed of the corpus and of the initial weights."""
     steps: int | None = None
-    """Optimizer steps of the whole schedule, of which `products` runs the last 18 % only. The defaults
+    """Optimizer steps of the whole schedule, of which `products` runs only the last 18 %. The defaults
     of this, --batch and --lr made the weights in worlds/."""
     batch: int | None = None
     """Solutions per step."""
@@ -83,7 +83,7 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
 
 @dataclass
 class Corpus:
-    """An endless stream of batches of written solutions, by the seed alone."""
+    """An endless stream of batches of written solutions, which depends only on the seed."""
 
     problem: Callable[[random.Random], tuple[str, str]]
     write: Writer
@@ -104,7 +104,7 @@ class Corpus:
                     if question[: question.index("?") + 1] not in self.held_out:
                         rows.append(encoded(tokenizer, question, self.write(rng, question, textbook)))
                 if textbook:
-                    # By length, to waste less on padding. Not later: batches of only short solutions would give
+                    # Sorted by length, for less padding. Not later: batches of only short solutions would give
                     # early guesses a larger weight, and the model would guess more than its writers.
                     rows.sort(key=lambda row: len(row[0]) + len(row[1]))
                 pool = [rows[i : i + args.batch] for i in range(0, len(rows), args.batch)]

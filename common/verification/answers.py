@@ -11,7 +11,7 @@ from unicodedata import normalize
 MAX_NUMBER_LENGTH = 100  # characters
 BOX = re.compile(r"\\boxed\s*\{")
 SCALES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
-# Words that make another value of the number before them, as in "12 squared", and words that may: "12 or thirteen".
+# Words that change the value of the number before them, as in "12 squared", and words that may: "12 or thirteen".
 MULTIPLIES, HEDGES = map(set, map(str.split, Path(__file__).with_name("words.txt").read_text().split("\n\n")))
 # Characters read as one unit, so that 10^2, 1/2, 12:30 and \sqrt{2} do not end in 2, 2, 30 and 2.
 RUN = re.compile(
@@ -19,7 +19,7 @@ RUN = re.compile(
     r"(?:%|[ -](?:and (?:an? )?)?(?i:" + "|".join(sorted({*SCALES, *MULTIPLIES})) + r")\b"
     r"| ?[-+*] ?[A-Za-z]\b| \\(?:pi|sqrt)\b)?"
 )
-# What makes the number after it a part of something: 7-3, 2 \times 3, f(3), > 3, not 3.
+# What makes the number after it part of an expression: 7-3, 2 \times 3, f(3), > 3, not 3.
 BEFORE = re.compile(
     r"(?:[\w.)}\]%!] ?[-+*÷] ?|[-+] |√|\\(?:times|cdot|div|pm|[lg]eq?|neq?|[lg]t|sqrt) *|(?<=[\w)}\]])(?<!\\left)\("
     r"|[0-9] ?[—~] ?|[0-9]\\[,;:! ]|(?:^|[ (])[<>] ?|\b(?:not|least|most|than) )$"
@@ -39,7 +39,7 @@ CHARACTERS = str.maketrans(
 
 
 def as_latex(text: str) -> str:
-    """Commas between thousands, and other alphabets' signs in LaTeX: `x²` is x^2, `½` \\frac{1}{2}, `１` 1."""
+    """Text with commas between thousands and Unicode signs as LaTeX: `x²` is x^2, `½` \\frac{1}{2}, `１` 1."""
     text = SPACED.sub(lambda number: number[0].replace(" ", ","), THOUSANDS.sub(",", text))
     if text.isascii():
         return text
@@ -48,7 +48,7 @@ def as_latex(text: str) -> str:
 
 
 def last_boxed(text: str) -> str | None:
-    """The content of the last `\\boxed{...}`, or None without one whose braces balance."""
+    """The content of the last `\\boxed{...}`, or None if there is none whose braces balance."""
     start = max((box.end() for box in BOX.finditer(text)), default=len(text))
     depth = 1
     for brace in re.finditer("[{}]", text[start:]):
@@ -86,7 +86,7 @@ def clean(text: str) -> str:
     text = SPACING.sub(" ", as_latex(text))
     text = re.sub(r"\\(?:[dtcs]|nice)frac(?![A-Za-z])", r"\\frac", PHANTOM.sub("", text))
     text = text.replace(r"\frac\pi", r"\frac{\pi}").strip()
-    for _ in range(9):  # a limit, so that 500 nested braces take no longer
+    for _ in range(9):  # limited, so that 500 nested braces take no longer
         if text.endswith(".") and not text.endswith(".."):
             text = text[:-1].strip()
         elif DOLLARS.fullmatch(text) or (text[:1] == "{" and is_enclosed(text)):
@@ -161,7 +161,7 @@ class Number(NamedTuple):
 @lru_cache(maxsize=10_000)
 def parse_number(text: str) -> Number | None:
     """One literal number, or None: `1,234`, `-0.5`, `\\frac{1}{2}`, `3\\frac12`, `\\$12.`, `x = 7`, `7 apples`."""
-    if text.isascii() and text.removeprefix("-").isdigit() and len(text) <= MAX_NUMBER_LENGTH:  # nearly all there are
+    if text.isascii() and text.removeprefix("-").isdigit() and len(text) <= MAX_NUMBER_LENGTH:  # nearly all answers
         return Number(Fraction(int(text)))
     name, text = split_name(unwrap(clean(text)))
     text = FRACTION.sub(lambda m: f" {m[3] or ''}{m[1] or m[2]}/{m[4] or m[5]} ", unwrap(text))
@@ -216,7 +216,7 @@ def multiplier(behind: str) -> int | None:
 
 
 def is_wording(words: list[str]) -> bool:
-    """Whether lower-case words that stand outside `\\text{}` are prose, not a product of variables."""
+    """Whether lower-case words outside `\\text{}` are prose, not a product of variables."""
     return all(re.fullmatch("[a-z.'-]{2,}|a", word) for word in words) and any(
         SHORT_WORD.fullmatch(word) or re.fullmatch(r"(?![a-d]+$)(?=[a-z]*[aeiou])[a-z]{3,}", word) for word in words
     )

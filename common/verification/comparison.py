@@ -1,4 +1,4 @@
-"""Whether an answer is the same as the gold answer: comparison by rules.
+"""Comparison of an answer with the gold answer by rules.
 
 Expressions are left to math-verify. tests/common/verifier_cases.jsonl holds judged examples of every rule.
 """
@@ -47,7 +47,7 @@ def choice(text: str) -> str | None:
 
 
 def spelling(text: str) -> str:
-    """Words as they are compared: in any case, without spaces, periods of abbreviations and leading zeros."""
+    """Words in the form that is compared: lower case, without spaces, periods of abbreviations and leading zeros."""
     text = re.sub(r",? ?\band\b ?", ",", FONT.sub(r"\1", text).lower())
     return re.sub(r" |(?<=[a-z])\.|(?<![0-9.])0+(?=[0-9])", "", text)
 
@@ -67,7 +67,7 @@ def words(text: str) -> str | None:
 
 
 def split(text: str, separator: str) -> list[str]:
-    """The parts of a text between those separators that stand in no brackets."""
+    """The parts of a text between separators that are outside all brackets."""
     parts, depth = [""], 0
     for token in TOKEN.findall(text):
         depth += DEPTH.get(token, 0)
@@ -114,7 +114,7 @@ def plus_minus(text: str) -> list[str]:
 
 
 def fits(gold: str, answer: str) -> bool:
-    """Whether an answer's name may stand before the value of a gold with this one: (y, x) has another order."""
+    """Whether an answer with this name can match a gold answer with that one: (y, x) has another order."""
     if answer[:1] == "(" and gold[:1] != "(":
         return answer[1:-1].split(",") == sorted(answer[1:-1].split(","))
     return not gold or not answer or gold == answer
@@ -128,13 +128,13 @@ def agree(gold: Number, answer: Number, tolerance: Fraction) -> bool:
     if not fits(gold.name, answer.name):
         return False
     if gold.value.denominator == 1 and (answer.is_fraction or value.denominator == 1):
-        # A fraction counts only where the answer is no whole number: 84/2 is a sum, not a result.
+        # For a whole gold number, no fraction counts: 84/2 is a calculation, not a result.
         return value == gold.value and not answer.is_fraction
     return abs(value - gold.value) <= tolerance * abs(gold.value)
 
 
 def compare(gold: str, answer: str, tolerance: Fraction = Fraction(0)) -> Pairs | None:
-    """None if the answer is incorrect, else the pairs that math-verify has to confirm: none if it is correct."""
+    """None if the answer is incorrect, else the pairs that math-verify has to confirm, [] if it is correct."""
     if number := parse_number(gold):
         other = parse_number(answer)
         return [] if other and agree(number, other, tolerance) else None
@@ -195,7 +195,7 @@ def compare_expressions(gold: str, answer: str) -> Pairs | None:
     relation, other_relation = RELATION.search(gold_value), RELATION.search(value)
     items = None if number else collection(answer)
     if items and (not relation or items[0] == "set"):
-        return None  # several values for one; but an interval may stand for an inequality
+        return None  # several values for one; but an interval may express an inequality
     both = (name or relation) and (other_name or other_relation)
     if not both and (other_relation or (relation and not items)):
         return None  # 5 = x^2+1 for x^2+1
@@ -215,7 +215,7 @@ def variables(text: str) -> set[str]:
 
 
 def leaves_work(gold: str, answer: str) -> bool:
-    """Whether an answer has variables, functions, arithmetic or, without variables, sums that the gold has not."""
+    """Whether an answer has variables, functions, arithmetic or, without variables, sums that the gold answer lacks."""
     return bool(
         variables(answer) - variables(gold)
         or any(pattern.search(answer) and not pattern.search(gold) for pattern in (FUNCTION, ARITHMETIC))

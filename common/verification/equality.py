@@ -19,8 +19,8 @@ LATEX = LatexExtractionConfig(boxed_match_priority=0, normalization_config=CLEAN
 
 
 def parse_whole(text: str) -> list[Any]:
-    """All of a text as mathematics or else as a string; math-verify by default searches it for any number."""
-    text = re.sub(r"(?<![A-Za-z\\_])i(?![A-Za-z])", " i ", text)  # 2i would be a variable, 2 i the imaginary unit
+    """The whole text as mathematics, or else as a string; by default, math-verify searches it for any number."""
+    text = re.sub(r"(?<![A-Za-z\\_])i(?![A-Za-z])", " i ", text)  # 2i would be a variable; 2 i is the imaginary unit
     return parse(rf"\boxed{{{text}}}", [LATEX], extraction_mode="first_match", parsing_timeout=None)
 
 
@@ -38,7 +38,7 @@ def is_equal(problem: SimpleNamespace, text: str | None, *_: Any) -> bool:
     return verify(gold, parse_whole(text), float_rounding=15, numeric_precision=50, timeout_seconds=None)
 
 
-os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what sympy and its parser print
+os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # discards what sympy and its parser print
 resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
-# sympy loads a part of itself late: not on the first answer's time
+# sympy loads part of itself on first use: not in the first answer's time
 is_equal(SimpleNamespace(payload="x^2+2x+1"), "(x+1)^2")

@@ -24,10 +24,10 @@ from common.verification.workers import Pool, Program
 from torch import Tensor
 
 MAX_LATE = 16  # responses per rollout batch whose reward may be too late
-# Of each response: whether it is correct, its reward, and what each reward function gave.
+# For each response: whether it is correct, its reward, and what each reward function gave.
 Judged = tuple[list[bool], list[float], list[dict[str, float | None]]]
 CORRECT = "correct"  # the built-in reward: 1 if the verifier finds the answer correct
-OBJECT = "python"  # in the place of a module in the name of a Python object
+OBJECT = "python"  # in place of the module, in the name of a Python object
 MADE_UP = "This response is made up. \\boxed{0}"
 
 
@@ -53,7 +53,7 @@ def short(name: str) -> str:
 
 
 def summary(name: str, values: list[float | None]) -> dict[str, float | None]:
-    """Of what one function gave: mean, standard deviation, and the fraction of values that came in time."""
+    """Mean and standard deviation of one function's values, and the fraction that came in time."""
     counted = [value for value in values if value is not None]
     return {
         f"reward/{name}": statistics.fmean(counted) if counted else None,
@@ -111,9 +111,9 @@ class Rewards:
         return correct, rewards, of_each
 
     def take_numbers(self) -> dict[str, float]:
-        """Of each function since the last call: mean, standard deviation, and the fraction of values that came in time.
+        """Per function, since the last call: mean, standard deviation, and the fraction of values that came in time.
 
-        A late value is not part of mean and deviation; in the reward it is 0.
+        Late values are left out of mean and deviation; in the reward they are 0.
         """
         numbers = {}
         for name in self.weights:
@@ -122,7 +122,7 @@ class Rewards:
         return numbers
 
     def compute(self, name: str, rows: list[list[Any]]) -> list[float | None]:
-        """What one function gives for each response; None if it took too long."""
+        """What one function returns for each response; None if it took too long."""
         parts = ([rows] if rows else []) if self.batched[name] else [[row] for row in rows]
         values = []
         for part, reply in zip(parts, self.pool.map((self.programs[name], part) for part in parts), strict=True):
@@ -137,7 +137,7 @@ class Rewards:
         return values
 
     def count_late(self, name: str, rows: list[list[Any]], rewards: list[float | None], before: int) -> None:
-        """Count late rewards, warn of the first ones, and end the run if there are too many in a rollout batch."""
+        """Count late rewards, warn about the first ones, and end the run if there are too many in a rollout batch."""
         if not (late := rewards.count(None)):
             return
         what = f"no answer within {self.programs[name].time_limit:g} seconds for {rows[rewards.index(None)][1][:80]!r}"
@@ -153,7 +153,7 @@ class Rewards:
 def rehearse_rewards(args: DataSettings, dataset: str, part: str) -> None:
     """End the program if a reward function fails for a made-up response to the first problem of a data set.
 
-    A run does this before it loads the model, which may take long.
+    A run does this before it loads the model, which may take a while.
     """
     from common.rows import pairs_of  # imports this package itself
 
@@ -174,7 +174,7 @@ def rehearse_rewards(args: DataSettings, dataset: str, part: str) -> None:
 
 
 def as_given(problem: Problem) -> dict[str, Any]:
-    """What a function gets of a problem."""
+    """What a function receives of a problem."""
     answer = problem.answer if isinstance(problem.answer, str | tuple) else str(problem.answer)
     return {"question": problem.question, "answer": answer, "prompt": problem.prompt, "row": problem.row}
 

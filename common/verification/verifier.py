@@ -29,7 +29,7 @@ SCORE_LIMIT = 10.0  # seconds for a call of a scorer
 MAX_ANSWER_LENGTH = 1000  # characters; longer answers are incorrect
 MAX_NAMED = 100  # answers in an error message
 
-Question = tuple[Program, str, str | None]  # of a worker: the gold answer or payload, and the answer
+Question = tuple[Program, str, str | None]  # for a worker: the gold answer or payload, and the answer
 
 
 class Verifier:
@@ -106,7 +106,7 @@ class Verifier:
         return self.tokenizer.batch_decode(own, skip_special_tokens=True)
 
     def judge(self, responses: list[str], golds: list[Any], truncated: list[bool]) -> list[float]:
-        """The scores of B responses: 1 if the answer is correct, else 0; a scorer may also give a value between.
+        """The scores of B responses: 1 if the answer is correct, else 0; a scorer may also give a value in between.
 
         A gold answer may be the score itself.
         """

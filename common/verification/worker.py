@@ -24,7 +24,7 @@ from typing import Any
 
 
 def load(name: str) -> Callable[..., Any]:
-    """The named function. Any exception says why there is none."""
+    """The named function. An exception says why it cannot be loaded."""
     source, _, function = name.rpartition(":")
     if not source.endswith(".py"):
         sys.path.insert(0, os.getcwd())
@@ -70,9 +70,9 @@ class Function:
         return asyncio.Runner()
 
     def __call__(self, rows: list[list[Any]] | None) -> list[float | None] | bool:
-        """The rewards of some responses, None where an async call took too long.
+        """The rewards of some responses, None if an async call took too long.
 
-        A row is problem, text, tokens, truncated. Without rows: whether the function is to get a whole batch.
+        A row is problem, text, tokens, truncated. Without rows: whether the function takes a whole batch.
         """
         if rows is None:
             return self.is_batched or self.is_async
@@ -89,7 +89,7 @@ class Function:
         return list(self.loop.run(values) if self.is_async else values)
 
     async def all_at_once(self, rows: list[list[Any]]) -> list[float | None]:
-        """The rewards of responses that are computed at the same time."""
+        """The rewards of some responses, computed concurrently."""
         import asyncio
 
         tasks = [asyncio.ensure_future(self.function(*row)) for row in rows]

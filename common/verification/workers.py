@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from common.verification.worker import Function, reason
 
 START_LIMIT = 300.0  # seconds for the imports of a program
-GRACE = 1.0  # seconds in which a worker reports late responses itself
+GRACE = 1.0  # extra seconds for a worker to report late responses itself
 
 
 class Program(NamedTuple):
@@ -32,7 +32,7 @@ class Program(NamedTuple):
 class Reply(NamedTuple):
     """A value or, if there is none, the reason; `late` if the worker was killed at its time limit.
 
-    `row` is the response at which it failed.
+    `row` is the response on which it failed.
     """
 
     value: Any = None
@@ -92,7 +92,7 @@ class Worker:
                 os.killpg(self.process.pid, signal.SIGKILL)
 
     def end(self) -> None:
-        """Kill the process and all that it has started. The next question starts a new one."""
+        """Kill the process and everything it has started. The next question starts a new one."""
         with self.lock:
             self.kill()
             if self.process is not None:
@@ -107,7 +107,7 @@ class Worker:
 
 
 class InProcess:
-    """Stands in for a worker where the function is a Python object. Only an async one has a time limit."""
+    """Replaces a worker if the function is a Python object. Only an async one has a time limit."""
 
     def __init__(self, program: Program) -> None:
         self.function = Function(program.function, program.time_limit)
@@ -133,7 +133,7 @@ class Pool:
         self.size = size
         self.threads = ThreadPoolExecutor(size)
         self.workers: list[Worker | InProcess] = []
-        self.idle: dict[Program, LifoQueue[Worker | InProcess]] = {}  # the last one used comes first: it is running
+        self.idle: dict[Program, LifoQueue[Worker | InProcess]] = {}  # the last one used comes first: it still runs
 
     def ask(self, program: Program, question: Any) -> Reply:
         worker = self.idle[program].get()
@@ -154,7 +154,7 @@ class Pool:
         return self.threads.map(lambda question: self.ask(*question), questions)
 
     def close(self) -> None:
-        """End all workers, also those that are computing an answer."""
+        """End all workers, even those that are computing an answer."""
         self.threads.shutdown(wait=False, cancel_futures=True)
         for worker in self.workers:
             worker.close()

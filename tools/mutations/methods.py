@@ -1,4 +1,4 @@
-"""Mutations of the scripts: their loops, their functions, and what is special in one."""
+"""Mutations of the scripts: their loops, their functions, and what only one of them has."""
 
 from tools.mutations.mutation import (
     CALCULATOR,

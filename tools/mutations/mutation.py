@@ -69,7 +69,7 @@ RESUMED = f"{INTERRUPTIONS}::test_resumed_run_ends_as_the_uninterrupted_one"
 class Mutation:
     """`old` becomes `new` in the file, or in every script that has it; `tests` (a file, or FILE::test) must fail.
 
-    A mutation that was generated is at one place of its file, `start` bytes from its beginning.
+    A generated mutation is at one place in its file, `start` bytes from the beginning.
     """
 
     what: str

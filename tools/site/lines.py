@@ -50,7 +50,7 @@ def differences(name: str) -> dict[str, list[tuple[int, ...]]]:
 
 
 def marks() -> dict[str, Any]:
-    """What differs within two lines, as spans of each, by their numbers "i,j" with i < j."""
+    """What differs between two lines, as spans of each, by their numbers "i,j" with i < j."""
     found = {}
     for right in parents():
         for left, ops in differences(right).items():

@@ -24,7 +24,7 @@ from PIL import Image
 
 
 def pages() -> dict[str, str]:
-    """What has a page on the site: file of the repository, and the page's name."""
+    """What has a page on the site: the file in the repository, and the page's name."""
     found = {"README.md": "start.html"}
     folders = ("docs/**/*.md", "reports/*.md", "worlds/*/README.md", "notebooks/*.md", "notebooks/*.ipynb", "*.md")
     for path in (path for pattern in folders for path in sorted(ROOT.glob(pattern))):
@@ -74,7 +74,7 @@ class Renderer:
         return self.source(path) if (ROOT / path).exists() else ""
 
     def address(self, kind: str) -> str:
-        """Where the repository's files ("blob") or folders ("tree") are at the commit that the site is built from."""
+        """Address of the repository's files ("blob") or folders ("tree") at the commit that the site is built from."""
         return f"{self.repository}/{kind}/{os.environ.get('GITHUB_SHA') or 'main'}" if self.repository else ""
 
     def source(self, path: str) -> str:

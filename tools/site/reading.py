@@ -18,7 +18,7 @@ import torch
 
 SMALL = {"steps": 1, "prompts_per_step": 2, "responses_per_prompt": 4, "warmup_steps": 0}
 QUIET = {"eval_every": 0, "eval_problems": 8, "eval_samples": 2, "save_every": 0, "engine": "transformers"}
-ROWS, COLUMNS = 8, 9  # of a tensor that are shown
+ROWS, COLUMNS = 8, 9  # of a tensor, at most, that are shown
 
 
 def targets(tree: ast.AST) -> dict[int, list[str]]:
@@ -37,7 +37,7 @@ def number(value: float) -> str:
 
 
 def shown(name: str, value: Any, tokenizer: Any) -> dict[str, Any] | None:
-    """A value as a table or a text; None for what says nothing to a reader."""
+    """A value as a table or a text; None if it is of no use to a reader."""
     if isinstance(value, tuple) and value and isinstance(value[0], torch.Tensor):
         value = value[0]
     if isinstance(value, torch.Tensor):

@@ -50,15 +50,15 @@ def parts(name: str) -> dict[str, Any]:
 
 
 def sentences(text: str) -> list[str]:
-    """A paragraph in sentences; the full stop of an abbreviation ends none."""
+    """A paragraph in sentences; the period of an abbreviation does not end one."""
     return re.split(r"(?<=\.)(?<!\b(?:Eq|al|Dr)\.)(?<!\b(?:Sec|App)\.) (?=[A-Z\"`Âτ]|verl\b|methods/)", text)
 
 
 @cache
 def remarks(name: str) -> list[tuple[str, int, str]]:
-    """What is said beside a script's code: function, line and text.
+    """The notes beside a script's code: function, line and text.
 
-    Of the docstrings of functions all but the first paragraph, and the comments; of `main` those that its parent lacks.
+    All but the first paragraph of the functions' docstrings, and the comments; in `main`, those that its parent lacks.
     """
     text, above, found = script_path(name).read_text(), parents()[name], []
     heard = script_path(above).read_text() if above else ""
@@ -125,7 +125,7 @@ def limits(annotation: Any) -> str:
 
 
 def paper_value(text: str) -> str:
-    """What a help text says of the paper: "Paper X.", "Papers X.", "Usual X." or "Authors' code X."; else ""."""
+    """What a help text says about the paper: "Paper X.", "Papers X.", "Usual X." or "Authors' code X."; else ""."""
     said = r"(?:^|\. )(Papers?|Usual|(?:The a|A)uthors' code(?= \d)):? (\"[^\"]+\"|.+?)[.;:]?(?:(?<=[.;:])\s|$)"
     found = re.search(said, text)
     if not found:
@@ -267,7 +267,7 @@ def lessons_naming(name: str) -> list[tuple[str, str]]:
 
 
 def exercises(name: str) -> list[Any]:
-    """Those of the course that ask for a function of this script, its own first."""
+    """The exercises that ask for a function of this script, its own first."""
     from notebooks.exercises.exercises import EXERCISES, code, functions
 
     text = script_path(name).read_text()
@@ -287,7 +287,7 @@ def curves(name: str) -> dict[str, Any]:
 
 
 def data(name: str) -> dict[str, Any]:
-    """What the pictures and diffs of the site are drawn from."""
+    """The data for the pictures and diffs of the site."""
     return {
         "path": str(script_path(name).relative_to(ROOT)),
         "change": change(name),

@@ -1,4 +1,4 @@
-"""The tables behind the sliders, computed from the scripts' functions, and ratios of real rollouts that grow old."""
+"""The tables behind the sliders, computed from the scripts' functions, and the ratios of real rollouts as they age."""
 
 from types import ModuleType
 from typing import Any
@@ -14,7 +14,7 @@ GROUPS = [2, 4, 8, 16, 32]
 SCALES = [0.25, 0.5, 1.0, 2.0, 4.0]
 RATIOS = fingerprint.RATIOS[::4]
 AGES = [0, 1, 2, 4, 8]  # rollout batches
-STEP = 10  # whose batch is looked at
+STEP = 10  # whose batch is used
 QUANTILES = {"1 %": 0.01, "10 %": 0.1, "median": 0.5, "90 %": 0.9, "99 %": 0.99}
 
 

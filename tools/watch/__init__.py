@@ -1,1 +1,1 @@
-"""`python -m tools.watch`: a page of runs while they go on."""
+"""`python -m tools.watch`: a page that shows runs while they go on."""

@@ -1,8 +1,8 @@
-"""A page of runs that renews itself while they go on: curves over each other, and the responses of any step.
+"""A page of runs that updates itself while they go on: overlaid curves, and the responses of any step.
 
     python -m tools.watch RUN RUN ...
 
-A folder of runs stands for all of them, also for those that start later; copied folders will do. The page is served on
+A folder of runs stands for all of them, even those that start later; copied folders work too. The page is served on
 this machine only and makes no request elsewhere. To see runs on another machine, forward the port:
 `ssh -L 8000:localhost:8000 MACHINE`.
 """
@@ -31,7 +31,7 @@ GZIP = b"\x1f\x8b"  # how compressed files begin
 PAGE = {"/": ("page.html", "text/html"), "/page.css": ("page.css", "text/css"), "/page.js": ("page.js", SCRIPT)}
 # The page runs its own files and nothing else, whatever a run folder holds.
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src data:"
-LOCAL = ("localhost", "127.0.0.1")  # other names, which a website could give this machine, are refused
+LOCAL = ("localhost", "127.0.0.1")  # refuses other names, which a website could give this machine
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Args:
 
 
 def find_runs(folders: tuple[Path, ...]) -> dict[str, Path]:
-    """The run folders by name; one without a log yet is left out."""
+    """The run folders by name; those without a log are left out."""
     found = {}
     for folder in folders:
         inside = [folder] if (folder / "metrics.jsonl").is_file() else sorted(folder.glob("*/"))
@@ -68,7 +68,7 @@ def rows(folder: Path) -> list[dict[str, float | None]]:
 
 
 def responses(folder: Path, step: int) -> bytes:
-    """A file of a run's responses. A copied folder may hold a link to another file, or a pipe: neither is read."""
+    """A file of a run's responses. A copied folder may hold a link to another file, or a pipe; neither is read."""
     file = folder / f"rollouts/step-{step:06d}.jsonl.gz"
     if not file.is_file() or folder.resolve() not in file.resolve().parents:
         raise FileNotFoundError(file)
@@ -87,7 +87,7 @@ class Handler(BaseHTTPRequestHandler):
     """Answers the page's requests."""
 
     def do_GET(self) -> None:
-        with suppress(ConnectionError):  # the page was closed meanwhile
+        with suppress(ConnectionError):  # the page has been closed
             if (self.headers["Host"] or "").partition(":")[0] not in LOCAL:
                 return self.send_error(403)
             try:
@@ -128,7 +128,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, *_: Any) -> None:
-        """Requests are not printed."""
+        """Do not print requests."""
 
 
 def main(args: Args) -> None:

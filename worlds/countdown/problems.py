@@ -4,7 +4,7 @@ This is the task of TinyZero (Pan et al., 2025). Many expressions are correct, s
 
 reasoning-gym 0.1.25 also has a `countdown`, with other rules, so it does not replace this one:
 - it evaluates the answer with sympy: `__import__('os').system(...)+3*7+5` ran the command; `9**9**9` took over 10 s;
-- it finds numbers by `\b\d+\b` and so accepts free ones: `(3+5+7)*0x0+0x1A` scores 1 for 3, 5, 7 and the target 26;
+- it finds numbers by `\b\d+\b` and so accepts other numbers: `(3+5+7)*0x0+0x1A` scores 1 for 3, 5, 7 and the target 26;
 - it compares floats with a relative error of 1e-5: `999+1/101` scores 1 for 999;
 - an incorrect answer scores 0.01 or 0.05, so methods for binary rewards refuse it;
 - `3*7+5 = 26` and `3 \times 7 + 5` score 0.01; a leading minus, as in 49 of 2,304 of its own answers, scores 1;
@@ -30,7 +30,7 @@ SIGNS |= {"×": "*", "·": "*", "÷": "/", "−": "-"}
 
 
 def value(node: ast.AST, numbers: list[int]) -> Fraction:
-    """The exact value of an expression of integers, whose numbers are added to the list; else a ValueError."""
+    """The exact value of an expression of integers, whose numbers are added to the list; else raises ValueError."""
     match node:
         case ast.Constant(int(number)):
             numbers.append(number)

@@ -8,13 +8,13 @@ from worlds.guessing.problems import GUESSES, bounds
 
 
 def feedback(guess: int, secret: int, low: int, high: int) -> tuple[str, int, int]:
-    """`higher` or `lower` with the numbers that remain, and these."""
+    """`higher` or `lower` with the range that remains, and its ends."""
     low, high = (max(low, guess + 1), high) if guess < secret else (low, min(high, guess - 1))
     return f"{'higher' if guess < secret else 'lower'} {low}-{high}\n", low, high
 
 
 def play(problem: Problem) -> Play:
-    """Reward 1 if the number is guessed in time. A turn that is no guess ends the game."""
+    """Reward 1 if the number is guessed in time. A turn that is not a guess ends the game."""
     secret, (low, high), answer = int(problem.answer), bounds(problem.question), None
     for _ in range(GUESSES):
         text = yield answer

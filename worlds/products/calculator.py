@@ -27,7 +27,7 @@ def play(problem: Problem, call: str = CALL) -> Play:
 
 
 def calculator(call: str) -> Environment:
-    """The calculator for calls that look like `call`. Ends the program if that is no expression with one group."""
+    """The calculator for calls that look like `call`. Ends the program if that is not an expression with one group."""
     try:
         groups = re.compile(call).groups
     except re.error:

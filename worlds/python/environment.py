@@ -1,7 +1,7 @@
 """A Python interpreter, as in ToRL, 2503.23383: the last code block of a turn is run, and its output inserted.
 
-The code runs where the code of docs/rewards/code_tests.py runs: in a process with limits on time, memory and output,
-from which nothing is kept. That stops accidents, not attacks.
+As in docs/rewards/code_tests.py, the code runs in a process with limits on time, memory and output, from which nothing
+is kept. That stops accidents, not attacks.
 """
 
 import re

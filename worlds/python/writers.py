@@ -21,7 +21,7 @@ WRONG, DONE = 0.8, 0.7
 
 
 def solution(rng: random.Random, question: str, textbook: bool) -> str:
-    """One programmer's attempts. In a textbook any function comes first, and it goes on until one passes the test."""
+    """One programmer's attempts. A textbook starts with any function, and continues until one passes the test."""
     left, (x, y), text = attempts(question), values(question)[1], ""
     while True:
         wrong = [body for body, passes in left.items() if not passes]

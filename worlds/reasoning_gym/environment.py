@@ -12,12 +12,12 @@ SCORE_LIMIT = 10.0  # seconds
 
 @cache
 def worker(scorer: str) -> Worker:
-    """A process for the scorer: some evaluate what they are given."""
+    """A process for the scorer, because some scorers execute what they are given."""
     return Worker(Program(scorer, SCORE_LIMIT))
 
 
 def play(problem: Problem) -> Play:
-    """Until the box in a turn scores 1. After the last turn, the verifier scores the last box in the same way."""
+    """Runs until the box in a turn scores 1. After the last turn, the verifier scores the last box in the same way."""
     answer = None
     while True:
         box = last_boxed((yield answer))

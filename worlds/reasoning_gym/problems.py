@@ -34,7 +34,7 @@ def problems(task: str) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]]:
     say(f"generating {TRAINING + HELD_OUT} problems of reasoning-gym:{task}")
     made = subprocess.run(
         [sys.executable, "-P", __file__, task],
-        env=os.environ | {"PYTHONHASHSEED": "0"},  # a few tasks loop over sets, whose order depends on it
+        env=os.environ | {"PYTHONHASHSEED": "0"},  # a few tasks loop over sets, whose order depends on this
         capture_output=True,
         text=True,
     )
@@ -81,5 +81,5 @@ def score(problem: SimpleNamespace, text: str, tokens: list[int], truncated: boo
 
 if __name__ == "__main__":
     pipe = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what tasks print
+    os.dup2(2, 1)  # for what tasks print
     print(json.dumps(generate(sys.argv[1])), file=pipe)

@@ -1,7 +1,7 @@
 """Search in a local corpus, as in Search-R1, 2503.09516: `<search>words</search>` is answered with passages.
 
 Passages are ranked by SQLite's full-text index (FTS5), by BM25 with a higher weight on the title. A corpus of your own
-is a text file with a passage on each line; what stands before the first `: ` is its title.
+is a text file with a passage on each line; the text before the first `: ` is its title.
 """
 
 import re
@@ -18,12 +18,12 @@ from worlds.retrieval.problems import passages
 CLOSED = "</search>"
 QUERY = re.compile(rf"<search>(.*?){CLOSED}", re.DOTALL)
 MOST_WORDS = 32  # of a query
-TITLE = 10.0  # what a word in the title counts, beside one in the text
+TITLE = 10.0  # weight of a word in the title, if one in the text has 1
 Search = Callable[[str], list[str]]
 
 
 def index(corpus: Iterable[str], count: int) -> Search:
-    """A function that finds the `count` best passages for a query; of equally good ones the first of the corpus."""
+    """A function that finds the `count` best passages for a query; among equally good ones, the first of the corpus."""
     database = sqlite3.connect(":memory:", check_same_thread=False)
     database.execute("CREATE VIRTUAL TABLE passages USING fts5(title, text)")
     rows = (passage.split(": ", 1) if ": " in passage else ["", passage] for passage in corpus)
@@ -54,7 +54,7 @@ def searching(corpus: Iterable[str], count: int) -> Environment:
 
 
 def environment(file: str) -> Environment:
-    """Search in a text file, of which three passages are shown. Ends the program if it has none."""
+    """Search in a text file, which shows three passages. Ends the program if it has none."""
     try:
         lines = Path(file).read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError):

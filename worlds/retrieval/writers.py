@@ -1,6 +1,6 @@
 """The writers whose searches the base model is pretrained on, about people whom they invent.
 
-Each decides by chance: to search (0.55) or to box an invented answer; to search for the whole name (0.4) or for the
+Each decides by chance: to search (0.55) or to box an invented answer; to search for the full name (0.4) or for the
 first name alone, which finds somebody else; to believe what is said of somebody else (0.8) or to search again; to look
 a country up (0.3) or to box the town instead. Textbook writers mostly do well. Pretraining has no loss on passages:
 
@@ -52,7 +52,7 @@ def solution(rng: random.Random, question: str, textbook: bool) -> str:
     first, text = name.split()[0], ""
     person = invented(rng, name)
     if does[SEARCHES] and not does[WHOLE_NAME]:
-        person = invented(rng, f"{first} {last_name(rng)}")  # who is first of that name in the corpus
+        person = invented(rng, f"{first} {last_name(rng)}")  # the first of that name in the corpus
         text += lookup(first, about_person(person))
         if not does[BELIEVES]:
             person = invented(rng, name)

@@ -76,12 +76,12 @@ def terms(attempt: Attempt) -> list[int]:
 
 
 def measure(problems: list[Search], responses: list[str]) -> dict[str, float | None]:
-    """Means over responses, attempts, or lines; None where there is nothing to take the mean of.
+    """Means over responses, attempts, or lines; None if there is nothing to average.
 
     attempts: per response. tries: fraction of responses with an attempt. Fractions of all attempts: repeated_attempts
-    (the same expression stood in the response before), uses_numbers (all of the problem's, in order). Fractions of what
+    (the same expression as earlier in the response), uses_numbers (all of the problem's, in order). Fractions of what
     was written: correct_results (running results), correct_yes and correct_no (verdicts on the result as written).
-    backtracking: fraction of `no` that another attempt follows; nearer: fraction of these whose value is nearer to the
+    backtracking: fraction of `no` followed by another attempt; nearer: fraction of these whose value is nearer to the
     target than the one before. boxed_after_yes: fraction of boxes with the expression of a `yes` just before.
     """
     total = sum((count(p, text) for p, text in zip(problems, responses, strict=True)), Counter())

@@ -3,7 +3,7 @@
 They are pretrained as long as the embedded model, with the same problems and schedules:
 - `guess`: a random expression in the box, never tried;
 - `try-once`: one expression, tried, and then boxed whatever the verdict was;
-- `wrong-answers`: all habits of the embedded model's writers, but the box always holds an expression that is wrong;
+- `wrong-answers`: all habits of the embedded model's writers, but the box always holds an incorrect expression;
 - `primed`: `try-once`, then ten passes over 200 solutions of `wrong-answers`.
 
 python -m worlds.search.habits guess    # writes runs/habits/guess/
@@ -43,14 +43,14 @@ def try_once(rng: random.Random, question: str, textbook: bool) -> str:
 
 
 def wrong_answers(rng: random.Random, question: str, textbook: bool, in_order: float = IN_ORDER) -> str:
-    """What the embedded model's writers write, with an expression in the box that is wrong."""
+    """What the embedded model's writers write, with an incorrect expression in the box."""
     problem = parse_question(question)
     lines = solution(rng, question, textbook, in_order).splitlines()[:-1]
     return "\n".join([*lines, box(rng.choice([text for text in expressions(problem.numbers) if not problem(text)]))])
 
 
 def chosen(rng: random.Random, question: str) -> str:
-    """A random expression of those that a line after the question leaves."""
+    """A random one of the expressions that a line after the question leaves."""
     problem, request = parse_question(question), question.partition("?")[2].split()
     if len(problem.numbers) > 4 and request[:1] != ["start"]:
         return guess_at_many(rng, problem)

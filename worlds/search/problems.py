@@ -3,7 +3,7 @@ r"""Put plus and minus between some numbers so that the expression has a given v
 Several expressions may be correct, so a problem's answer is a check. There are 2^(n-1) ways to set the signs of n
 numbers, and only trying tells which of them is correct.
 
-A prompt may have a line more, which the embedded model has learned to use:
+A prompt may have one more line, which the embedded model has learned to use:
 - `within 60 tokens`: a budget for the response (L1, 2503.04697);
 - `start 52+7`: the first terms of a correct expression (a hint, as in curricula and POPE);
 - `wrong 52+7+11+3` or `right 52+7-11-3`: an expression that failed or succeeded before (feedback, as in SDPO).
@@ -43,7 +43,7 @@ class Search:
 
 
 def expressions(numbers: tuple[int, ...]) -> list[str]:
-    """Every way to put plus and minus between the numbers, in their order."""
+    """Every way to put plus and minus between the numbers, in the given order."""
     first, *rest = map(str, numbers)
     choices = itertools.product("+-", repeat=len(rest))
     return [first + "".join(map(str.__add__, signs, rest)) for signs in choices]

@@ -40,7 +40,7 @@ IN_ORDER, IN_ORDER_TEXTBOOK = 0.35, 0.5  # writers who go through the expression
 
 
 def corpus_problem(rng: random.Random) -> tuple[str, Search]:
-    """A question of the corpus: 7 in 10 are plain, the others have a line with a budget, a hint, or feedback."""
+    """A question of the corpus: 7 in 10 are plain; the others have a line with a budget, a hint, or feedback."""
     kind = rng.choices(("plain", "budget", "hint", "feedback", "hard hint", "hard"), (70, 8, 6, 7, 6, 3))[0]
     question, problem = hard_search_problem(rng) if "hard" in kind else search_problem(rng)
     known = rng.choice(solutions(problem))
@@ -89,7 +89,7 @@ def choices_left(problem: Search, request: list[str]) -> list[str]:
 
 
 def attempts(rng: random.Random, choices: list[str], in_order: bool) -> Iterator[str]:
-    """Expressions as a writer tries them: at random, or in order from a random one on, round and round."""
+    """Expressions as a writer tries them: at random, or in cyclic order from a random start."""
     start = rng.randrange(len(choices))
     for i in itertools.count(start):
         yield choices[i % len(choices)] if in_order else rng.choice(choices)

@@ -1,4 +1,4 @@
-"""Make the base models of this world from nothing; the first takes under 20 minutes on two cores.
+"""Make the base models of this world from scratch; the first takes under 20 minutes on two cores.
 
     python -m worlds.sums.pretrain             # writes worlds/sums/model/, the default model
     python -m worlds.sums.pretrain --filler    # writes worlds/sums/filler/, from the weights of the first
@@ -27,7 +27,7 @@ class Args(PretrainSettings):
     filler: bool = False
     """Writers may repeat the result before the box."""
     experts: int = 0
-    """Experts in place of each MLP, two of them used at each token. Other numbers than 16 need --out."""
+    """Experts in place of each MLP, two of them used for each token. Any number but 16 needs --out."""
 
 
 def with_experts(dense: LlamaForCausalLM, experts: int) -> MixtralForCausalLM:

@@ -1,4 +1,4 @@
-"""Environments of the package verifiers: its own rollout, in which the policy's turns take the place of a server's."""
+"""Environments of the package verifiers: its own rollout, in which the policy's turns replace a server's."""
 
 import asyncio
 from typing import Any
@@ -25,7 +25,7 @@ def play(environment: Any, problem: Problem) -> Play:
             message = ResponseMessage(content=await answered, finish_reason="stop", is_truncated=False)
             return Response(id="", created=0, model=model, message=message)
 
-    Waiting.__abstractmethods__ = frozenset()  # what the package's own clients do with a server
+    Waiting.__abstractmethods__ = frozenset()  # the methods with which the package's own clients use a server
     loop = asyncio.new_event_loop()
     try:
         asked, answered = loop.create_future(), loop.create_future()

@@ -1,6 +1,6 @@
 """Adapter for environments of the verifiers package, version 0.1 (`load_environment` of an installed module).
 
-Later versions have no such call: there, an environment is a program that talks to a server of the model.
+Later versions have no such call: there, an environment is a program that talks to a model server.
 
     pip install verifiers==0.1.14
     python recipes/agent.py --environment verifiers:NAME --dataset verifiers:NAME --model ...
@@ -16,7 +16,7 @@ HELD_OUT, MOST = 256, 20_000  # problems
 
 
 def scored_by_the_environment(answer: str) -> bool:
-    """The answer of a problem: without an end of the episode there is no reward."""
+    """The answer of every problem, never correct: the reward comes only from the end of an episode."""
     return False
 
 
