@@ -221,7 +221,7 @@ class TestVinePPO:
             assert row[: ends[-1]].tolist() == pytest.approx([g.item()] * ends[-1], abs=1e-6)
 
     def test_aggregates(self):
-        """"min" and "mean" aggregate the values after the steps; the last of these is the outcome."""
+        """The settings "min" and "mean" aggregate the values after the steps; the last of these is the outcome."""
         args = vineppo.Args(aggregate="min")
         rewards, values, steps = torch.ones(1, 1), [[0.5, 0.25, 0.75]], [[2, 4, 7]]
         assert vineppo.compute_advantages(rewards, values, steps, args).tolist() == [[-0.25] * 7]

@@ -14,8 +14,7 @@ class Oracle(gmpo.Oracle):
     DEFAULTS = {**gmpo.Oracle.DEFAULTS, "model": "sums-experts", "router_floor": 0.8}
 
     def gammas(self, row: Row):
-        """The factor on each token's ratio, from each layer's two experts that were likeliest at the rollout
-        weights."""
+        """The factor on each token's ratio, from the two likeliest experts of each layer at the rollout weights."""
         found = []
         for now, before in zip(row.routers, row.old_routers, strict=True):
             layers = []
