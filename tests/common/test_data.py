@@ -198,7 +198,7 @@ def test_several_held_out_sets(chat_model, gsm8k_file, tmp_path):
 
 
 def test_messages_nested_columns_and_eval_split(chat_model, tmp_path):
-    """Many published data sets look like this: chat messages, and the answer inside a struct."""
+    """Chat messages, an answer inside a struct and a split for evaluation load, as many data sets need."""
     for name, count in (("train", 6), ("test", 3)):
         rows = [
             {"prompt": [{"role": "user", "content": f"{name} {i}?"}], "reward_model": {"ground_truth": str(i)}}

@@ -52,7 +52,7 @@ def test_the_handout_holds_no_solution(handout):
 
 
 def test_the_handout_says_what_to_write_and_to_hand_in(handout, tmp_path):
-    """Its page names every file that the grader reads; those files and the commands' files exist."""
+    """The handout's page names every file that the grader reads; these and the commands' files exist."""
     page = (handout / "README.md").read_text()
     asked = {*grade_class.ASKED} - {"variants.py"}
     assert {name for name in re.findall(r"`([\w.]+)`", page) if name in grade_class.ASKED} == asked

@@ -117,7 +117,7 @@ def test_accuracy_is_that_of_the_weights(runs):
 
 
 def test_hidden_problems_are_new():
-    """They depend on the seed, have the data set's lengths and correct answers, and are in neither of its splits."""
+    """Hidden problems depend on the seed, have the data set's lengths and correct answers, and are not in it."""
     mine, yours = (leaderboard.hidden_problems(ARGS.dataset, seed, 300) for seed in ("a", "b"))
     assert mine == leaderboard.hidden_problems(ARGS.dataset, "a", 300)
     questions = {question for question, _ in mine}

@@ -85,8 +85,8 @@ def test_lesson(path):
 
 
 def test_copies_for_students_hold_no_outputs(tmp_path):
-    """Copies have no outputs, lines that find the lessons' helpers, a cell for each prediction, without which the cell
-    below does not run, and folded answers."""
+    """Copies differ from the lessons only by having no outputs, lines that find the lessons' helpers, a cell for each
+    prediction, without which the cell below does not run, and folded answers."""
     blank.main(tmp_path / "copies")
     for path in NOTEBOOKS:
         copy = nbformat.read(tmp_path / "copies" / path.name, as_version=4)
@@ -131,7 +131,7 @@ BAD = ("bad.jsonl", "none.jsonl", "deep.jsonl", "pipe.jsonl")
 
 
 def test_a_prediction_comes_before_its_answer(tmp_path, monkeypatch, capsys):
-    """The file records when each was written and which came too late; other lessons and numbers do not count."""
+    """The file has when each prediction was written and whether it was too late; other lessons do not count."""
     monkeypatch.chdir(tmp_path)
     mine, other = Predictions("06_kl"), Predictions("05_pass_at_k")
     with pytest.raises(NoPredictionError, match="between the quotes") as error:

@@ -32,7 +32,7 @@ def test_the_runs_hide_what_they_are():
 
 
 def test_no_two_runs_share_a_seed():
-    """Equal seeds would reveal which letters share script and settings; each key draws its own seeds."""
+    """No two runs share a seed, which would reveal a common script and settings; each key draws its own."""
     keys = (None, "None", "one", "two")
     made = [*(block for key in keys for block in make_bugs.blocks(key)), *bug_power.own_blocks()]
     drawn = [seed for *_, seeds, _ in made for seed in seeds]
@@ -42,7 +42,7 @@ def test_no_two_runs_share_a_seed():
 
 @pytest.mark.parametrize("key_", ["", " "])
 def test_an_empty_key_is_refused(key_, tmp_path, capsys):
-    """An unset shell variable would otherwise give a key that everybody knows."""
+    """An empty key is refused, because an unset shell variable would give one that everybody knows."""
     for command in (
         lambda: make_bugs.main(make_bugs.Args(key_)),
         lambda: make.main(make.Args(tmp_path / "handout", key_)),

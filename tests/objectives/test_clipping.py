@@ -103,7 +103,7 @@ class TestDCPO:
             assert seen[prompt] == pytest.approx((len(own), own.mean().item(), own.var(correction=0).item()))
 
     def test_a_group_without_signal_learns_from_the_visits_before(self):
-        """At the n-th visit it gets 1/n of the advantage over all rewards, the smaller of the two blends."""
+        """At the n-th visit it gets 1/n of the advantage over all visits' rewards, the smaller blend."""
         args, seen, correct = dcpo.Args(), {}, torch.ones(1, 4, dtype=torch.float64)
         for n in range(1, 5):
             rewards = correct if n > 1 else torch.tensor([[1.0, 0.0, 0.0, 0.0]], dtype=torch.float64)

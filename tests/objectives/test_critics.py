@@ -85,7 +85,7 @@ class TestVAPO:
 
     @pytest.mark.parametrize("seed", range(3))
     def test_with_one_length_it_is_gae(self, seed):
-        """With equal lengths it is PPO with λ = 1 - 1 / (α |o|), and the returns are those of λ = 1."""
+        """With equal lengths VAPO is PPO with λ = 1 - 1 / (α |o|); its returns are those of λ = 1."""
         rewards, values, _ = self.episode(seed)
         mask = torch.ones_like(values, dtype=torch.bool)
         for alpha in (0.2, 0.5, 1e6):

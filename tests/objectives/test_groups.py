@@ -23,7 +23,7 @@ class TestPassAtK:
 
     @pytest.mark.parametrize("G,k", [(3, 2), (4, 3), (5, 2), (5, 4)])
     def test_without_the_std_it_is_the_gradient_of_pass_at_k(self, G, k):
-        """Without the std it is ∇(1 - (1 - p)^k) times 1/k for the mean over subsets, minus 1/G for the baseline."""
+        """It is ∇(1 - (1 - p)^k) times 1/k - 1/G: 1/k from the mean over subsets, 1/G from the baseline."""
 
         def without_std(rewards):
             fail = comb(int((rewards == 0).sum()), k) / comb(G, k)

@@ -181,7 +181,7 @@ def test_extreme_ratios_stay_finite(name, sign):
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_no_rows_are_no_loss(name):
-    """A process without rows in a micro-batch stays in step: its loss is empty and has a gradient."""
+    """A process without rows in a micro-batch stays in step: its loss sums to 0 and has a gradient."""
     empty = torch.zeros(0, T, dtype=torch.float64)
     logp = empty.clone().requires_grad_()
     values = {"logp": logp, "old_logp": empty, "rollout_logp": empty, "advantages": empty, "mask": empty.bool()}
@@ -222,7 +222,7 @@ def test_maxrl_refuses_shaped_rewards():
 @pytest.mark.parametrize("kind", ["topk-tv", "topk-kl"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_dppo_top_k(kind, seed):
-    """The divergence covers the K likeliest tokens, the sampled one, and the rest of a real softmax."""
+    """The divergence is over the K likeliest tokens, the sampled one if it is another, and the rest of a softmax."""
     generator = torch.Generator().manual_seed(seed)
     V, K, B = 9, 3, 6
     mu = torch.randn(B, T, V, generator=generator, dtype=torch.float64).mul(1.5).log_softmax(-1)

@@ -35,7 +35,7 @@ def test_with_one_step_they_are_grpos_advantages(ddof):
 
 
 def test_a_reward_model_that_knows_the_verdict_gives_grpo(tiny_model, tmp_path, monkeypatch, capsys):
-    """It is GRPO if the model knows the verdict and responses have one step; the trained model gives another run."""
+    """With one step per response and a model that knows the verdict it is GRPO; with the trained model it is not."""
     settings = on_tiny(tiny_model) | {"lr": 1e-2}
     monkeypatch.setattr(  # texts of an odd length are correct, if they end
         "common.verification.Verifier.judge",

@@ -93,7 +93,7 @@ def test_a_kept_response_joins_only_where_none_is_correct():
 
 
 def test_old_responses_count_by_their_importance():
-    """TIS weight times ratio is π_θ / π_past until the cap C on the TIS weight."""
+    """TIS weight times ratio is π_θ / π_past; where the TIS weight exceeds the cap C, it is C."""
     past, old, new = torch.tensor([[[-2.0, -2.0, -1.0]], [[-1.5, -0.5, -3.0]], [[-1.4, -0.4, -2.9]]])
     args, ones = replay.Args(tis_cap=2.0), torch.ones(1, 3)
     loss, _ = replay.policy_loss(new, old, ones, args)

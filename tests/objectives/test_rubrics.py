@@ -10,7 +10,7 @@ CRITERIA = ARGS.persistent + ARGS.candidates
 
 
 def test_the_judge():
-    """Of the default criteria, in order: box; first terms, last term, goes on, boxes the result; guesses, false."""
+    """Scores by the default criteria: box; first terms, last term, goes on, boxes the result; guesses, false."""
     prompt = "9-2+26=?\n"
     responses = {
         "9-2=7\n7+26=33\n\\boxed{33}": [1, 1, 1, 1, 1, 0, 0],

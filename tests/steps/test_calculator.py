@@ -126,7 +126,7 @@ def test_only_so_many_calls_are_answered():
 
 
 def test_results_have_no_loss():
-    """Inserted tokens get no gradient, and their log-probs do not change that of the others."""
+    """Inserted tokens get no gradient, and their log-probs do not affect the gradient of the other tokens."""
     _, rollouts, _ = written(Writer(["<<3*17>>", "51"], ["."]), 2)
     batch, args = collate([PROBLEM], rollouts, "cpu"), calculator.Args()
     mask = batch.response_mask

@@ -1,4 +1,4 @@
-"""The world of functions to find: its problems, its writers, and the interpreter that runs the model's code."""
+"""The world of functions to find: its problems, its programmers, and the interpreter that runs the model's code."""
 
 import random
 import re

@@ -136,7 +136,7 @@ def test_help_into_a_closed_pipe():
 
 
 def test_a_script_in_a_folder_runs_in_every_way(tmp_path):
-    """It runs as a file and as a module from the repository, and as a file from another folder."""
+    """A script runs as a file and as a module from the repository, and as a file from another folder."""
     of_methods = ["methods/sapo.py"], ["-m", "methods.sapo"], [str(ROOT / "methods/sapo.py")]
     for words in (*of_methods, [str(ROOT / "recipes/olmo3.py")]):
         folder = tmp_path if words[0].startswith("/") else ROOT

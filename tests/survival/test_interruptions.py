@@ -94,7 +94,7 @@ def test_resumed_run_ends_as_the_uninterrupted_one(name, tmp_path, capsys):
 
 
 def resumed_with_log(text, tiny_model, folder, capsys):
-    """What a run of two steps prints that is extended to a third with this log."""
+    """The output of a two-step run that is extended to a third step with this log."""
     grpo.main(grpo.Args(**on_tiny(tiny_model) | {"run_dir": folder, "eval_every": 1}))
     log = folder / "metrics.jsonl"
     for name in ("step-000009.md", "step-abc.md"):
@@ -276,7 +276,7 @@ def test_requests_to_end_are_heard(kind, tmp_path, monkeypatch, capsys):
 
 
 def test_second_ctrl_c_stops_at_once(tmp_path, monkeypatch, capsys):
-    """In an evaluation it loses nothing, because the step was saved before; one sentence, exit code 130."""
+    """During an evaluation nothing is lost, because the step was saved before; one sentence, exit code 130."""
     saved = []
 
     def stop(*args):

@@ -232,7 +232,7 @@ def test_the_command_to_resume_names_the_reward(with_reward, tmp_path, capsys, m
 
 @pytest.mark.slow
 def test_the_reward_of_a_stage_is_not_run_unasked(tiny_model, half_correct, tmp_path, capsys):
-    """Each stage has its own settings, which a stranger may have changed."""
+    """A stage's reward is not run without consent either: a stranger may have changed the stage's own settings."""
     settings = on_tiny(tiny_model) | {"steps": 1, "stages": ("rl", "rl")}
     r1.main(r1.Args(run_dir=tmp_path / "run", **settings))
     shutil.rmtree(next((tmp_path / "run" / "2-rl").glob("checkpoint-*")))

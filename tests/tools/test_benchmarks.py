@@ -21,7 +21,7 @@ import tyro
 
 @pytest.mark.parametrize("name", ["agreement", "gpu_memory", "soak", "verifier"])
 def test_benchmarks_without_settings_have_a_help(name, monkeypatch, capsys):
-    """Help says what they measure and how long that takes, without measuring."""
+    """Help says how to run a benchmark and how long it takes, without running it."""
     monkeypatch.setattr(sys, "argv", [name, "--help"])
     with pytest.raises(SystemExit) as end:
         runpy.run_module(f"benchmarks.{name}", run_name="__main__")

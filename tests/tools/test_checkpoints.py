@@ -37,7 +37,7 @@ def test_a_sharded_checkpoint_becomes_a_model(sharded, tmp_path):
 
 @pytest.mark.parametrize("experts", [False, True])
 def test_a_sharded_run_of_one_process(experts, tiny_model, tmp_path):
-    """It resumes bit for bit, and its checkpoint converts to the model of an unsharded run."""
+    """A sharded run resumes bit for bit, and its checkpoint converts to the model of an unsharded run."""
     settings = on_tiny(tiny_model) | {"save_every": 1, "kl_beta": 0.1, "lr": 1e-2}
     if experts:  # their names in a Hugging Face folder differ from those in the model
         settings["model"] = experts_of(str(tiny_model))

@@ -51,7 +51,7 @@ def test_an_extended_run_is_a_longer_run(name, settings, tmp_path):
 
 
 def test_an_unfinished_run_is_cut_short(settings, tmp_path):
-    """It is evaluated after its new last step, even if that step was logged before; --eval-samples may change."""
+    """A shortened run is evaluated after its new last step, even if that was logged; --eval-samples may change."""
     grpo.main(grpo.Args(run_dir=tmp_path / "run", **settings | {"steps": 3, "eval_every": 1, "save_every": 1}))
     shutil.rmtree(tmp_path / "run" / "checkpoint-000003")
     assert evaluated(read_metrics(tmp_path / "run"))[2] == 2

@@ -14,7 +14,7 @@ FILES = {
     if not {"runs", "site-packages"} & {*path.parts} and not any(part.startswith(".") for part in path.parts)
 }
 LONG = ("recipes/r1.py",)  # a run with several stages
-LONG_SCRIPTS = ("vapo", "process_rewards", "scalerl", "r1")  # with a critic, a reward model, or a recipe
+LONG_SCRIPTS = ("vapo", "process_rewards", "scalerl", "r1")  # these have a critic or a reward model, or are recipes
 CHANGED = {"trpo": 80, "process_rewards": 80, "replay": 80} | dict.fromkeys(
     ("ttrl", "gdpo", "sdpo", "opsd", "pope", "luffy", "curriculum", "pass_at_k", "gigpo", "self_reward"), 40
 )
