@@ -1,11 +1,11 @@
-"""A recipe without one of its components at a time, on the embedded default: which of them matter here?
+"""Remove a recipe's components one at a time, on the embedded default: which of them matter here?
 
     python -m benchmarks.ablation scalerl            # makes the runs that reports/ lacks, two at a time
     python -m benchmarks.ablation scalerl --redraw   # only the table
 
-The components, and the flags that remove them, are those of the table in the recipe's docstring. Each run is compared
-with the run of the whole recipe with the same seed. The results go to reports/ablation_RECIPE.json and to the table of
-the recipe in reports/methods.md, if there is one.
+The components and the flags that remove them are in the table of the recipe's docstring. Each run is compared with the
+whole recipe's run with the same seed. The results go to reports/ablation_RECIPE.json and to the recipe's table in
+reports/methods.md, if there is one.
 """
 
 import statistics
@@ -37,7 +37,7 @@ class Args:
 
 
 def variants(recipe: str) -> dict[str, str]:
-    """The name of each variant by its flags."""
+    """Names of the variants, by flags."""
     without = {flags: f"without: {component}" for component, flags in components(recipe).items()}
     return {"": "the whole recipe", **without, " ".join(without): "without all of them"}
 

@@ -1,9 +1,9 @@
-"""Scripts with 1, 2 and 3 processes on a CPU: how far their weights and metrics are apart after six updates.
+"""Scripts with 1, 2 and 3 processes on a CPU: how much their weights and metrics differ after six updates.
 
     python -m benchmarks.agreement          # about two hours; resumable; writes reports/agreement.json
 
-Every script but r1.py, which is several runs. Each runs plainly, and with those of OPTIONS that it has. Differences of
-weights are absolute, those of metrics relative to the larger of 1 and their value.
+Every script except r1.py, which makes several runs. Each one runs with its defaults and with those of OPTIONS that it
+has. Differences of weights are absolute; those of metrics are relative to the larger of 1 and their value.
 """
 
 import os
@@ -42,7 +42,7 @@ OPTIONS = dict(
     renew_at_kl=1e-5,
 )
 
-# On sums no group has a signal in some step, and AdamW turns the rounding error of a zero gradient into an update.
+# On sums, some step has no group with signal, and AdamW turns the rounding error of a zero gradient into an update.
 OWN = {"replay": dict(dataset="search"), "curriculum": dict(dataset="search")}
 
 
@@ -92,7 +92,7 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 paths = [Path(folder) / str(n) for n in (1, 2, 3)]
                 if "teacher" in load(script).Args.__dataclass_fields__:
-                    # Not the student itself: from that there is nothing to learn but rounding.
+                    # The teacher is not the student itself, from which there would be nothing to learn but rounding.
                     settings = settings | {"teacher": "sums-filler"}
                 settings = settings | OWN.get(script, {})
                 for n, path in enumerate(paths, 1):

@@ -2,17 +2,17 @@
 
     python -m benchmarks.asynchronous          # some minutes on a quiet machine; writes reports/asynchronous.json
 
-Measured, with the embedded model and no EOS: tokens per second of the transformers engine where each batch waits for
-its longest response, and of its stream, where a prompt begins as another ends; and the idle share, the fraction of rows
-that have nothing to sample. Lengths are drawn evenly in their logarithm.
+Measured with the embedded model and no EOS: tokens per second of the transformers engine if each batch waits for its
+longest response, and if a new prompt starts as soon as another ends; and the idle share, the fraction of rows without
+anything to sample. The logarithm of the lengths is uniform.
 
-Measured with two processes, by `recipes/pipeline_rl.py --overlap` in two worlds: how much of the generator's time is
-hidden, because the learner trains meanwhile and does not wait for it.
+Measured with two processes, by `recipes/pipeline_rl.py --overlap` in two worlds: the fraction of the generator's time
+that is hidden because the learner trains meanwhile.
 
-On paper, for 8 to 4,096 GPUs with 64 responses each per step: a token of r rows takes a + b r seconds, and training
-takes c seconds per token, both as measured here. Synchronous: all GPUs generate their share, wait for the longest, and
-train together. Asynchronous: some generate with full batches all the time, the others train; as many as is best.
-The network costs nothing in either.
+Calculated for 8 to 4,096 GPUs with 64 responses each per step: a token for r rows takes a + b r seconds and training
+takes c seconds per token, as measured here. Synchronous: all GPUs generate their part, wait for the longest response,
+and train together. Asynchronous: the best number of GPUs always generates with full batches, and the others train.
+Neither counts the network.
 """
 
 import statistics
@@ -40,9 +40,9 @@ import numpy as np
 import torch
 import tyro
 
-SPREAD = 32  # longest over shortest response
+SPREAD = 32  # ratio of the longest to the shortest response
 GPUS = [8 << i for i in range(10)]
-ROWS = 64  # responses of a GPU, on paper
+ROWS = 64  # responses per GPU in the calculation
 
 
 @dataclass
@@ -64,19 +64,19 @@ def timed(work: Callable[[], object]) -> tuple[float, object]:
 
 
 def lengths(count: int, longest: int, rng: np.random.Generator) -> list[int]:
-    """Between a 32nd of the longest and the longest, evenly in their logarithm."""
+    """Lengths from a 32nd of the longest to the longest, uniform in their logarithm."""
     return [max(1, round(longest * SPREAD ** -float(x))) for x in rng.random(count)]
 
 
 def in_batches(engine: TransformersEngine, batches: list[Request]) -> int:
-    """Generate one batch after the other; the steps times rows that were there for it."""
+    """Generate one batch after the other; return the steps times the rows that were reserved."""
     for batch in batches:
         engine.sample(batch)
     return sum(max(batch.limits) * len(batch.prompts) * batch.n for batch in batches)
 
 
 def in_a_stream(engine: TransformersEngine, batches: list[Request]) -> int:
-    """The same prompts, with as many under way as a batch has; the steps times rows that were there for it."""
+    """Generate the same prompts with as many at a time as in a batch; return the same product."""
     waiting = [batch.part(slice(i, i + 1)) for batch in batches for i in range(len(batch.prompts))]
     stream, most, steps, key = engine.stream(), len(batches[0].prompts), 0, 0
     while waiting or stream.groups:
@@ -99,15 +99,15 @@ WAYS = {"batches": in_batches, "stream": in_a_stream}
 
 
 def on_paper(gpus: int, costs: tuple[float, float, float], longest: int) -> dict[str, float]:
-    """Tokens per second and idle share of the GPUs, both ways; `costs` are a, b and c."""
+    """Calculated tokens per second and idle share of the GPUs, both ways; `costs` are a, b and c."""
     a, b, c = costs
     each = np.sort(np.array(lengths(gpus * ROWS, longest, np.random.default_rng(0))).reshape(gpus, ROWS), 1)
     tokens = each.sum()
-    # Up to its i-th shortest response a GPU computes ROWS - i rows.
+    # Until its i-th shortest response ends, a GPU computes ROWS - i rows.
     steps = np.diff(each, axis=1, prepend=0)  # (gpus, ROWS)
     busy = (steps * (a + b * np.arange(ROWS, 0, -1))).sum(1)  # (gpus,) seconds
     synchronous = busy.max() + c * tokens / gpus
-    needed = (a + b * ROWS) / ROWS  # seconds of a GPU for a token, with all rows full
+    needed = (a + b * ROWS) / ROWS  # seconds per token on a GPU with full rows
     rate, generate = max((min(n / needed, (gpus - n) / c), n) for n in range(1, gpus))
     used = rate * (needed + c) / gpus
     return {
@@ -121,7 +121,7 @@ def on_paper(gpus: int, costs: tuple[float, float, float], longest: int) -> dict
 
 
 def hidden(world: str, args: Args) -> dict[str, float]:
-    """Of a run with --overlap, after its first steps: the fraction of generation for which the learner did not wait."""
+    """The fraction of generation that a run with --overlap hides, after its first steps."""
     flags = f"--overlap --model {world} --dataset {world} --steps {args.steps} --eval-every 0 --save-every 0"
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "recipes/pipeline_rl.py", *flags.split(), "--run-dir", f"{folder}/run"]
@@ -151,7 +151,7 @@ def main(args: Args) -> None:
     for name in WAYS:
         seconds, rows = statistics.median(turn[name][0] for turn in turns), turns[0][name][1]
         found[name] = {"tokens_per_second": tokens / seconds, "idle": 1 - tokens / rows}
-    # Costs: a token of 1 and of 64 rows, and training.
+    # Costs: a token for 1 row and for 64 rows, and training.
     per_step = [
         timed(lambda n=n: engine.sample(Request([problems[0].prompt_ids], n, [T], 1.0, [1])))[0] / T for n in (1, ROWS)
     ]

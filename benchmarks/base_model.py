@@ -27,7 +27,7 @@ class Args:
 
 
 def style(question: str, response: str) -> str:
-    """The style of a response: a guess at once, some steps and a guess, or all steps."""
+    """A response's style: a guess at once, some steps and a guess, or all steps."""
     if "wait" in response:
         return "corrects itself (wait)"
     operations, steps = len(question.replace("-", "+").split("+")) - 1, response.count("=")

@@ -1,11 +1,11 @@
-"""How the cost of a step grows: with the tokens of a batch, the size of the model, and the size of the groups.
+"""How the cost of a step grows with the tokens in a batch, the model's size, and the group size.
 
     python -m benchmarks.cost                 # about five minutes on two idle cores
     python -m benchmarks.cost --redraw        # only table and picture again, from cost.json
 
-A step is generation, the learner's log-probs, and for each of four minibatches a pass forwards and one backwards, by
-the functions of the scripts. Batches and groups use the embedded model; the larger models have its architecture with
-random weights, so that their responses run to the length limit. Medians of interleaved repetitions.
+A step is generation, the learner's log-probs, and a forward and a backward pass for each of four minibatches, by the
+scripts' own functions. Batches and groups use the embedded model; larger models have its architecture with random
+weights, so their responses reach the length limit. Medians of interleaved repetitions.
 """
 
 import statistics
@@ -38,7 +38,7 @@ class Args:
 
 
 def step(model: Any, engine: TransformersEngine, problems: list[Problem], G: int, seed: int) -> dict[str, float]:
-    """Seconds of each stage of one step, and the tokens of its batch."""
+    """Seconds per stage of one step, and the tokens in its batch."""
     args = grpo.Args(prompts_per_step=len(problems), responses_per_prompt=G)
     seconds = {}
     start = time.perf_counter()

@@ -1,10 +1,10 @@
-"""The README's main claim: `python grpo.py`, seeds 1 to 3, one after the other with no other program running.
+"""The README's main claim: `python grpo.py` with seeds 1 to 3, one after the other, with no other program running.
 
     python -m benchmarks.default_run            # runs and draws, about 12 minutes on two cores
     python -m benchmarks.default_run --redraw   # only draws, from default_run.json
 
-Held-out accuracy before and after, time and peak memory; reports/default_run.png shows how
-accuracy and response length rise together.
+Measures held-out accuracy before and after, time, and peak memory; reports/default_run.png shows how accuracy and
+response length rise together.
 """
 
 import json
@@ -44,7 +44,7 @@ def run(seed: int) -> dict:
         seconds = time.perf_counter() - start
         config = json.loads((Path(folder) / "run" / "config.json").read_text())
         log = read_metrics(Path(folder) / "run")
-    # The largest of all children so far; the runs are alike.
+    # The maximum over all children so far; the runs are alike.
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
     training = sum(v for row in log for k, v in row.items() if k.startswith("seconds/") and k != "seconds/evaluate")
     return {
@@ -66,7 +66,7 @@ def draw(runs: list[dict]) -> None:
         held_out = [(row["step"], row["eval/avg"]) for row in rows if "eval/avg" in row]
         first = r is runs[0]
         left.plot([r["step"] for r in rows[1:]], [r["accuracy"] for r in rows[1:]], color=BLUE, alpha=0.5)
-        # Evaluations are rare, so they are points.
+        # There are few evaluations, so they are points.
         left.plot(*zip(*held_out, strict=True), color=ORANGE, marker="o", linestyle="none")
         for key, color, name in (("length_correct", GREEN, "correct"), ("length_incorrect", RED, "incorrect")):
             points = [(row["step"], row[key]) for row in rows if row.get(key) is not None]

@@ -1,11 +1,11 @@
-"""What each method is for, shown by one number: with the method and without it, on three seeds or more.
+"""What each method is for, in one number: with the method and without it, on three seeds or more.
 
     python -m benchmarks.effects                     # measures what reports/effects.json lacks, two runs at a time
     python -m benchmarks.effects --seeds 8 pope      # some methods, on further seeds
     python -m benchmarks.effects --redraw            # only the page
 
-Runs have 8 prompts x 8 responses per step and a learning rate of 1e-4, and are made as those of the claims are. The
-page reports/effects.md also names the claims about the other scripts.
+Runs have 8 prompts x 8 responses per step and a learning rate of 1e-4, and are made like those of the claims. The page
+reports/effects.md also names the claims about the other scripts.
 """
 
 import statistics
@@ -28,11 +28,11 @@ STALE = f"{SEARCH} --staleness 8 --steps 48"
 SUMS = " --steps 40 --eval-problems 256"
 EXPERTS = f" --model sums-experts{SUMS} --update-epochs 4"
 GAME = " --steps 40 --eval-problems 256 --eval-samples 2"
-BUDGET = " --budget-prompt ' within {n} tokens' --min-budget 0.125 --max-response-tokens 160"  # of 20 to 160
+BUDGET = " --budget-prompt ' within {n} tokens' --min-budget 0.125 --max-response-tokens 160"  # budgets from 20 to 160
 TOKEN_MEAN = "grpo+dapo.token_weights"
 TWO = " --reward correct docs/rewards/format.py:short=0.2"
 MEAN_BUDGET = 90  # tokens
-BASE = "base model"  # in place of a run without the method: the model before training
+BASE = "base model"  # the model before training, instead of a run without the method
 
 
 def at_end(name: str) -> Callable[[Trial], float]:
@@ -40,15 +40,15 @@ def at_end(name: str) -> Callable[[Trial], float]:
 
 
 def mean_of(name: str) -> Callable[[Trial], float]:
-    """Over the last ten steps."""
+    """The mean over the last ten steps."""
     return lambda run: run.mean(name, 10)
 
 
 ACCURACY = "held-out accuracy"
-METRICS: dict[str, tuple[Callable[[Trial], float], str]] = {  # and how it is written
+METRICS: dict[str, tuple[Callable[[Trial], float], str]] = {  # with the number's format
     ACCURACY: (at_end("eval/avg"), ".3f"),
     "pass@16": (at_end("eval/pass@16"), ".3f"),
-    "maj@8": (mean_of("majority_correct"), ".3f"),  # groups of 8 whose most frequent answer is correct
+    "maj@8": (mean_of("majority_correct"), ".3f"),  # fraction of groups of 8 whose most frequent answer is correct
     "groups without signal": (mean_of("zero_std_groups"), ".2f"),
     "entropy": (mean_of("entropy"), ".3f"),
     "% away from the budget": (lambda run: run.mean("off_budget", 10) / MEAN_BUDGET * 100, ".0f"),
@@ -60,9 +60,9 @@ METRICS: dict[str, tuple[Callable[[Trial], float], str]] = {  # and how it is wr
 
 
 class Effect(NamedTuple):
-    """What a method does, runs with it and without it (as the arms of claims), and what is measured.
+    """What a method does, runs with and without it (as in claims' arms), and what is measured.
 
-    If `first` is given, both start from the final weights of that run.
+    If `first` is given, both runs start from its final weights.
     """
 
     aim: str
@@ -118,7 +118,7 @@ EFFECTS = {
     "sequence_masking": Effect("masks what is far off-policy", f"sequence_masking{STALE}", f"grpo{STALE}"),
     "lopti": Effect("updates unlikely tokens first", f"lopti{SEARCH}", f"grpo{SEARCH}"),
     "advantage_reweighting": Effect("weighs unlikely tokens less", f"advantage_reweighting{SEARCH}", f"grpo{SEARCH}"),
-    # Without: the rate leaves the base model as it is.
+    # Without means a learning rate that leaves the base model unchanged.
     "ttrl": Effect("learns from majorities, without answers", f"ttrl{SUMS}", f"ttrl{SUMS} --lr 1e-9", "maj@8"),
     "spin": Effect("learns from solutions, without rewards", f"spin{SUMS}", BASE),
     "rubrics": Effect("learns from criteria (patterns), without answers", f"rubrics{SUMS}", BASE),
@@ -138,7 +138,7 @@ EFFECTS = {
     "gdpo": Effect("normalizes each of two rewards", f"gdpo{SEARCH}{TWO}", f"grpo{SEARCH}{TWO}"),
     "vapo": Effect("trains the critic before the policy", f"vapo{SEARCH}", f"vapo{SEARCH} --value-pretraining 0"),
 }
-CLAIMS: dict[str, tuple[str, ...]] = {  # about what is special in a method, or what it rests on
+CLAIMS: dict[str, tuple[str, ...]] = {  # about what is special in a method, or what it is based on
     "reinforce": ("baseline_lowers_variance",),
     "ppo": ("critic_is_unnecessary",),
     "grpo": ("clip_needs_both_bounds",),
@@ -185,7 +185,7 @@ class Args:
 
 
 def measured(effect: Effect, seeds: int, known: dict[str, Any]) -> dict[str, Any]:
-    """The metric of each seed with the method and without it; `known` are those of some, with their flags."""
+    """The metric per seed with the method and without it; `known` has earlier seeds, with their flags."""
     flags = {"runs": effect.runs, "without_runs": effect.without, "metric": effect.metric}
     flags |= {"first": effect.first} if effect.first else {}
     known = known if all(known.get(name) == words for name, words in flags.items()) else {}

@@ -1,14 +1,14 @@
-"""All that has to be seen on a GPU, in pieces that fit a machine that is lent for minutes.
+"""Everything that has to be measured on a GPU, in pieces that fit a machine that is available for minutes.
 
-    python -m benchmarks.gpu --out gpu                 # what gpu/gpu.json lacks, for at most eight minutes; then again
+    python -m benchmarks.gpu --out gpu                 # what gpu/gpu.json lacks, for at most eight minutes; repeat
     python -m benchmarks.gpu --out gpu --only vllm oom # some stages
-    python -m benchmarks.gpu --out gpu --tiny          # with tiny sizes, on any machine: tries the commands themselves
+    python -m benchmarks.gpu --out gpu --tiny          # tiny sizes, on any machine, to try the commands
 
-Stages: "learns" (the default run, and every script at the top level), "vllm" (engine against learner by precision,
-memory over sleep and wake, tokens/s), "real" (a pretrained model on sums and GSM8K; needs --model and --gsm8k),
-"speed" (random weights: fraction of the matmul rate, memory of log-probs by vocabulary, a step against TRL if it is
-installed) and "oom" (memory runs out, and the run resumes from its checkpoint). Each result is written at once, with
-command, versions, device and date; a failed one is written with its error, and tried again.
+Stages: "learns" (the default run and every top-level script), "vllm" (engine against learner by precision, memory
+asleep and awake, tokens/s), "real" (a pretrained model on sums and GSM8K; needs --model and --gsm8k), "speed" (random
+weights: fraction of the matmul rate, memory of log-probs by vocabulary, a step against TRL if it is installed) and
+"oom" (memory runs out, and the run resumes from its checkpoint). Each result is written at once, with command,
+versions, device and date; a failed one is written with its error and tried again next time.
 """
 
 import importlib.util
@@ -38,7 +38,7 @@ import tyro
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
 Stage = Literal["learns", "vllm", "real", "speed", "oom"]
-# Width, layers, width of the MLP, heads, heads of keys and values, tokens of a micro-batch
+# Width, layers, MLP width, heads, key-value heads, tokens per micro-batch
 SHAPES = {
     "0.5B": (896, 24, 4864, 14, 2, 8192),
     "1.5B": (1536, 28, 8960, 12, 2, 8192),
@@ -71,7 +71,7 @@ class Args:
 
 
 class Watch(threading.Thread):
-    """GiB in use on the GPU, twice a second, by whichever process."""
+    """GiB in use on the GPU by all processes, twice per second."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -93,7 +93,7 @@ class Watch(threading.Thread):
 
 
 class Session:
-    """The measurements of one call, each with the time that is left."""
+    """The measurements of one call, within the time that is left."""
 
     def __init__(self, args: Args, work: Path) -> None:
         self.args, self.work = args, work
@@ -101,7 +101,7 @@ class Session:
         self.engine = "vllm" if importlib.util.find_spec("vllm") else "transformers"
 
     def call(self, words: list[str], **kwargs: Any) -> str:
-        """What a command prints; an error with the end of its output where it fails."""
+        """What a command prints; if it fails, an error with the end of its stderr."""
         seconds = self.end - time.monotonic()
         result = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=seconds, **kwargs)
         if result.returncode != 0:
@@ -109,7 +109,7 @@ class Session:
         return result.stdout
 
     def train(self, script: str, *flags: str) -> dict:
-        """A run of a script: its log, and the GPU's memory meanwhile."""
+        """Run a script; returns its log and the GPU's memory meanwhile."""
         folder = Path(tempfile.mkdtemp(dir=self.work)) / "run"
         small = ["--prompts-per-step", "4", "--eval-problems", "4", "--eval-samples", "1"] if self.args.tiny else []
         words = [*command(script_path(script)), "--save-every", "0", *flags, *small]
@@ -123,7 +123,7 @@ class Session:
         return ["--steps", str(2 if self.args.tiny else number)]
 
     def random_model(self, shape: str) -> Path:
-        """A folder with a Qwen2 of random weights, and the embedded model's tokenizer."""
+        """A folder with a Qwen2 with random weights and the embedded model's tokenizer."""
         folder = self.work / shape
         if not folder.exists():
             width, layers, mlp, heads, kv_heads, _ = (SHAPES | TINY_SHAPES)[shape]
@@ -145,7 +145,7 @@ class Session:
             model.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
             del model
-            torch.cuda.empty_cache()  # the runs to come need it
+            torch.cuda.empty_cache()  # later runs need it
         return folder
 
 
@@ -218,7 +218,7 @@ def speed(session: Session) -> dict[str, Callable[[], dict]]:
         return session.train("grpo", *flags, "--eval-samples", "1", "--max-response-tokens", "8" if tiny else "512")
 
     def logprobs() -> dict:
-        """Peaks by size of the vocabulary, each in a process of its own."""
+        """Peak memory by vocabulary size, each measured in its own process."""
         vocabularies, tokens = ([512, 1024], 64) if tiny else ([32_768, 65_536, 151_936], 8192)
         words = [sys.executable, "-m", "benchmarks.memory", "chunks", str(tokens)]
         peaks = {size: float(session.call([*words, str(size)]).split()[-1]) for size in vocabularies}
@@ -245,7 +245,7 @@ def oom(session: Session) -> dict[str, Callable[[], dict]]:
         words = [sys.executable, "grpo.py", "--model", str(session.random_model(shape)), "--engine", "transformers"]
         words += [
             "--steps",
-            "6" if session.args.tiny else "3",  # each saves 6 GB
+            "6" if session.args.tiny else "3",  # each step saves 6 GB
             "--save-every",
             "1",
             "--eval-every",
@@ -284,14 +284,14 @@ def oom(session: Session) -> dict[str, Callable[[], dict]]:
 
 
 def peak_address_space(pid: int) -> int:
-    """Bytes of address space that a process of this machine has had at most."""
+    """The largest address space, in bytes, that a process of this machine has had."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmPeak"))
 
 
 @contextmanager
 def little_memory(address_space: int) -> Iterator[dict]:
-    """Arguments that start a process with too little memory: 3 GiB of the GPU, or a short address space."""
+    """Arguments that start a process with too little memory: 3 GiB of the GPU, or a small address space."""
     if torch.cuda.is_available():
         taken = torch.empty(torch.cuda.mem_get_info()[0] - (3 << 30), dtype=torch.uint8, device="cuda")
         yield {}

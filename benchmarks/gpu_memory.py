@@ -1,17 +1,17 @@
-"""What GPUs must hold with the settings of docs/real-models.md and docs/scaling.md: computed, not measured on a GPU.
+"""Memory that GPUs need with the settings of docs/real-models.md and docs/scaling.md: computed, not measured on a GPU.
 
     python -m benchmarks.gpu_memory            # about a minute
 
-Training holds weights, gradients and AdamW's two moments in fp32 (16 bytes per parameter, shared by the GPUs), and
-what each token of a micro-batch leaves for the backward pass. That is counted, without memory for it: every tensor
-that autograd saves in one layer of the model's shape, under the learner's autocast. With gradient checkpointing a layer
-keeps its input only, and one layer at a time is computed again. Whole on every GPU are bf16 copies: of all weights,
-or with checkpointing of a layer, embedding and head; and on several GPUs, while they are used, embedding and head with
-their gradient and three layers. While vLLM generates, weights and moments stay (12 bytes per parameter, shared) beside
-its own share of the GPU. With LoRA only the adapters have gradients and moments, and the layers that they stand beside
-are in bf16 already; what the adapters themselves leave for the backward pass is not counted. A few chunks of logits
-(512 MiB), gradients of the head on the way to their sum (on the CPU some 3 times the head, see benchmarks.memory), and
-what the allocator cannot use come on top.
+Training holds weights, gradients and AdamW's two moments in fp32 (16 bytes per parameter, sharded over the GPUs), and
+the tensors that each token of a micro-batch keeps for the backward pass. These are counted without allocating them:
+every tensor that autograd saves in one layer of the model's shape, under the learner's autocast. With gradient
+checkpointing a layer keeps only its input, and one layer at a time is recomputed. Every GPU also has whole bf16 copies:
+of all weights, or with checkpointing of one layer, embedding and head; and with several GPUs, while they are used,
+embedding and head with their gradient and three layers. While vLLM generates, weights and moments stay (12 bytes per
+parameter, sharded) next to vLLM's fraction of the GPU. With LoRA only the adapters have gradients and moments, and the
+layers that they adapt are already in bf16; what the adapters keep for the backward pass is not counted. Not included
+are a few chunks of logits (512 MiB), gradients of the head before they are summed (on the CPU about 3 times the head,
+see benchmarks.memory), and memory lost to fragmentation.
 """
 
 from collections.abc import Callable
@@ -55,7 +55,7 @@ CASES = {
     "Qwen3-1.7B": Case(Qwen3Config, 2048, 28, 6144, 151936, True, 16, 8, 16384, True, 48, 0.4),
     "Qwen2.5-3B": Case(Qwen2Config, 2048, 36, 11008, 151936, True, 16, 2, 8192, True, 80, 0.4),
     "Qwen2.5-7B": Case(*QWEN_7B, 4096, True, 141, 0.3),
-    "Qwen2.5-0.5B, LoRA, fp32": Case(  # without vLLM: a copy of the weights is what generates
+    "Qwen2.5-0.5B, LoRA, fp32": Case(  # without vLLM: a copy of the weights generates
         Qwen2Config, 896, 24, 4864, 151936, True, 14, 2, 4096, True, 16, 0.125, 1, 16, "fp32"
     ),
     "Qwen2.5-3B, LoRA": Case(Qwen2Config, 2048, 36, 11008, 151936, True, 16, 2, 8192, True, 24, 0.45, 1, 16),
@@ -67,7 +67,7 @@ CASES = {
 
 
 def saved_bytes(forward: Callable[[], object], weights: set[int]) -> int:
-    """Bytes that autograd keeps for the backward pass, each storage once and none of `weights`."""
+    """Bytes that autograd keeps for the backward pass, counting each storage once and no `weights`."""
     storages = {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -84,7 +84,7 @@ def saved_bytes(forward: Callable[[], object], weights: set[int]) -> int:
 
 
 def bytes_per_token(config: Qwen2Config | Qwen3Config, precision: str) -> float:
-    """Of one layer: what two layers save more than one, of 128 tokens more than of 64."""
+    """Bytes per token in one layer: the difference between two layers and one, and between 128 tokens and 64."""
 
     def saved(layers: int, tokens: int) -> int:
         small = type(config)(**config.to_dict() | {"num_hidden_layers": layers, "vocab_size": 64, "layer_types": None})

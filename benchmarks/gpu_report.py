@@ -1,10 +1,10 @@
-"""What `benchmarks.gpu` measured, as a page: reports/gpu.json and gpu.md.
+"""A page with the measurements of `benchmarks.gpu`: reports/gpu.json and gpu.md.
 
     python -m benchmarks.gpu_report gpu/gpu.json            # one or more files; later ones win
     python -m benchmarks.gpu_report reports/gpu.json        # only the page again
 
-Runs with the transformers engine may have shared the GPU; the page says so, and leaves out their memory. "Asleep" is
-the least memory in use after vLLM's pool was first full, "awake" the most.
+Runs with the transformers engine may have shared the GPU; the page says so and leaves out their memory. "Awake" is the
+most memory in use, and "asleep" the least after vLLM's pool was first full.
 """
 
 import json

@@ -2,9 +2,9 @@
 
 python -m benchmarks.memory               # about five minutes; writes reports/memory.json
 
-A Llama of one layer with the head of a 0.5B model (width 896). Each case runs in a process of its own, and its peak
-memory above what the process held before counts: `logps_and_entropies` with its backward pass, and the same over
-logits held as a whole, which is measured at 1,024 tokens and grows in proportion.
+A one-layer Llama with the head of a 0.5B model (width 896). Each case runs in its own process and counts its peak
+memory above what the process held before: `logps_and_entropies` with its backward pass, and the same with all logits
+in memory, which is measured at 1,024 tokens and grows in proportion.
 """
 
 import subprocess
@@ -27,7 +27,7 @@ CASES = [("chunks", 8192), ("chunks", 1024), ("whole", 1024)]
 
 
 def held_mib() -> float:
-    """What is held now, of a GPU's memory if there is one, else of this process's; its peak starts again from here."""
+    """MiB held now, by the GPU if there is one, else by this process; resets the peak."""
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
         return torch.cuda.memory_allocated() / 2**20
@@ -36,7 +36,7 @@ def held_mib() -> float:
 
 
 def peak_mib() -> float:
-    """The most that was held since then."""
+    """Peak MiB since the last `held_mib`."""
     return torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else status_mib("VmHWM")
 
 

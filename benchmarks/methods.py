@@ -1,10 +1,10 @@
-"""Every method and recipe on the embedded default: same settings, same steps, three seeds each.
+"""Every method and recipe on the embedded default, with the same settings and steps and three seeds each.
 
     python -m benchmarks.methods            # makes the runs that reports/ lacks, two at a time, then draws
     python -m benchmarks.methods --redraw   # only the table and the picture
 
-A method keeps its paper's own defaults (clip bounds, aggregation, reward); nothing is tuned. A method that needs a
-teacher gets the model after as many steps of grpo.py with seed 1, kept in runs/. The results go to
+Each method keeps its paper's defaults (clip bounds, aggregation, reward); nothing is tuned. A method that needs a
+teacher gets the model after equally many steps of grpo.py with seed 1, kept in runs/. The results go to
 reports/methods.json, reports/methods.png and the table of reports/methods.md.
 """
 
@@ -32,7 +32,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 PAGE = REPORTS / "methods.md"
-KEPT = {  # what is compared, of all that a run logs
+KEPT = {  # the logged metrics to compare
     "step",
     "eval/avg",
     "eval/greedy",
@@ -58,7 +58,7 @@ class Args:
 
 
 def run(method: str, seed: int, steps: int, flags: tuple[str, ...] = (), kept: set[str] = KEPT) -> dict:
-    """One run in a process of its own, with one thread: its log without what is not compared, and its wall time."""
+    """One run in its own process with one thread: the compared part of its log, and its wall time."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = [sys.executable, *command(script_path(method)), "--engine", "transformers", "--eval-every", "10"]
         arguments += ["--steps", str(steps), "--seed", str(seed), "--run-dir", f"{folder}/run", *flags]
@@ -91,7 +91,7 @@ def require_steps(report: str, runs: list[dict], steps: int) -> None:
 
 
 def finals(runs: list[dict]) -> dict[str, list[float]]:
-    """The final held-out accuracy of each run, by method; methods with one run are left out."""
+    """Each run's final held-out accuracy, by method; methods with only one run are left out."""
     by_method = {name: [r["log"][-1]["eval/avg"] for r in runs if r["method"] == name] for name in parents()}
     return {name: values for name, values in by_method.items() if len(values) > 1}
 
@@ -120,7 +120,7 @@ def table(runs: list[dict]) -> str:
 
 
 def draw(runs: list[dict]) -> Figure:
-    """A row for each method, sorted by mean: the accuracy of each seed, and the mean with its interval."""
+    """One row per method, sorted by mean: each seed's accuracy, and the mean with its interval."""
     values = dict(sorted(finals(runs).items(), key=lambda item: -statistics.mean(item[1])))
     folders = dict(zip(FOLDERS, (("top level", BLUE), ("methods/", ORANGE), ("recipes/", GREEN)), strict=True))
     figure = Figure(figsize=(7, 0.8 + 0.24 * len(values)), layout="constrained")

@@ -1,10 +1,10 @@
-"""The engine's precision and training: mismatch, and the effect of TIS.
+"""How the engine's precision affects training: mismatch, and the effect of TIS.
 
     python -m benchmarks.mismatch             # 30 runs of 20 steps, two at a time: about 17 minutes on two cores
     python -m benchmarks.mismatch --redraw    # only the table again, from mismatch.json
 
 `grpo.py` on the embedded default. The engine samples in fp32, in bf16, or in bf16 with 8-bit weights; the learner
-computes in fp32, or in bf16 too, without and with the output layer in fp32 on both sides; TIS off, and capped at 2.
+computes in fp32 or in bf16, with or without the output layer in fp32 on both sides; TIS is off or capped at 2.
 """
 
 import itertools
@@ -20,7 +20,7 @@ from tools.stats import interval
 
 import tyro
 
-# precision of the engine, of the learner, and whether the output layer computes in fp32 on both sides
+# the engine's precision, the learner's, and whether both compute the output layer in fp32
 SETTINGS = [
     ("fp32", "fp32", False),
     ("bf16", "fp32", False),

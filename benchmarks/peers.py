@@ -1,7 +1,7 @@
-"""Gradients of our losses against those of TRL, verl and SkyRL, at random points off-policy in float64.
+"""Gradients of our losses against those of TRL, verl and SkyRL, at random off-policy points in float64.
 
-Each peer has an environment of its own; nothing of it is needed here. verl and SkyRL pin versions of other packages, of
-which their losses need none, so they come without what they ask for:
+Each peer has its own environment, and nothing of it is needed here. verl and SkyRL pin versions of packages that their
+losses do not need, so both are installed without dependencies:
 
     python3 -m venv .trl && .trl/bin/pip install torch==2.13.0 transformers==5.19.0 datasets==5.2.0 trl==1.16.0
     python3 -m venv .peers && .peers/bin/pip install torch==2.13.0 transformers==5.19.0 datasets==5.2.0 accelerate \\
@@ -12,12 +12,12 @@ which their losses need none, so they come without what they ask for:
     python -m benchmarks.peers --trl .trl/bin/python --verl .peers/bin/python --skyrl .peers/bin/python
     python -m benchmarks.peers --redraw      # only the table, from peers.json
 
-A point is a batch of responses of different lengths, their rewards, and log-probs under the learner, the policy that
-it is anchored on, the engine, and a reference. Our side is the script's own `main` (peers_loop.py), TIS included. Both
-sides begin from the rewards where the peer has the advantage as a function; TRL computes advantages and TIS weights
-inside its trainer, so it is given the one, and the other is computed beside it. What is compared is the gradient of the
-minibatch's loss in every log-prob: the largest difference, as a fraction of the largest entry. All rows of a peer that
-is given are computed anew.
+A point is a batch of responses of different lengths, their rewards, and log-probs under the learner, the old policy,
+the engine, and a reference. Our side is the script's own `main` (peers_loop.py), including TIS. Both sides start from
+the rewards if the peer has the advantage as a function. TRL computes advantages and TIS weights inside its trainer, so
+the worker passes it our advantages and computes the weights itself. The result is the largest difference between the
+gradients of the minibatch's loss by every log-prob, as a fraction of the largest entry. All rows of the given peers are
+recomputed.
 """
 
 import subprocess
@@ -57,7 +57,7 @@ class Args:
 
 @dataclass
 class Row:
-    """One loss of a method and the peer's; `remark` says what the peer does otherwise, and what was done about it."""
+    """Our loss and the peer's; `remark` says what the peer does differently and how that was removed."""
 
     method: str
     peer: str
@@ -68,7 +68,7 @@ class Row:
     what: str = "policy"
     on_policy: bool = False
     up_to_scale: bool = False
-    one_length: bool = False  # of all responses
+    one_length: bool = False  # all responses have the same length
 
     @property
     def name(self) -> str:
@@ -85,7 +85,7 @@ VERL_MEAN, SKYRL_MEAN = {"average": "seq-mean-token-mean"}, {"average": "sequenc
 VERL_SUM, VERL_CONSTANT = ({"average": f"seq-mean-token-sum{end}"} for end in ("", "-norm"))
 VERL_CONSTANT |= {"length": L}
 SKYRL_CONSTANT = {"average": "seq_mean_token_sum_norm", "length": L}
-BOUNDS = {"low": 0.03, "high": 0.04}  # wide enough that some responses are clipped and some are not
+BOUNDS = {"low": 0.03, "high": 0.04}  # some responses are clipped and some are not
 GSPO = {"clip_eps_low": 0.03, "clip_eps_high": 0.04}
 CISPO, CAP = {"ratio_cap": 1.2}, {"low": 1.0, "high": 0.2}
 TV, BINARY_KL = CONSTANT | {"delta": 0.1}, CONSTANT | {"delta": 0.05, "divergence": "binary-kl"}
@@ -188,7 +188,7 @@ ROWS = [
 
 
 def make_point(seed: int, on_policy: bool, one_length: bool = False) -> dict[str, Tensor]:
-    """Random inputs of a loss, in float64; padding holds zeros."""
+    """Random inputs for a loss, in float64; padding is 0."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
@@ -199,7 +199,7 @@ def make_point(seed: int, on_policy: bool, one_length: bool = False) -> dict[str
     old = (-normal(P * G, T).abs() - 0.05) * mask  # (B, T)
     logp, rollout, ref = ((old + scale * normal(P * G, T)).clamp(max=-1e-3) * mask for scale in (0.4, 0.5, 0.4))
     rewards = (torch.rand(P, G, generator=generator) < 0.5).double()  # (P, G)
-    rewards[:, 0], rewards[:-1, 1] = 1.0, 0.0  # each group has a correct response, all but the last an incorrect one
+    rewards[:, 0], rewards[:-1, 1] = 1.0, 0.0  # each group has a correct one; all but the last an incorrect one
     values, new_values = normal(P * G, T) * mask, normal(P * G, T) * mask  # (B, T), (B, T)
     point = {"mask": mask, "old_logp": old, "rollout_logp": rollout, "ref": ref, "rewards": rewards}
     point |= {"values": values, "new_values": values + 0.3 * new_values, "returns": normal(P * G, T) * mask}
@@ -210,7 +210,7 @@ def make_point(seed: int, on_policy: bool, one_length: bool = False) -> dict[str
 
 
 class Peer:
-    """A process in the environment of a peer that computes gradients."""
+    """A process in the peer's environment that computes gradients."""
 
     def __init__(self, name: str, python: Path) -> None:
         say = f"import importlib.metadata as m; print(m.version('{PACKAGES[name]}'), m.version('torch'))"
@@ -225,13 +225,13 @@ class Peer:
             "-P",
             str(ROOT / "benchmarks" / "peers_worker.py"),
             name,
-        ]  # not benchmarks/trl.py
+        ]  # -P keeps it from importing benchmarks/trl.py
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
 
     def answer(self) -> str:
-        """The next line that is the worker's, not a library's."""
+        """The next line that the worker wrote, skipping lines of libraries."""
         while line := self.process.stdout.readline():
             if line.startswith(("ready", "done")) or "Error" in line.split(":")[0]:
                 return line.strip()
@@ -253,7 +253,7 @@ class Peer:
 
 
 def compare(row: Row, peer: Peer, folder: Path) -> dict[str, Any]:
-    """The largest difference of the two gradients over all points, as a fraction of the largest entry."""
+    """The largest difference between the two gradients over all points, as a fraction of the largest entry."""
     worst, factors = 0.0, []
     cap = row.ours.get("tis_cap", getattr(load(row.method).Args, "tis_cap", 0.0))
     tis = {"tis": cap} if cap > 0 and hasattr(load(row.method), "tis_weight") else {}
@@ -274,7 +274,7 @@ def compare(row: Row, peer: Peer, folder: Path) -> dict[str, Any]:
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    """reports/peers.md."""
+    """The page reports/peers.md."""
     versions = sorted({f"{NAMES[r['peer']]} {r['version']}" for r in results})
     worst = max(r["difference"] for r in results)
     page = heading("The same losses in other code", "python -m benchmarks.peers", (r["date"] for r in results))

@@ -1,7 +1,7 @@
-"""A script's own `main` at a given point: the gradient of its minibatch's loss in every log-prob.
+"""Run a script's own `main` at a given point: the gradient of its minibatch's loss by every log-prob.
 
-What `main` loads, samples, verifies and computes with a model is replaced by the point. Rewards, advantages, ratios,
-clipping, TIS, the KL and token weights are the script's, in its own loop. Tensors are (B, T), in float64.
+The point replaces what `main` loads, samples, verifies or computes with a model. Rewards, advantages, ratios, clipping,
+TIS, the KL and token weights come from the script's own loop. Tensors are (B, T), in float64.
 """
 
 import inspect
@@ -18,16 +18,16 @@ from tools.scripts import load
 import torch
 from torch import Tensor
 
-# One update with all rows, and no clipping of the gradient. DAPO and Olmo 3 get their groups in one round.
+# One update with all rows and unclipped gradients. DAPO and Olmo 3 get their groups in one round.
 SETTINGS = {"num_minibatches": 1, "update_epochs": 1, "max_grad_norm": 1e9, "max_rounds": 1, "teacher": ""}
 
 
 class Done(Exception):
-    """The gradient of the update is there."""
+    """The update's gradient has been computed."""
 
 
 class Run:
-    """One step of a run without a folder, a log or an end."""
+    """One step of a run without a folder or a log."""
 
     def __init__(self, args: Any, _: str) -> None:
         self.args, self.state = args, {}
@@ -50,7 +50,7 @@ class Run:
 
 
 class Model:
-    """Log-probs in the place of a model: `logp` has the gradient, `before` is their value before the update."""
+    """Log-probs instead of a model: `logp` has the gradient, and `before` is the value before the update."""
 
     device = "cpu"
 
@@ -62,7 +62,7 @@ class Model:
 
 
 class CriticOf:
-    """A critic whose values of some rows are those of the point."""
+    """A critic that returns the point's values for the given rows."""
 
     def __init__(self, values: Model) -> None:
         self.values, self.parameters = values, values.parameters
@@ -72,12 +72,12 @@ class CriticOf:
 
 
 def two_tokens(logp: Tensor) -> Tensor:
-    """Log-probs (N, 2) over a vocabulary of two, of which the first token was sampled with `logp` (N,)."""
+    """Log-probs (N, 2) over a vocabulary of two tokens; the first one was sampled, with `logp` (N,)."""
     return torch.stack([logp, torch.log1p(-logp.exp())], -1)
 
 
 class TeacherOf:
-    """A self-teacher whose log-probs are the given ones, whatever it is told."""
+    """A self-teacher with the given log-probs, whatever feedback it gets."""
 
     def __init__(self, model: Model, mask: Tensor, args: Any) -> None:
         self.model, self.mask, self.args = model, mask, args
@@ -94,14 +94,14 @@ class TeacherOf:
 
 
 def loop_gradient(method: str, settings: dict[str, Any], point: dict[str, Tensor], what: str) -> tuple[Tensor, Tensor]:
-    """The gradient (B, T) in the log-probs, or for `what` "critic" in the values, and the advantages (B, T)."""
+    """The gradient (B, T) by the log-probs, or by the values if `what` is "critic", and the advantages (B, T)."""
     script = load(method)
     (P, G), mask = point["rewards"].shape, point["mask"].bool()
     known = {name: value for name, value in SETTINGS.items() if name in inspect.signature(script.Args).parameters}
     args = script.Args(**known | {"max_response_tokens": 50} | settings, prompts_per_step=P, responses_per_prompt=G)
     learner, critic = Model(point["logp"], point["old_logp"]), Model(point["new_values"], point["values"])
     fixed = {name: Model(point[name], point[name]) for name in ("ref", "teacher")}
-    models = iter([learner, fixed["ref"], fixed["ref"]])  # a critic is made of another one
+    models = iter([learner, fixed["ref"], fixed["ref"]])  # the critic is built from another model
     problems = [Problem(str(i), "", str(i), [1]) for i in range(P)]
     rollouts = Rollouts([[1] * n for n in mask.sum(1)], [[0.0] * n for n in mask.sum(1)], [False] * (P * G))
     rollouts.sampled = [[True] * n for n in mask.sum(1)]
@@ -141,7 +141,7 @@ def loop_gradient(method: str, settings: dict[str, Any], point: dict[str, Tensor
         "solutions_to": lambda *_, **__: defaultdict(str),
         "rewards_apart": lambda *_: (point["function_rewards"], point["reward_weights"]),
     }  # fmt: skip
-    torch.set_default_dtype(torch.double)  # of token weights
+    torch.set_default_dtype(torch.double)  # for token weights
     with ExitStack() as stack:
         stack.callback(torch.set_default_dtype, torch.float)
         for name in names.keys() & vars(script).keys():

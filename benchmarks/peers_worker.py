@@ -2,8 +2,8 @@
 
     PYTHON_OF_THE_PEER -P benchmarks/peers_worker.py trl|verl|skyrl
 
-It imports nothing of this repository. For each line on standard input, the path of a file with a point and what is to
-be computed there, it writes the gradient beside the file and answers with a line. Tensors are (B, T), in float64.
+It imports nothing from this repository. Each line on standard input is the path of a file with a point and what to
+compute there; the worker writes the gradient next to the file and answers with a line. Tensors are (B, T), in float64.
 """
 
 import sys
@@ -19,7 +19,7 @@ from torch import Tensor
 
 
 def groups(point: dict[str, Any], signed: bool) -> tuple[Tensor, np.ndarray]:
-    """Rewards (B, T) that stand at the last token of each response, and the number of each response's group."""
+    """Rewards (B, T), each at its response's last token, and the group number of each response."""
     P, G = point["rewards"].shape
     values = 2 * point["rewards"] - 1 if signed else point["rewards"]
     lengths = point["mask"].sum(1).long()
@@ -29,14 +29,14 @@ def groups(point: dict[str, Any], signed: bool) -> tuple[Tensor, np.ndarray]:
 
 
 def pairs(point: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Rows of every correct response with every incorrect one to the same prompt."""
+    """The rows of every pair of a correct and an incorrect response to the same prompt."""
     right = point["rewards"] > 0.5
     g, w, x = (right[:, :, None] & ~right[:, None, :]).nonzero(as_tuple=True)
     return g * right.shape[1] + w, g * right.shape[1] + x
 
 
 def of_self_distillation(kind: str, point: dict[str, Any], trainer: Any, **settings: Any) -> Tensor:
-    """SDPO or SDFT of TRL, over a vocabulary of two tokens, of which the first one was sampled."""
+    """TRL's SDPO or SDFT over a vocabulary of two tokens, the first of which was sampled."""
     from trl.experimental.sdft import SDFTTrainer
     from trl.experimental.sdpo import SDPOTrainer
 
@@ -47,7 +47,7 @@ def of_self_distillation(kind: str, point: dict[str, Any], trainer: Any, **setti
         torch.stack([logp, torch.log1p(-logp.exp())], -1)
         for logp in (torch.where(mask > 0, point[name], -1.0) for name in ("logp", "teacher"))
     )
-    others = rewards.sum(1, keepdim=True) - rewards  # (P, G), how many other responses are correct
+    others = rewards.sum(1, keepdim=True) - rewards  # (P, G), the number of other correct responses
     told = (others > 0).double() if kind == "sdpo" else torch.ones_like(rewards)
     logits = SimpleNamespace(student_logits=student, teacher_logits=teacher, completion_ids=ids, completion_mask=mask)
     logits.loss_mask = mask * told.view(-1, 1)
@@ -70,7 +70,7 @@ def of_self_distillation(kind: str, point: dict[str, Any], trainer: Any, **setti
 
 
 def of_trl(kind: str, point: dict[str, Any], **settings: Any) -> Tensor:
-    """The trainers' own `_compute_loss`, with log-probs put in where the model would compute them."""
+    """The trainers' own `_compute_loss`, with given log-probs where the model would compute them."""
     logp, mask = point["logp"], point["mask"]
     trainer = MagicMock()
     trainer.model.training, trainer._metrics = True, defaultdict(lambda: defaultdict(list))
@@ -112,7 +112,7 @@ def of_trl(kind: str, point: dict[str, Any], **settings: Any) -> Tensor:
     inputs = {"prompt_ids": ids[:, :1], "prompt_mask": ids[:, :1], "completion_ids": ids, "completion_mask": mask}
     inputs |= {"advantages": point["advantages"], "num_items_in_batch": mask.sum(), "ref_per_token_logps": point["ref"]}
     inputs |= {"old_per_token_logps": point["old_logp"], "old_logps": (point["old_logp"] * mask).sum(1)}
-    if "tis" in settings:  # it computes them beside the advantages
+    if "tis" in settings:  # the trainer computes them with the advantages
         inputs["importance_sampling_ratio"] = (
             (point["old_logp"] - point["rollout_logp"]).exp().clamp(max=settings["tis"])
         )
@@ -121,9 +121,9 @@ def of_trl(kind: str, point: dict[str, Any], **settings: Any) -> Tensor:
 
 
 def of_functions(point: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Settings of verl's GDPO, and what its estimator reads of the rewards of each function."""
+    """Settings for verl's GDPO, and the reward data that its estimator reads per function."""
     values = {f"function {i}": of_one.numpy() for i, of_one in enumerate(point["function_rewards"].flatten(1))}
-    whole = torch.cat([point["mask"][:, :1], point["mask"]], 1).long()  # with a prompt of one token
+    whole = torch.cat([point["mask"][:, :1], point["mask"]], 1).long()  # with a one-token prompt
     config = {"gdpo_reward_keys": [*values], "gdpo_reward_weights": point["reward_weights"].tolist()}
     return config, {"non_tensor_batch": values, "batch": {"prompts": whole[:, :1], "attention_mask": whole}}
 
@@ -131,7 +131,7 @@ def of_functions(point: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
 def of_verl(
     kind: str, point: dict[str, Any], advantage: str | None = None, average: str = "token-mean", **settings: Any
 ) -> Tensor:
-    """An advantage estimator and a policy loss of verl's registries."""
+    """An advantage estimator and a policy loss from verl's registries."""
     from tensordict import TensorDict
     from verl.trainer.config import AlgoConfig
     from verl.trainer.ppo import core_algos
@@ -190,12 +190,12 @@ def of_verl(
 def of_skyrl(
     kind: str, point: dict[str, Any], advantage: str | None = None, average: str = "token_mean", **settings: Any
 ) -> Tensor:
-    """An advantage estimator and a policy loss of SkyRL; its averages are factors of the advantages."""
+    """An advantage estimator and a policy loss of SkyRL, which averages by scaling the advantages."""
     import typing
 
     import typing_extensions
 
-    typing.TypedDict = typing_extensions.TypedDict  # as pydantic asks for before Python 3.12
+    typing.TypedDict = typing_extensions.TypedDict  # pydantic requires this before Python 3.12
     from skyrl.backends.skyrl_train.utils import ppo_utils
     from skyrl.train.config.config import OffPolicyCorrectionConfig
 

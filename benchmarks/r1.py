@@ -1,9 +1,9 @@
-"""R1's five stages on the embedded default, with a student that learns: held-out accuracy after each of them.
+"""R1's five stages on the embedded default, with a student at the end: held-out accuracy after each stage.
 
     python -m benchmarks.r1            # the seeds that reports/ lacks, two at a time, about half an hour on two cores
     python -m benchmarks.r1 --redraw   # only the table
 
-The results go to reports/r1.json and to the table of R1 in reports/methods.md.
+The results go to reports/r1.json and to R1's table in reports/methods.md.
 """
 
 import os
@@ -39,7 +39,7 @@ class Args:
 
 
 def run(seed: int) -> dict[str, Any]:
-    """All stages with one seed: of each the evaluation before its first step and after its last."""
+    """Run all stages with one seed; for each, the evaluations before its first step and after its last."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "run"
         command = [sys.executable, "recipes/r1.py", *FLAGS.split(), "--seed", str(seed), "--run-dir", str(folder)]
@@ -56,7 +56,7 @@ def run(seed: int) -> dict[str, Any]:
 
 
 def table(runs: list[dict[str, Any]]) -> str:
-    """One line per stage: means over the seeds, with 95 % intervals for the accuracy after it."""
+    """One line per stage: means over the seeds, with 95 % intervals for the accuracy after the stage."""
     lines = [
         "| R1's stage | updates | avg@16 before | avg@16 after | greedy | length correct |",
         "|---|---|---|---|---|---|",

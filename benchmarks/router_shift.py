@@ -1,11 +1,11 @@
-"""How far the routers of a small mixture of experts move in updates, and what routing replay is worth.
+"""How far updates move the routers of a small mixture of experts, and what routing replay is worth.
 
     python -m benchmarks.router_shift    # the embedded model: 16 experts, two of them used at a token
 
 - RSPO's factor γ on the ratio (methods/rspo.py), after 4 and 16 updates of grpo.py on one batch of 256 responses.
-- How often an engine with rounded weights and bf16 arithmetic uses other experts than the learner in fp32, and the mean
-  |p - p'| of the sampled tokens, with the learner's own experts and with the engine's (--replay-routing).
-- Runs of grpo.py with an engine of 4-bit weights, without replay and with it.
+- How often an engine with rounded weights and bf16 arithmetic uses other experts than the fp32 learner, and the sampled
+  tokens' mean |p - p'|, with the learner's own experts and with the engine's (--replay-routing).
+- Runs of grpo.py with a 4-bit engine, without and with replay.
 """
 
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class Args:
 
 
 def with_other_experts(first: Tensor, second: Tensor, mask: Tensor) -> float:
-    """Fraction of tokens and layers whose experts (B, T, L, K) are not the same."""
+    """The fraction of tokens and layers whose experts (B, T, L, K) differ."""
     return (first.sort().values != second.sort().values).any(-1)[mask].float().mean().item()
 
 
@@ -92,7 +92,7 @@ def with_engine(precision: str) -> dict[str, Any]:
 
 
 def in_training(seeds: int) -> dict[str, Any]:
-    """Accuracy at the end and mean mismatch of the last ten steps, of each seed."""
+    """Final accuracy, and mean mismatch over the last ten steps, for each seed."""
     done = trials({"own experts": TRAINING, "replayed": f"{TRAINING} --replay-routing"}, seeds)
     return {
         name: {

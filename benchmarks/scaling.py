@@ -4,7 +4,7 @@
     python -m benchmarks.scaling --processes 1 2 4 8 --model Qwen/Qwen2.5-1.5B-Instruct --dataset openai/gsm8k \\
         --dataset-config main --max-response-tokens 1024        # all other flags are grpo.py's
 
-Runs are interleaved; of each stage the median over the steps of all runs counts, without the first step of each.
+Runs are interleaved. For each stage, the result is the median over the steps of all runs except each run's first step.
 Writes reports/scaling.json.
 """
 
@@ -38,7 +38,7 @@ class Args:
 
 
 def run(processes: int, args: Args, flags: list[str]) -> list[dict]:
-    """What a run logged of its steps, without the first."""
+    """What a run logged about its steps, without the first."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     fixed = ["--steps", str(args.steps), "--eval-every", "0", "--eval-problems", "4", "--save-every", "0"]
     with tempfile.TemporaryDirectory() as folder:

@@ -3,8 +3,8 @@
     python -m benchmarks.search            # about 30 minutes on two cores; started again, it continues
     python -m benchmarks.search --redraw   # only draws, from search.json
 
-reports/search.png: accuracy, length, attempts and repeated attempts on held-out problems, and beside them what seed 1
-writes for one problem.
+reports/search.png shows accuracy, length, attempts and repeated attempts on held-out problems, and what seed 1 writes
+for one of them.
 """
 
 import re
@@ -25,7 +25,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 SHOWN = (0, 20, 50, 100)  # steps
-# Title, unit, metric of an evaluation, color.
+# Title, unit, evaluation metric, color.
 PANELS = [
     ("Accuracy", "avg@n", "eval/avg", BLUE),
     ("Response length", "tokens", "length", ORANGE),
@@ -45,7 +45,7 @@ class Args:
 
 
 def run(seed: int, folder: Path) -> dict:
-    """The log of one run, and its response to the first held-out problem at each evaluation."""
+    """A run's log, and its response to the first held-out problem at each evaluation."""
     settings = ["--model", "search", "--dataset", "search", "--seed", str(seed), "--eval-every", "5"]
     start = ["--resume", str(folder)] if (folder / "config.json").exists() else [*settings, "--run-dir", str(folder)]
     subprocess.run([sys.executable, "grpo.py", *start], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
@@ -59,7 +59,7 @@ def first_response(path: Path) -> list[str]:
 
 
 def draw_seeds(axes: Axes, runs: list[dict], metric: str, color: str) -> None:
-    """The mean over the seeds, its 95 % interval, and a pale line for each seed."""
+    """The seeds' mean with its 95 % interval, and a pale line for each seed."""
     lines = [[(row["step"], row[metric]) for row in r["log"] if row.get(metric) is not None] for r in runs]
     for line in lines:
         axes.plot(*zip(*line, strict=True), color=color, alpha=0.3, linewidth=1)

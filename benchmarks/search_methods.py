@@ -1,13 +1,13 @@
-"""Every script on the world of search, at its best learning rate of three: one seed chooses it, three others count.
+"""Every script on the world of search, at its best of three learning rates, chosen on one seed; three others count.
 
     python -m benchmarks.search_methods              # all scripts; what reports/search_methods.json has is kept
     python -m benchmarks.search_methods grpo cispo   # some
-    python -m benchmarks.search_methods --updates 16 # with 16 updates from each rollout batch in place of 4
+    python -m benchmarks.search_methods --updates 16 # with 16 updates per rollout batch instead of 4
     python -m benchmarks.search_methods --redraw     # only the tables and the picture
 
-A run has 40 steps of 8 prompts x 8 responses, or 25 steps with 16 updates each. Like the runs of the claims, it stays
-in runs/claims/. Scripts that need other settings on this world are left out; with 16 updates, so are those that make
-one.
+A run has 40 steps of 8 prompts x 8 responses, or 25 steps with 16 updates each. Like the runs of the claims, it is kept
+in runs/claims/. Scripts that need other settings in this world are left out; with 16 updates, so are those that make
+only one.
 """
 
 import statistics
@@ -28,7 +28,7 @@ from matplotlib.figure import Figure
 
 PAGE = REPORTS / "methods.md"
 SEEDS = (1, 2, 3)
-COLUMNS = {  # and how their means are written
+COLUMNS = {  # with the format of their means
     "pass@4": ("eval/pass@4", ".3f"),
     "attempts": ("eval/behavior/attempts", ".1f"),
     "repeated": ("eval/behavior/repeated_attempts", ".0%"),
@@ -68,7 +68,7 @@ def measured(run: Trial) -> dict[str, float]:
 
 
 def of_method(name: str, updates: int) -> dict:
-    """The sweep of a method, and what its runs at the best rate end with."""
+    """A method's sweep, and the final numbers of its runs at the best rate."""
     swept = {rate: accuracy(trial(f"{arm(name, updates, rate)} --eval-samples 1", SWEEP_SEEDS[0])) for rate in RATES}
     best = max(RATES, key=swept.get)
     ends = [measured(trial(arm(name, updates, best), seed)) for seed in SEEDS]

@@ -33,7 +33,7 @@ def tried(text: str) -> list[str]:
 
 
 class Sampler:
-    """Samples from the model; each response comes with its prompt's question, its problem, and its length in tokens."""
+    """Samples from the model; each response has its prompt's question, its problem, and its length in tokens."""
 
     def __init__(self, engine: Engine, tokenizer: Any, limit: int, n: int) -> None:
         self.engine, self.tokenizer, self.limit, self.n = engine, tokenizer, limit, n

@@ -2,12 +2,11 @@
 
     python -m benchmarks.sharding         # about a minute; writes reports/sharding.json
 
-Training holds 16 bytes per parameter (weights, gradients, two moments), a 1/n of it in each of n processes, and for a
-moment whole weights and gradients of one layer. Counted are the bytes of every tensor that is allocated from before
-the model is sharded until after the second update, without what the first forward pass of a row of eight tokens costs
-(nothing to speak of). What a process receives in a pass with gradients are the parts of the others, twice, and their
-sums for its own part: 3 · (n - 1)/n · 4 bytes per parameter; a pass without gradients or new weights for the engine
-take the parts once.
+Training holds 16 bytes per parameter (weights, gradients, two moments): 1/n of them in each of n processes, and
+temporarily the whole weights and gradients of one layer. Counted is each process's resident memory above that of a tiny
+learner, with a row of eight tokens, whose activations are negligible. In a pass with gradients a process receives the
+other shards twice, and the sums for its own shard: 3 · (n - 1)/n · 4 bytes per parameter. A pass without gradients, or
+new weights for the engine, needs the shards once.
 """
 
 import gc
@@ -37,7 +36,7 @@ PRECISIONS = {"fp32": {}, "bf16": {"learner_precision": "bf16", "gradient_checkp
 
 
 class Traffic(TorchDispatchMode):
-    """Counts the bytes that this process receives through collectives of tensors."""
+    """Counts the bytes that this process receives through tensor collectives."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +46,7 @@ class Traffic(TorchDispatchMode):
         result = function(*args, **(kwargs or {}))
         name = function._schema.name
         if "c10d" in name and ("gather" in name or "reduce" in name):
-            # The larger of input and output is the whole of what is gathered or summed.
+            # The larger of input and output is the whole tensor.
             whole = max(t.nbytes for t in tree_leaves((args, kwargs, result)) if isinstance(t, torch.Tensor))
             self.bytes += whole * (distributed.world_size() - 1) // distributed.world_size()
         return result
@@ -69,13 +68,13 @@ def build(width: int = 512, layers: int = 11) -> Qwen3ForCausalLM:
 
 
 def resident(field: str) -> int:
-    """Bytes of memory that this process has (VmRSS), or had at most (VmHWM)."""
+    """Bytes of memory that this process uses now (VmRSS) or has used at most (VmHWM)."""
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
     return int(line.split()[1]) << 10
 
 
 class Learner:
-    """A model on this process, and an update with a row of eight tokens for each process."""
+    """A model on this process, and an update with a row of eight tokens per process."""
 
     def __init__(self, model: Qwen3ForCausalLM, **settings: Any) -> None:
         self.args = grpo.Args(**settings)
@@ -97,20 +96,20 @@ class Learner:
 
 
 def work() -> None:
-    """In each process: what it holds and receives."""
+    """In each process, measure what it holds and receives."""
     distributed.start()
-    small = Learner(build(width=64, layers=1))  # what code and connections take is not counted
+    small = Learner(build(width=64, layers=1))  # excludes memory of code and connections
     small.gradients()
     small.update()
     before = resident("VmRSS")
     counts = {}
     for precision, settings in PRECISIONS.items():
-        learner = None  # not both at a time
+        learner = None  # frees the previous one
         gc.collect()
         learner = Learner(build(), **settings)
         learner.gradients()
         learner.update()
-        Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts again
+        Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
         batch_logps(learner.model, learner.batch, learner.args)
         counts[f"scoring, {precision}"] = resident("VmHWM") - before
         learner.gradients()
@@ -136,7 +135,7 @@ def measure(processes: int) -> dict[str, int]:
     """The largest counts of any process, in bytes."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     command = command if processes > 1 else [sys.executable]
-    # What is freed goes back to the system at once.
+    # Freed memory returns to the system at once.
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "65536"}
     run = [*command, "-m", "benchmarks.sharding", "--worker"]
     done = subprocess.run(run, cwd=ROOT, env=environment, check=True, stdout=subprocess.PIPE, text=True)

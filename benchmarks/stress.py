@@ -3,10 +3,10 @@
     python -m benchmarks.stress                       # makes the runs that reports/ lacks, then draws
     python -m benchmarks.stress --redraw              # only the page and the picture
 
-Three conditions on sums: four updates from batches of 64 responses that are 8 batches old, 16 updates from fresh ones
-(four passes of four minibatches), and four from fresh ones. Under each condition each method has its best learning
-rate, found on seeds of its own, and every run its own problems (claims/fair.py). All else is the paper's default. The
-results go to reports/stress.json, reports/stress.png and reports/stress.md, the sweeps to reports/learning_rates.json.
+Three conditions on sums: four updates from batches of 64 responses that are 8 batches old, 16 updates from fresh
+batches (four passes of four minibatches), and four updates from fresh batches. Under each condition, each method has
+its best learning rate, found on separate seeds, and every run has its own problems (claims/fair.py). Everything else is
+the paper's default. Results go to reports/stress.json, stress.png and stress.md, sweeps to reports/learning_rates.json.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -60,19 +60,19 @@ class Args:
 
 
 def arms(k: int, updates: int) -> dict[str, str]:
-    """The runs of all methods under a condition, as claims/runs.py names them, without a learning rate."""
+    """The runs of all methods under a condition, named as in claims/runs.py, without a learning rate."""
     flags = f"--steps {30 + k} --staleness {k} --num-minibatches 4 --update-epochs {updates // 4}"
     return fair.arms_of("sums", {method: f"{method} {flags}" for method in METHODS})
 
 
 def accuracies(runs: Runs, condition: str) -> dict[str, list[float]]:
-    """Of each method under a condition, by seed; the best method first."""
+    """Each method's accuracies by seed under a condition, the best method first."""
     found = {m: [r["accuracy"] for r in runs if (r["method"], r["condition"]) == (m, condition)] for m in METHODS}
     return dict(sorted(found.items(), key=lambda item: -mean(item[1])))
 
 
 def ranks(values: dict[str, list[float]]) -> dict[str, str]:
-    """The ranks of each method in 95 % of the draws of all means from their t distributions."""
+    """Each method's range of ranks in 95 % of draws of all means from their t distributions."""
     random, drawn = np.random.default_rng(0), []
     for of_method in values.values():
         error = stdev(of_method) / len(of_method) ** 0.5
@@ -83,7 +83,7 @@ def ranks(values: dict[str, list[float]]) -> dict[str, str]:
 
 
 def table(runs: Runs, condition: str) -> str:
-    """A line per method: its accuracy, its rank, its learning rate, and what its sweep gave at each rate."""
+    """One line per method: accuracy, rank, learning rate, and the sweep's result at each rate."""
     values, of_arms = accuracies(runs, condition), arms(*CONDITIONS[condition])
     swept = {method: read_report(fair.REPORT)[of_arms[method]] for method in METHODS}
     rates = [rate for rate in fair.RATES if any(rate in found for found in swept.values())]
@@ -101,7 +101,7 @@ def table(runs: Runs, condition: str) -> str:
 
 
 def found(runs: Runs) -> str:
-    """The tables in short."""
+    """A summary of the tables."""
     sentences = []
     for condition in CONDITIONS:
         values = accuracies(runs, condition)
@@ -112,7 +112,7 @@ def found(runs: Runs) -> str:
 
 
 def page(runs: Runs) -> str:
-    """reports/stress.md."""
+    """The page reports/stress.md."""
     counts = {len(values) for condition in CONDITIONS for values in accuracies(runs, condition).values()}
     seeds = " or ".join(map(str, sorted(counts)))
     parts = [
@@ -124,7 +124,7 @@ def page(runs: Runs) -> str:
 
 
 def draw(runs: Runs) -> Figure:
-    """A panel for each condition: every run of each method, and the mean with its interval, the best method on top."""
+    """One panel per condition: every run of each method and the mean with its interval, the best method on top."""
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     for axes, condition in zip(figure.subplots(1, len(CONDITIONS), sharex=True), CONDITIONS, strict=True):
         draw_intervals(axes, accuracies(runs, condition), [BLUE] * len(METHODS))

@@ -4,8 +4,8 @@
     python -m benchmarks.throughput --model Qwen/Qwen2.5-1.5B-Instruct --dataset openai/gsm8k --dataset-config main \\
         --max-response-tokens 1024 --micro-batch-tokens 8192       # all flags of grpo.py, on the GPU if there is one
 
-The rate is measured in the same process and in the learner's precision, on the very shapes of the model (its MLP's
-first product over all tokens of a batch) and on large square matrices, interleaved with the rest; medians.
+The rate is measured in the same process and in the learner's precision, on the model's own shapes (its MLP's first
+product over all tokens of a batch) and on large square matrices, interleaved with the rest. Results are medians.
 """
 
 import statistics
@@ -27,7 +27,7 @@ from tools.reports import read_report, write_report
 import torch
 import tyro
 
-PRODUCTS = 20  # at a time: one alone is too short to measure
+PRODUCTS = 20  # timed together, because one is too short to measure
 
 
 @dataclass
@@ -66,7 +66,7 @@ def main(args: Args) -> None:
             token_logps(model, batch, part, args).sum().backward()
         model.zero_grad()
 
-    with autocast(model.device, args, cache=False):  # what it makes of a product is the learner's precision
+    with autocast(model.device, args, cache=False):  # gives products the learner's precision
         dtype = torch.mm(torch.ones(1, 1, device=model.device), torch.ones(1, 1, device=model.device)).dtype
 
     def product(rows: int, inner: int, columns: int) -> Callable[[], None]:
@@ -91,10 +91,10 @@ def main(args: Args) -> None:
     for _ in range(args.repeats + 1):
         for name, function in work.items():
             times[name].append(seconds(function))
-    median = {name: statistics.median(values[1:]) for name, values in times.items()}  # the first warms up
+    median = {name: statistics.median(values[1:]) for name, values in times.items()}  # the first is a warm-up
 
-    # 2 operations per parameter and token forwards, 6 with the backward pass. The head runs on response tokens only,
-    # the input embedding is a look-up, and attention's own products come on top and are left out.
+    # 2 operations per parameter and token in the forward pass, 6 with the backward pass. The head runs only on response
+    # tokens, the input embedding is a look-up, and attention's own products are not counted.
     parameters = sum(p.numel() for p in model.parameters())
     head, embedding = model.get_output_embeddings().weight, model.get_input_embeddings().weight
     body = parameters - sum(weight.numel() for weight in {head, embedding})

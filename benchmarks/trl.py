@@ -3,10 +3,10 @@
     python3 -m venv .trl && .trl/bin/pip install torch==2.13.0 transformers==5.19.0 datasets==5.2.0 trl==1.16.0
     python -m benchmarks.trl --trl-python .trl/bin/python      # with nothing else on the machine
 
-Each of the two runs alone, in a process of its own, in turns; a step is 32 prompts x 8 responses, log-probs, four
-updates, and takes the time from the end of one to the end of the next. The learning rate is 1e-6, so that the responses
-keep the base model's length. Medians over all steps but each process's first two. TRL has its fastest settings found
-here: one micro-batch per update, no KL, no logging of completions.
+The two run alternately, each alone in its own process. A step is 32 prompts x 8 responses, log-probs and four updates,
+timed from the end of one step to the end of the next. The learning rate is 1e-6, so that responses keep the base
+model's length. Medians over all steps except each process's first two. TRL has the fastest settings found here: one
+micro-batch per update, no KL, no logging of completions.
 """
 
 import itertools
@@ -83,7 +83,7 @@ def ours(args: Args, folder: str) -> tuple[list[float], float]:
     command += ["--micro-batch-tokens", "4096", "--run-dir", f"{folder}/run"]
     log, ends = Path(folder) / "run" / "metrics.jsonl", []
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
-    while process.poll() is None:  # a line for the base model, one for each step
+    while process.poll() is None:  # one line for the base model, and one per step
         time.sleep(0.005)
         if log.exists() and log.read_bytes().count(b"\n") > len(ends):
             ends.append(time.perf_counter())

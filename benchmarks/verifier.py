@@ -1,8 +1,8 @@
-"""Answers per second of the verifier, and the memory of its workers over many answers.
+"""The verifier's answers per second, and its workers' memory over many answers.
 
 python -m benchmarks.verifier             # about a minute; writes reports/verifier.json
 
-Numbers are compared by rules in this process, expressions by math-verify in two worker processes. Medians of
+Rules in this process compare numbers, and math-verify in two worker processes compares expressions. Medians of
 interleaved repetitions. All answers differ, so that none is judged twice.
 """
 
@@ -20,7 +20,7 @@ REPEATS = 5
 
 
 def resident_mib(verifier: Verifier) -> float:
-    """Resident memory of the workers and their children."""
+    """Resident memory of the workers and their children, in MiB."""
     total = 0.0
     for worker in verifier.pool.workers:
         pid = worker.process.pid

@@ -1,10 +1,10 @@
-"""Generation through our vLLM engine against vLLM alone, on the same prompts and weights.
+"""Generation with our vLLM engine against vLLM alone, on the same prompts and weights.
 
     python -m benchmarks.vllm_engine                              # the embedded model
     python -m benchmarks.vllm_engine --model runs/smollm --precision bf16 --prompts 4 --repeats 5
 
-"vLLM alone" is `LLM.generate` of the same object, with log-probs, and nothing read from its output but the number of
-tokens: with a seed for each prompt, as the engine has it, and without seeds. Medians of interleaved repetitions.
+"vLLM alone" is `LLM.generate` of the same object, with log-probs; only the number of tokens is read from its output. It
+runs with a seed per prompt, as in the engine, and without seeds. Medians of interleaved repetitions.
 """
 
 import statistics
@@ -55,7 +55,7 @@ def main(args: Args) -> None:
             )
             for seed in seeds
         ]  # fmt: skip
-        torch.manual_seed(1)  # the same samples in each repetition
+        torch.manual_seed(1)  # equal samples in each repetition
         outputs = engine.llm.generate([{"prompt_token_ids": p} for p in prompts], params, use_tqdm=False)
         return sum(len(completion.token_ids) for output in outputs for completion in output.outputs)
 
@@ -68,7 +68,7 @@ def main(args: Args) -> None:
         for name, generate in work.items():
             start = time.perf_counter()
             rates[name].append(generate() / (time.perf_counter() - start))
-    median = {name: statistics.median(values[1:]) for name, values in rates.items()}  # the first warms up
+    median = {name: statistics.median(values[1:]) for name, values in rates.items()}  # the first is a warm-up
     print(
         f"vLLM alone {median['alone']:.0f} tokens/s, through our engine {median['ours']:.0f}: "
         f"{median['ours'] / median['alone']:.1%} ({median['ours'] / median['without seeds']:.1%} of vLLM without seeds)"

@@ -1,10 +1,10 @@
-"""Held-out accuracy by the second: ScaleRL with a generator in another process, and in turns.
+"""Held-out accuracy over time: ScaleRL with a generator in another process, and in turns.
 
     python -m benchmarks.wall_clock            # about 10 minutes on two idle cores; writes reports/wall_clock.json
 
-Both ways have the same cores: with --overlap one process generates on half of them while the other trains; in turns,
-with --staleness 0, each step generates and then trains on all of them. World: search. A checkpoint's time is that of
-all steps until then, without evaluation, which comes after the run.
+Both use the same cores. With --overlap, one process generates on half of them while the other trains; in turns, with
+--staleness 0, each step generates and then trains on all of them. The world is search. A checkpoint's time is the sum
+of its steps, without evaluation, which comes after the run.
 """
 
 import json
@@ -41,7 +41,7 @@ def python(*command: str) -> None:
 
 
 def curve(way: str, seed: int, args: Args) -> list[tuple[float, float]]:
-    """Seconds and held-out accuracy of each checkpoint."""
+    """Seconds and held-out accuracy at each checkpoint."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         flags = f"{RUN} {WAYS[way]} --seed {seed} --steps {args.steps} --save-every {args.every} --keep 100"

@@ -2,9 +2,9 @@
 
     python -m notebooks.blank my-lessons          # then: jupyter lab my-lessons
 
-Each prediction has a cell of its own, which writes it to `predictions.jsonl` with the time (predictions.py); the cell
-below does not run without it. The code of that cell and the text behind it, which give the answer away, are folded. The
-other cells run as those of the lesson do, as long as the folder and this repository stay where they are.
+Each prediction has its own cell, which writes it to `predictions.jsonl` with the time (predictions.py); the cell below
+does not run without it. That cell's code and the text after it give the answer away, so they are folded. The other
+cells run as in the lesson, as long as the folder and this repository are not moved.
 """
 
 import json
@@ -30,7 +30,7 @@ def blank(notebook: dict[str, Any], lesson: str, folder: Path) -> dict[str, Any]
     """A notebook without outputs, which finds the lessons' helpers from another folder, with a cell for each
     prediction above the cell that answers it."""
     cells: list[dict[str, Any]] = []
-    number, answered = 0, False  # `answered`: between a prediction and the text behind its answer
+    number, answered = 0, False  # `answered`: between a prediction and the text after its answer
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code":
             cell |= {"outputs": [], "execution_count": None}

@@ -5,11 +5,10 @@
 An entry is at least three finished runs of one script, with the same settings and different seeds. For a large class,
 `--first-round SEED` makes a first table, without intervals, of entries with one run each, all with this seed.
 
-The budget is verified from what the runs recorded. The accuracy is computed again, from their last checkpoints and on
-problems that the hidden seed makes and that stand in no data set. The table is a Markdown file, with its figures beside
-it as JSON.
+The budget is verified from the runs' records. The accuracy is recomputed from their last checkpoints, on problems that
+the hidden seed makes and that are in no data set. The table is a Markdown file, with its numbers next to it as JSON.
 
-Records can be forged: notebooks/teachers-guide.md says how to run an entry again with seeds that nobody knew.
+Records can be forged: notebooks/teachers-guide.md says how to rerun an entry with seeds that nobody knew.
 """
 
 import hashlib
@@ -39,8 +38,8 @@ from worlds import generated_problems
 
 import tyro
 
-LEAST = 3  # runs of an entry: an interval needs several
-MAY_DIFFER = ("seed", "run_dir", "resume")  # between the runs of an entry
+LEAST = 3  # runs per entry: an interval needs several
+MAY_DIFFER = ("seed", "run_dir", "resume")  # settings that may differ between an entry's runs
 HEADER = """| place | entry | script | accuracy | 95 % interval | seeds | responses |
 |---|---|---|---|---|---|---|
 """
@@ -72,12 +71,12 @@ class Args:
 
 @dataclass
 class Submission:
-    """A run folder as it was read."""
+    """The contents of a run folder."""
 
     folder: Path
     method: str
     settings: dict[str, Any]
-    rows: list[dict[str, Any]]  # of the training steps
+    rows: list[dict[str, Any]]  # one per training step
 
     @property
     def checkpoint(self) -> Path:
@@ -85,13 +84,13 @@ class Submission:
 
     @property
     def responses(self) -> int:
-        """Responses sampled for training, as recorded: DAPO's discarded groups and VinePPO's continuations count."""
+        """Responses sampled for training, as recorded, with DAPO's discarded groups and VinePPO's continuations."""
         P, G = self.settings["prompts_per_step"], self.settings["responses_per_prompt"]
         return sum(row.get("sampled_prompts", P) * G + row.get("continuations", 0) for row in self.rows)
 
 
 def read_submission(folder: Path) -> Submission:
-    """A finished run; ends the program if it is not one."""
+    """Read a finished run; ends the program if it is not one."""
     try:
         config = json.loads((folder / "config.json").read_text())
         method, settings = config["method"], config["args"]
@@ -163,7 +162,7 @@ def hidden_problems(dataset: str, seed: str, count: int) -> list[tuple[str, Any]
 
 
 def accuracy(model: Path | str, pairs: list[tuple[str, Any]], args: Args) -> float:
-    """Fraction of correct responses of a model to hidden problems, sampled at temperature 1."""
+    """A model's fraction of correct responses to hidden problems, sampled at temperature 1."""
     settings = grpo.Args(model=str(model), max_response_tokens=args.max_response_tokens)
     learner, tokenizer = load_model(settings)
     problems = [Problem(question, answer, *make_prompt(question, None, tokenizer)) for question, answer in pairs]
@@ -176,14 +175,14 @@ def accuracy(model: Path | str, pairs: list[tuple[str, Any]], args: Args) -> flo
 
 
 def rules_of(args: Args, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """What all entries share. The digest identifies the hidden problems without revealing them."""
+    """The rules that all entries share. A digest identifies the hidden problems without revealing them."""
     names = ("dataset", "budget", "problems", "samples", "max_response_tokens", "first_round")
     rules = {name: getattr(args, name) for name in names}
     return rules | {"hidden_seed": hashlib.sha256(json.dumps([question for question, _ in pairs]).encode()).hexdigest()}
 
 
 def read_entries(path: Path, rules: dict[str, Any]) -> list[dict[str, Any]]:
-    """The entries so far, which must have been made by the same rules."""
+    """The entries so far; ends the program if they follow other rules."""
     try:
         board = json.loads(path.read_text()) if path.exists() else {"rules": rules, "entries": []}
         different = [name for name, value in rules.items() if board["rules"].get(name) != value]
@@ -209,7 +208,7 @@ def render(entries: list[dict[str, Any]]) -> str:
 
 
 def title(args: Args) -> str:
-    """What stands above the table."""
+    """The text above the table."""
     budget = f"{args.dataset}, {args.budget} responses"
     if args.first_round is None:
         return f"# Leaderboard: {budget}\n\n"

@@ -1,7 +1,7 @@
-"""Shared code of the lessons: the path to the scripts, one plot style, and the policies they compute on.
+"""Shared code of the lessons: the path to the scripts, one plot style, and the policies that they use.
 
-The policies are the embedded model and models so small that all responses can be listed, so an expectation is a sum.
-Methods are not defined here: the lessons call the functions of the scripts.
+The policies are the embedded model, and models so small that all responses can be listed, so that expectations are
+sums. Methods are not defined here: the lessons call the scripts' functions.
 """
 
 import contextlib

@@ -1,11 +1,11 @@
 """Predictions, written down with the time before the cell that answers them runs.
 
 A lesson without outputs (blank.py) has a cell for each prediction, and the cell below does not run without it. Both
-write a line to `predictions.jsonl` beside the lesson. This counts the predictions in several such files:
+write a line to `predictions.jsonl` next to the lesson. This counts the predictions in several such files:
 
     python -m notebooks.predictions class/*/predictions.jsonl
 
-The times are those of the student's clock, and the file can be edited: it helps honest students, and proves nothing.
+Times come from the student's clock, and the file can be edited: it helps honest students and proves nothing.
 """
 
 import json
@@ -18,20 +18,20 @@ FILE = "predictions.jsonl"
 
 
 class NoPredictionError(Exception):
-    """A cell that answers a prediction runs without one; a notebook shows only the sentence."""
+    """A cell with the answer runs without a prediction; a notebook shows only the sentence."""
 
     def _render_traceback_(self) -> list[str]:
         return [f"error: {self}"]
 
 
 class Predictions:
-    """Those of one lesson, in the folder where it runs."""
+    """The predictions of one lesson, in the folder where it runs."""
 
     def __init__(self, lesson: str) -> None:
         self.lesson = lesson
 
     def rows(self) -> list[dict[str, Any]]:
-        """What was written about this lesson."""
+        """The lines about this lesson."""
         lines = Path(FILE).read_text(encoding="utf-8").splitlines() if Path(FILE).exists() else []
         return [row for row in map(json.loads, lines) if row["lesson"] == self.lesson]
 
@@ -42,7 +42,7 @@ class Predictions:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
     def predict(self, number: int, text: str) -> None:
-        """Write a prediction down, and whether its answer has not been shown yet."""
+        """Write a prediction down, with whether its answer was still hidden."""
         if not text.strip():
             raise NoPredictionError("write your prediction and its reason between the quotes.")
         shown = any(row["prediction"] == number and "text" not in row for row in self.rows())
@@ -53,14 +53,14 @@ class Predictions:
             print("Written down.")
 
     def answer(self, number: int) -> None:
-        """Record that the answer was shown. Without a prediction, the cell stops with an error."""
+        """Record that the answer was shown; without a prediction, the cell stops with an error."""
         if not any(row["prediction"] == number and "text" in row for row in self.rows()):
             raise NoPredictionError(f"run the cell with prediction {number} first, with your words between the quotes.")
         self.write(number, answer="shown")
 
 
 def main(paths: list[Path]) -> None:
-    from common.cli import say  # a lesson cannot import these before it has found this repository
+    from common.cli import say  # a lesson can only import these after it has found this repository
     from notebooks.exercises.files import Unusable, read
 
     for path in paths:

@@ -7,10 +7,10 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # one of several processes, for which a core each is best
+if "PYTEST_XDIST_WORKER" in os.environ:  # xdist workers run best with one core each
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Results are compared with those of a CPU, on any machine.
+# Tests compare with CPU results, even on a machine with a GPU.
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 import common  # noqa: F401  (sets what torch and transformers read when they load)
@@ -32,7 +32,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-# vLLM comes with a second, larger installation.
+# vLLM is a second, larger installation.
 WITH_VLLM = [f"common/{name}.py" for name in ("test_vllm", "test_vllm_experts", "test_vllm_serve")]
 collect_ignore = [] if importlib.util.find_spec("vllm") else WITH_VLLM
 
@@ -40,16 +40,16 @@ CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-# Small sizes for runs that only have to go through every line.
+# Small sizes for runs that only need to execute every line.
 SMALL = dict(
     steps=2, prompts_per_step=4, responses_per_prompt=4, eval_problems=4, eval_samples=2, max_response_tokens=32
 )
-LETTERS = f"{Path(__file__).with_name('letters.py')}:LETTERS"  # an environment for the tiny model
-PROBLEMS = 40  # in the tiny model's data set
-FEW = 1_000  # training problems of a generated data set, in runs of the tests' own process
+LETTERS = f"{Path(__file__).with_name('letters.py')}:LETTERS"  # the tiny model's environment
+PROBLEMS = 40  # problems in the tiny model's data set
+FEW = 1_000  # training problems of a generated data set, for runs in the tests' own process
 
-adapter_of = cache(TypeAdapter)  # of a script's settings; making one takes longer than what it checks
-FOLDERS = []  # of the teachers, removed at the end
+adapter_of = cache(TypeAdapter)  # for a script's settings; building one takes longer than the check
+FOLDERS = []  # temporary folders of models, removed at the end
 
 
 @cache
@@ -67,7 +67,7 @@ def teacher_of(folder):
 
 @cache
 def experts_of(folder):
-    """A mixture of four experts, two of them used at a token, made of the dense model in `folder`."""
+    """A mixture of four experts, two used per token, made from the dense model in `folder`."""
     FOLDERS.append(tempfile.TemporaryDirectory())
     dense, noise = LlamaForCausalLM.from_pretrained(folder), torch.Generator().manual_seed(1)
     model = with_experts(dense, 4)
@@ -82,7 +82,7 @@ def experts_of(folder):
 
 
 def needed(script, model="worlds/sums/model"):
-    """Settings without which a script does not run."""
+    """Settings that a script cannot run without."""
     found = {"teacher": teacher_of(str(model))} if hasattr(script.Args, "teacher") else {}
     if hasattr(script.Args, "environment") and model != "worlds/sums/model":  # its own model has its own environment
         found["environment"] = LETTERS
@@ -93,7 +93,7 @@ def needed(script, model="worlds/sums/model"):
 
 @pytest.fixture(scope="session", autouse=True)
 def every_problem():
-    """What makes all problems of a generated data set; runs in this process have a few, also those of fixtures."""
+    """The function that generates all problems of a data set; runs in this process get only the first few."""
     every = worlds.generated_problems
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worlds, "generated_problems", lambda *of: every(*of)[:FEW])
@@ -102,9 +102,9 @@ def every_problem():
 
 @pytest.fixture(autouse=True)
 def quick_runs(request, monkeypatch, every_problem):
-    """Runs in this process do not wait for the disk; only with marks they draw curves and have all problems.
+    """Runs in this process skip fsync; marks turn on the curves and the full data sets.
 
-    The curves of a run take a second, and so do the prompts of 20,000 problems.
+    A run's curves take a second to draw, and 20,000 prompts take a second to build.
     """
     monkeypatch.setattr(os, "fsync", lambda _: None)
     monkeypatch.setattr("common.settings.TypeAdapter", adapter_of)
@@ -165,7 +165,7 @@ def chat_model(tmp_path_factory, gsm8k_file):
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory):
-    """A random Llama of some thousand parameters with the embedded tokenizer; seven of its tokens end a response."""
+    """A random Llama with a few thousand parameters and the embedded tokenizer; seven of its tokens end a response."""
     folder = tmp_path_factory.mktemp("tiny")
     tokenizer = AutoTokenizer.from_pretrained("worlds/sums/model")
     tokenizer.save_pretrained(folder)
@@ -204,7 +204,7 @@ def problems(embedded):
 
 @pytest.fixture
 def half_correct(monkeypatch):
-    """Verdicts by the length of the text, so that the tiny model has correct and incorrect responses."""
+    """Make verdicts depend on the text's length, so that the tiny model gets correct and incorrect responses."""
     from common.verification import Verifier
 
     monkeypatch.setattr(Verifier, "judge", lambda self, responses, *_: [float(len(text) % 2) for text in responses])

@@ -6,7 +6,7 @@ from common.verification import Verifier
 
 
 class Decoder:
-    """A tokenizer for texts that are already there: token ids are characters."""
+    """A stand-in tokenizer whose token ids are character codes."""
 
     def batch_decode(self, rows, skip_special_tokens):
         return ["".join(map(chr, row)) for row in rows]

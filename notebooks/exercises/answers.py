@@ -20,19 +20,19 @@ from tools.scripts import ROOT, parse
 
 HANDOUT_SEED = 7
 ONE_THREAD = Lock()
-CASES = {"loop": loop_cases, "variants": variant_cases}  # for the files that are no script
+CASES = {"loop": loop_cases, "variants": variant_cases}  # for the files that are not scripts
 NOT_FOR_THE_RUNNER = ("setting", "varied")
-OFTEN = {"mask", "args"}  # parameters that some methods' functions take and others do not
+OFTEN = {"mask", "args"}  # only some methods' functions have these parameters
 
 
 def title(script: str) -> str:
-    """The method's short name, from the docstring of its script."""
+    """The method's short name, from its script's docstring."""
     doc = ast.get_docstring(parse((ROOT / f"{script}.py").read_text()))
     return doc.split(":")[0].split(",")[0]
 
 
 def wrong_sources(exercise: Exercise) -> list[tuple[str, str]]:
-    """(message, source) of the listed mistakes and of other methods' functions used instead of this one."""
+    """(message, source) of the listed mistakes, and of other methods' functions in place of this one."""
     right = exercise.source
     found = []
     for name, line, wrong_line, message in MISTAKES:
@@ -48,14 +48,14 @@ def wrong_sources(exercise: Exercise) -> list[tuple[str, str]]:
 
 
 def with_head_of(right: str, source: str) -> str:
-    """A function's body under the name and parameters of another function."""
+    """A function's body with the name and parameters of another function."""
     node = parse(source).body[0]
     node.args = parse(right).body[0].args
     return ast.unparse(node)
 
 
 def answers(exercise: Exercise, seed: int) -> dict[str, Any]:
-    """`make_answers`, by one thread at a time: loops draw from torch's random numbers, which threads share."""
+    """`make_answers`, one thread at a time, because loops draw from torch's random numbers, which threads share."""
     with ONE_THREAD:
         return make_answers(exercise, seed)
 
@@ -93,7 +93,7 @@ def for_the_runner(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def ignored(exercise: Exercise, case: dict[str, Any]) -> dict[str, Any] | None:
-    """The result of a case in which the first setting that it changes has its default, or None if it changes none."""
+    """The result with the default of the first setting that a case changes, or None if it changes none."""
     for name in case["setting"]:
         as_default = for_the_runner(case) | {"args": case["args"] | {name: exercise.settings[name]}}
         return run(exercise.module(), exercise.function, [as_default])[0]
@@ -101,7 +101,7 @@ def ignored(exercise: Exercise, case: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def mistakes(exercise: Exercise, given: list[dict[str, Any]], right: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The known mistakes with message and results; of several with equal results only the first."""
+    """The known mistakes with message and results; only the first of several with equal results."""
     sources = wrong_sources(exercise)
     wrong = [(m, run(exercise.module(s), exercise.function, given)) for m, s in sources]
     if exercise.method:

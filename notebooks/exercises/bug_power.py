@@ -1,12 +1,12 @@
-"""Measure how surely a named statistic tells each silent bug from healthy runs.
+"""Measure how reliably a named statistic distinguishes each silent bug from healthy runs.
 
     python -m notebooks.exercises.bug_power           # practice runs, and what --more left in runs/silent_bugs
     python -m notebooks.exercises.bug_power --more    # three more runs with each bug, and healthy ones; resumable
 
-The statistic of a bug is a panel's mean logarithm over the steps of a run. Students see three seeds of a run and three
-healthy ones: the bug is told if the two means lie further apart than the logarithm of the factor in key.py. Power and
-false alarms are those of normally distributed statistics with the means and deviations that were measured. Writes
-reports/silent_bugs.json, with the statistic of every run.
+A bug's statistic is a panel's mean logarithm over the steps of a run. Students see three seeds of a run and three
+healthy ones: the bug is detected if the two means differ by more than the logarithm of the factor in key.py. Power and
+false alarms assume normally distributed statistics with the measured means and deviations. Writes
+reports/silent_bugs.json with the statistic of every run.
 """
 
 import json
@@ -33,7 +33,7 @@ class Args:
 
 
 def own_blocks() -> list[Block]:
-    """A run with each bug, and one without it if the practice runs have no healthy run with these settings."""
+    """A run with each bug, and one without it unless the practice runs have a healthy run with these settings."""
     drawn, made = seeds("power", 2 * len(SETTINGS)), []
     enough = [SETTINGS[settings][:2] for bug, settings in plan().values() if bug == "healthy"]
     for i, (bug, (script, flags, change)) in enumerate(SETTINGS.items()):
@@ -48,7 +48,7 @@ def statistic(log: list[dict[str, float]], panel: str) -> float:
 
 
 def measure(bug: str, with_bug: list[float], without: list[float]) -> dict[str, Any]:
-    """Power, and the probability of a false alarm, for the mean of SEEDS runs against that of as many healthy ones."""
+    """Power, and the probability of a false alarm, for the mean of SEEDS runs against that of SEEDS healthy ones."""
     panel, factor = STATISTICS[bug]
     way, least = math.copysign(1, math.log(factor)), abs(math.log(factor))
     gap, spread = way * (fmean(with_bug) - fmean(without)), variance(without)
@@ -63,7 +63,7 @@ def measure(bug: str, with_bug: list[float], without: list[float]) -> dict[str, 
 
 
 def measured(all_runs: dict[str, list[Any]], all_blocks: list[Block]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """By bug: `measure` of all runs with it, and of all healthy runs of the same script and settings."""
+    """By bug, `measure` of all its runs against all healthy runs with the same script and settings."""
     for bug, settings in SETTINGS.items():
         groups: list[list[float]] = []
         for change in (settings[2], None):

@@ -1,4 +1,4 @@
-"""The CSV file of a gradebook that Canvas imports (Grades, Import), and the one that it exports.
+"""Gradebooks as CSV files: the one that Canvas imports (Grades, Import), and the one that it exports.
 
 Canvas finds a student by ID, then by SIS Login ID, then by name (lib/gradebook_importer.rb in instructure/canvas-lms).
 """
@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 from common.cli import fail, printable
 
-COLUMNS = ["Student", "ID", "SIS Login ID", "Section"]  # that a gradebook must have
+COLUMNS = ["Student", "ID", "SIS Login ID", "Section"]  # columns that a gradebook must have
 
 
 class Roster(NamedTuple):
     """The parts of an exported gradebook that the imported file must repeat."""
 
     columns: list[str]  # about the student, up to "Section"
-    students: dict[str, list[str]]  # by SIS Login ID in lower case: their cells in these columns
+    students: dict[str, list[str]]  # by lower-case SIS Login ID, their cells in these columns
     assignment: str  # the title of the assignment's column, with its number in Canvas if it has one
 
     def find(self, login: str) -> list[str] | None:
@@ -26,7 +26,7 @@ class Roster(NamedTuple):
 
 
 def cell(text: str) -> str:
-    """Text for a spreadsheet, which must not take it for a formula."""
+    """Text for a spreadsheet, made safe from being read as a formula."""
     return "'" * text.startswith(("=", "+", "-", "@")) + printable(text)
 
 
@@ -38,7 +38,7 @@ def table(rows: list[list[object]]) -> str:
 
 
 def read_roster(path: Path | None, assignment: str) -> Roster:
-    """The students in a gradebook exported from Canvas; without a file there are none."""
+    """The students in a gradebook exported from Canvas; none without a file."""
     if path is None:
         return Roster(COLUMNS, {}, assignment)
     try:
@@ -59,7 +59,7 @@ def read_roster(path: Path | None, assignment: str) -> Roster:
 def gradebook(percent: dict[str, float], most: int, roster: Roster) -> str:
     """The CSV file to import: a row for each student who handed in.
 
-    A student who is not in the roster gets a row with the login only. Canvas then asks whom it belongs to.
+    A student who is not in the roster gets a row with only the login. Canvas then asks who it is.
     """
     rows: list[list[object]] = [[*roster.columns, roster.assignment]]
     rows.append(["    Points Possible", *[""] * (len(roster.columns) - 1), most])

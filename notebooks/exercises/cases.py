@@ -33,7 +33,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
 MOVES = [-0.7, -0.45, -0.3, -0.21, -0.05, 0.1, 0.19, 0.26, 0.37, 0.6, 2.0]
 # For GSPO, whose clip is about a thousand times narrower.
 MEANS = [-8e-4, -4.5e-4, -3.5e-4, -1.5e-4, 5e-5, 2e-4, 3.5e-4, 9e-4]
-# For PPO's critic: how far value and return lie from the old value. Moves are inside, between and outside the clips.
+# For PPO's critic: how far value and return are from the old value. Moves are inside, between and outside the clips.
 VALUES = [(way * size, way * side) for side in (1.5, -1.5, 0.4) for size in (0.1, 0.35, 0.9) for way in (1, -1)]
 
 
@@ -56,7 +56,7 @@ class Draw:
         return torch.arange(T) < lengths[order][:, None]
 
     def moves(self, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Log ratios and advantages (B, T): in the mask every move with both signs, if the mask is large enough."""
+        """Log ratios and advantages (B, T): every move with both signs, if the mask is large enough."""
         pairs = torch.tensor([(move, sign) for move in MOVES for sign in (-1.0, 1.0)], dtype=torch.double)
         count = int(mask.sum())
         pairs = pairs[torch.arange(count) % len(pairs)][torch.randperm(count, generator=self.generator)]
@@ -84,7 +84,7 @@ def inputs(exercise: Exercise, draw: Draw, A: int, Z: int) -> dict[str, Any]:
         return {"inputs": [correct, 2 * correct - 1 + penalty]}
     if function == "compute_advantages" and script != "ppo":
         rewards = draw.rewards(A, Z)
-        # The moving average lies away from the batch's mean; near it, to update it once more changes next to nothing.
+        # The moving average is far from the batch's mean; near it, a second update would hardly change the result.
         ema = rewards.mean().item() + draw.choice.choice([-1, 1]) * draw.choice.uniform(0.1, 0.3)
         return {"inputs": [rewards, *([ema] if script == "reinforce" else [])]}
     if function == "compute_advantages":
@@ -101,7 +101,7 @@ def inputs(exercise: Exercise, draw: Draw, A: int, Z: int) -> dict[str, Any]:
         return {"inputs": [old + moves, old, old + away], "weights": weights}
     old = draw.uniform(-3.0, -0.05, A, Z)
     moves, advantages = draw.moves(mask)
-    old = torch.minimum(old, -0.01 - moves)  # a move that is cut short could miss the clip that it is there for
+    old = torch.minimum(old, -0.01 - moves)  # a shortened move could miss the clip that it tests
     logp = old + moves
     rollout = (old + 0.6 * draw.normal(A, Z)).clamp(max=-0.01)
     if function == "kl_penalty":
@@ -110,7 +110,7 @@ def inputs(exercise: Exercise, draw: Draw, A: int, Z: int) -> dict[str, Any]:
         return {"inputs": taken(exercise, old_logp=old, rollout_logp=rollout, mask=mask), "shown": mask}
     if script in ("gspo", "gmpo"):  # equal within a response
         advantages = advantages.abs()[:, :1] * torch.tensor([1.0, -1.0]).repeat(A)[:A, None].expand(A, Z)
-    if script == "gspo":  # the mean is near 0, on both sides of each clip for both signs of the advantage
+    if script == "gspo":  # the mean log ratio is on both sides of each clip, for both signs of the advantage
         mean = torch.tensor(MEANS, dtype=torch.double).repeat_interleave(2).repeat(A)[:A, None]
         logp = old + moves - (moves * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True) + mean
     if script == "dppo":
@@ -120,7 +120,7 @@ def inputs(exercise: Exercise, draw: Draw, A: int, Z: int) -> dict[str, Any]:
 
 
 def taken(exercise: Exercise, **values: Tensor) -> list[Tensor]:
-    """Those of these values that the exercise's function takes, in its order."""
+    """The values that the exercise's function takes, in its order."""
     names = parameters(functions(exercise.script)[exercise.function])
     return [values[name] for name in names if name in values]
 
@@ -139,8 +139,8 @@ def top(draw: Draw, case: dict[str, Any], K: int = 3) -> list[Tensor]:
 
 
 def straddle(exercise: Exercise, draw: Draw, case: dict[str, Any], args: SimpleNamespace) -> None:
-    """Give each response of a DPPO case a first token for which KL(μ, π) and KL(π, μ) lie on different sides of δ, in
-    turn, and an advantage in the direction in which it moved, so that a swapped divergence changes the mask."""
+    """Give each response of a DPPO case a first token for which KL(μ, π) and KL(π, μ) lie on different sides of δ,
+    alternately, and an advantage in the direction in which it moved, so that a swapped divergence changes the mask."""
     logp, old, advantages = case["inputs"]
     tries = 40
     spare = inputs(exercise, draw, tries * len(logp), logp.shape[1])

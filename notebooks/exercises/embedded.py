@@ -46,7 +46,7 @@ class Optimizer(torch.optim.AdamW):
 
 
 class World:
-    """The loop's `engine` and `data`. Each step is logged and perhaps evaluated when the next one begins."""
+    """The loop's `engine` and `data`. Each step is logged, and evaluated if due, when the next one begins."""
 
     def __init__(self, run: Run, model: Any, tokenizer: Any, optimizer: Optimizer) -> None:
         self.run, self.model, self.tokenizer = run, model, tokenizer

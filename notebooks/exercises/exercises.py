@@ -1,4 +1,4 @@
-"""The exercises: the functions that differ between the top-level scripts, each in the first script that has it.
+"""The exercises: the functions that differ between the top-level scripts, each from the first script that has it.
 
 The scripts are the solutions. Only their functions are loaded here, not the packages that a run needs.
 """
@@ -20,8 +20,8 @@ from torch import Tensor
 HERE = Path(__file__).parent
 LENGTH = MODELS["sums"].max_response_tokens  # the length limit that the scripts take from their embedded model
 SCRIPTS = [name for name in parents() if script_path(name).parent == ROOT]
-FILES = [*SCRIPTS, "loop"]  # that students write
-# Methods that `changed` in loop.py may train: how its loop differs from GRPO's, apart from the functions that it calls.
+FILES = [*SCRIPTS, "loop"]  # files that students write
+# Methods that `changed` in loop.py may train, and how their loops differ from GRPO's beyond the functions they call.
 CHANGES: dict[str, tuple[tuple[str, str], ...]] = {
     "dr_grpo": (
         (".view(P, G), args)", ".view(P, G))"),
@@ -54,7 +54,7 @@ class Exercise:
 
     @property
     def kind(self) -> str:
-        """The name that says how its results are compared: see `GRADIENT` in runner.py."""
+        """How the results are compared: see `GRADIENT` in runner.py."""
         return self.function
 
     @property
@@ -69,11 +69,11 @@ class Exercise:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What `args` holds by default."""
+        """The defaults in `args`."""
         return (defaults(self.method) if self.method else {}) | defaults(self.script)
 
     def module(self, source: str | None = None) -> ModuleType:
-        """The solution's module, in which the source of this exercise's function is replaced."""
+        """The solution's module, with another source for this exercise's function."""
         return module(self.script, {self.function: source or self.source}, self.method)
 
 
@@ -166,7 +166,7 @@ SIGNAL_CALL = (
 
 
 def solution_path(script: str) -> Path:
-    """The file with the solutions: the script, or this folder's loop.py."""
+    """The file with the solutions: the script, or loop.py in this folder."""
     return (HERE if script == "loop" else ROOT) / f"{script}.py"
 
 
@@ -180,7 +180,7 @@ def functions(script: str) -> dict[str, str]:
 
 
 def code(source: str) -> str:
-    """A function's syntax tree without docstring, as text."""
+    """A function's syntax tree without its docstring, as text."""
     node = parse(source).body[0]
     if ast.get_docstring(node):
         node.body = node.body[1:]
@@ -193,7 +193,7 @@ def parameters(source: str) -> list[str]:
 
 
 def owner(script: str, function: str) -> str:
-    """The script whose file holds the exercise for this function."""
+    """The script whose file has the exercise for this function."""
     mine = code(functions(script)[function])
     return next(e.script for e in EXERCISES if e.function == function and code(functions(e.script)[function]) == mine)
 
@@ -211,8 +211,8 @@ def defaults(script: str) -> dict[str, Any]:
 
 
 def module(script: str, replaced: dict[str, str] | None = None, method: str = "") -> ModuleType:
-    """The functions of a script's objective as a module, with some sources replaced; those of the loop with the
-    functions that it calls, GRPO's or those of another method."""
+    """A script's objective functions as a module, with some sources replaced; for the loop, with the functions that it
+    calls, GRPO's or another method's."""
     made = ModuleType(script)
     made.__dict__.update(torch=torch, Tensor=Tensor, Any=Any, re=re)
     called = functions(method or "grpo") if script == "loop" else {}
@@ -222,6 +222,6 @@ def module(script: str, replaced: dict[str, str] | None = None, method: str = ""
 
 
 def needed(script: str) -> list[Exercise]:
-    """The exercises that a run of a script uses."""
+    """The exercises that a script's run uses."""
     used = {e.function for e in EXERCISES} & set(functions(script))
     return [e for e in EXERCISES if e.function in used and e.script == owner(script, e.function)]

@@ -5,7 +5,7 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-LARGEST = 1 << 20  # bytes of a file
+LARGEST = 1 << 20  # bytes per file
 MISSING = "the file is missing."
 
 
@@ -39,11 +39,11 @@ def choice(text: str, choices: Iterable[str]) -> str:
 
 
 def sources(folder: Path, scripts: Iterable[str], asked: str) -> dict[str, str]:
-    """By script: the text of every readable file. `asked` must be readable, or `Unusable` says why it is not."""
+    """By script, the text of every readable file. If one in `asked` cannot be read, `Unusable` says why."""
     found = {asked: read(folder / f"{asked}.py")}
     for script in scripts:
         try:
             found[script] = read(folder / f"{script}.py")
-        except Unusable:  # nothing if no function needs it; otherwise its import fails
+        except Unusable:  # ignored unless a function imports it, which then fails
             continue
     return found

@@ -36,7 +36,7 @@ import tyro
 
 FORM = "silent_bugs_answers.json"
 WEIGHTS = {"functions": 35, "silent bugs": 15}  # percent of the course's mark, as in the teacher's guide
-LONGEST = 500  # characters of a reason
+LONGEST = 500  # characters per reason
 NOT_RIGHT = "incorrect: which curve would look different if it were true?"
 
 
@@ -71,7 +71,7 @@ class Args(Limits):
 
 @dataclass
 class Mark:
-    """Points for one function or one silent bug, and the reason if some are missing."""
+    """Points for one function or one silent bug, and the reason for missing ones."""
 
     file: str
     name: str
@@ -80,7 +80,7 @@ class Mark:
     reason: str = ""
 
     def __post_init__(self) -> None:
-        self.reason = printable(self.reason[:LONGEST])  # it may hold text of the student's
+        self.reason = printable(self.reason[:LONGEST])  # it may contain the student's text
 
 
 def grade_function(exercise: Exercise, folder: Path, sandbox: Sandbox, seed: int) -> Mark:
@@ -99,7 +99,7 @@ def grade_function(exercise: Exercise, folder: Path, sandbox: Sandbox, seed: int
 
 
 def right_answers(bug: str) -> dict[str, str]:
-    """What a form has to say about a run; about one without a bug only that it has none."""
+    """The correct entries of a form for a run; for a run without a bug, only that it has none."""
     return {"bug": bug} | ({} if bug == "healthy" else dict(zip(("mechanism", "test"), KEY[bug], strict=True)))
 
 
@@ -141,20 +141,20 @@ def grade(
     bugs: bool = False,
     exercises: list[Exercise] = EXERCISES,
 ) -> list[Mark]:
-    """The marks of a submission: for each function, then for each silent bug; with a key only for what it draws."""
+    """The marks of a submission: for each function, then for each silent bug; with a key, only for what it draws."""
     asked = exercises if key is None else variants(key)
     marks = [grade_function(exercise, folder, sandbox, seed + i) for i, exercise in enumerate(asked)]
     return marks + (grade_bugs(folder, key) if key is None or bugs else [])
 
 
 def parts(marks: list[Mark]) -> dict[str, tuple[int, int]]:
-    """Points, and how many there are, of the functions and of the silent bugs, if they are graded."""
+    """Points and possible points for the functions and, if graded, for the silent bugs."""
     split = {"functions": [m for m in marks if m.file != FORM], "silent bugs": [m for m in marks if m.file == FORM]}
     return {part: (sum(m.points for m in some), sum(m.most for m in some)) for part, some in split.items() if some}
 
 
 def weighted(marks: list[Mark]) -> tuple[float, int]:
-    """The mark in percent of the course's, and the highest one: points do not say how much a part counts."""
+    """The mark and its maximum, in percent of the course: points alone do not weigh the parts."""
     found = parts(marks)
     score = sum(WEIGHTS[part] * points / most for part, (points, most) in found.items())
     return round(score, 2), sum(WEIGHTS[part] for part in found)
@@ -188,7 +188,7 @@ def gradescope(marks: list[Mark], seconds: float, seed: int) -> str:
 
 
 def suite(name: str, marks: list[Mark], seconds: float) -> ElementTree.Element:
-    """JUnit's test suite: a test case for each function and run, a failure where points are missing."""
+    """JUnit's test suite: one test case per function and run, with a failure if points are missing."""
     lost = [mark for mark in marks if mark.points < mark.most]
     made = ElementTree.Element(
         "testsuite", name=name, tests=str(len(marks)), failures=str(len(lost)), errors="0", time=f"{seconds:.1f}"
@@ -208,7 +208,7 @@ def xml(element: ElementTree.Element) -> str:
 
 
 def need_a_sandbox() -> None:
-    """End the program where submissions cannot be confined."""
+    """End the program if submissions cannot be confined here."""
     if not CONFINES:
         fail("the grader's sandbox needs Linux on x86-64 or ARM64: run it there or in a container.")
 

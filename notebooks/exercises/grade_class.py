@@ -86,7 +86,7 @@ def subfolders(folder: Path) -> list[Path]:
 
 
 def fingerprint(folder: Path, args: Args) -> str:
-    """A digest of what decides a submission's marks."""
+    """A digest of everything that determines a submission's marks."""
     parts = [args.seed, args.seconds, args.memory_mb, args.key, args.bugs]
     for name in ASKED:
         try:
@@ -97,7 +97,7 @@ def fingerprint(folder: Path, args: Args) -> str:
 
 
 def misplaced(folder: Path) -> str:
-    """A remark if the files that the grader reads are not there, or are one folder deeper."""
+    """A warning if the files that the grader reads are missing or one folder deeper."""
     missing = [name for name in ASKED if not (folder / name).exists()]
     if deeper := [name for name in missing if any(folder.glob(f"*/{name}"))]:
         return f"  not graded, because one folder deeper: {', '.join(deeper)}"
@@ -105,7 +105,7 @@ def misplaced(folder: Path) -> str:
 
 
 def read_record(path: Path) -> tuple[int | None, dict[str, Any]]:
-    """The seed and, by student, the results of an earlier grading."""
+    """An earlier grading's seed, and its results by student."""
     if not path.exists():
         return None, {}
     try:
@@ -130,7 +130,7 @@ def grade_all(folders: list[Path], args: Args, finish: Callable[[Path, list[Mark
         for _ in range(min(args.jobs, len(folders))):
             free.put(stack.enter_context(Sandbox(args.seconds, args.memory_mb)))
         waiting = {pool.submit(one, folder): folder for folder in folders}
-        stack.callback(pool.shutdown, wait=False, cancel_futures=True)  # before the sandboxes end, if interrupted
+        stack.callback(pool.shutdown, wait=False, cancel_futures=True)  # on an interrupt, before the sandboxes end
         for done in as_completed(waiting):
             finish(waiting[done], *done.result())
 
@@ -140,7 +140,7 @@ def marks_of(student: dict[str, Any]) -> list[Mark]:
 
 
 def feedback(name: str, student: dict[str, Any], seed: int) -> str:
-    """A student's marks as Markdown. Reasons may hold the student's own text, so they are indented as code."""
+    """A student's marks as Markdown. Reasons may contain the student's text, so they are indented as code."""
     lines = [f"# {printable(name)}", summary(marks_of(student))]
     for mark in student["marks"]:
         lines.append(f"## {mark['file']}: {mark['name']}, {mark['points']} of {mark['most']}")
@@ -150,14 +150,14 @@ def feedback(name: str, student: dict[str, Any], seed: int) -> str:
 
 
 def file_name(name: str) -> str:
-    """A printable name of a file for a student, at most 200 bytes long; different names stay different."""
+    """A printable file name for a student, at most 200 bytes long; different names stay different."""
     made = printable(name.replace("\\", "\\\\"))
     data = made.encode()
     return made if len(data) <= 200 else f"{data[:160].decode(errors='ignore')}-{hashlib.sha256(data).hexdigest()[:16]}"
 
 
 def write_results(students: dict[str, dict[str, Any]], roster: canvas.Roster, args: Args) -> None:
-    """Everything but the record."""
+    """Write all output files except the record."""
     marks = {name: marks_of(student) for name, student in students.items()}
     one = next(iter(marks.values()))
     header = ["student", "percent", *(f"{part}, of {most}" for part, (_, most) in parts(one).items())]
@@ -185,7 +185,7 @@ def write_results(students: dict[str, dict[str, Any]], roster: canvas.Roster, ar
 
 
 def compare_with(roster: canvas.Roster, names: list[str]) -> None:
-    """Say who is in the roster or handed in, but not both."""
+    """Name the students who are in the roster or handed in, but not both."""
     if roster.students:
         for name in names:
             if not roster.find(name):

@@ -8,7 +8,7 @@ from pathlib import Path
 from common.cli import fail
 from tools.scripts import ROOT
 
-# By letter: the bug of a practice run, and the bug whose script and settings (in make_bugs.py) the run has.
+# By letter: a practice run's bug, and the bug whose script and settings (in make_bugs.py) the run uses.
 PRACTICE = {
     "A": ("shaped-filter", "shaped-filter"),
     "B": ("healthy", "top-p"),
@@ -20,7 +20,7 @@ PRACTICE = {
     "H": ("healthy", "scaled-loss"),
     "I": ("length-normalized", "length-normalized"),
 }
-# Mechanism and deciding test of each, by their short names in silent_bugs.py.
+# The mechanism and deciding test of each bug, by their short names in silent_bugs.py.
 KEY = {
     "healthy": ("M8", "T5"),
     "scaled-loss": ("M1", "T9"),
@@ -31,7 +31,7 @@ KEY = {
     "shaped-filter": ("M3", "T8"),
     "top-p": ("M7", "T1"),
 }
-# By bug: a panel, and the factor by which its geometric mean over the steps differs at least from healthy runs'.
+# By bug: a panel, and the minimum factor between its geometric mean over the steps and that of healthy runs.
 STATISTICS = {
     "scaled-loss": ("grad_norm", 0.3),
     "bf16-weights": ("kl", 0.2),
@@ -42,11 +42,11 @@ STATISTICS = {
     "top-p": ("mismatch_mean", 1000.0),
 }
 KEPT = ROOT / "runs" / "silent_bugs"
-HEALTHY = 4  # of the runs that a key draws
+HEALTHY = 4  # healthy runs among those that a key draws
 
 
 def check_key(key: str | None, bugs: bool = False) -> None:
-    """End the program if a command lacks the key that it needs. An unset shell variable gives an empty one."""
+    """End the program if a command lacks its key. An unset shell variable gives an empty key."""
     if key is not None and not key.strip():
         fail("--key is empty: pass the secret of your class.")
     if bugs and key is None:
@@ -54,12 +54,12 @@ def check_key(key: str | None, bugs: bool = False) -> None:
 
 
 def class_logs(key: str) -> Path:
-    """The file for the runs of a key. Its folder's name does not tell the key."""
+    """The file with a key's runs. Its folder's name does not reveal the key."""
     return KEPT / hashlib.sha256(key.encode()).hexdigest()[:16] / "bugs.json"
 
 
 def plan(key: str | None = None) -> dict[str, tuple[str, str]]:
-    """As PRACTICE, or drawn by a key: five different bugs and four healthy runs, with settings of any bug."""
+    """Like PRACTICE; with a key, five different bugs and four healthy runs with any bug's settings."""
     if key is None:
         return PRACTICE
     rng, bugs = random.Random(f"{key}/bugs"), [bug for bug in KEY if bug != "healthy"]

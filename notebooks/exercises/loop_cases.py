@@ -20,11 +20,11 @@ OF_THE_LOOP: list[dict[str, Any]] = [
 # What tends to follow a token: the box, a digit, the end of the box, EOS. About every third response is correct.
 PRIOR = {"=": {"\\boxed{": 4.0, "so ": 3.0}, "so ": {"\\boxed{": 4.0, "so ": 3.0}, "}": {"": 5.0},
          "\\boxed{": dict.fromkeys("01", 4.0), **{digit: {"}": 5.0} for digit in "01"}}  # fmt: skip
-D = 4  # width of the policy
+D = 4  # the policy's width
 
 
 def loop_cases(exercise: Exercise, seed: int) -> Iterator[dict[str, Any]]:
-    """As `cases.cases`."""
+    """Cases in the format of `cases.cases`."""
     draw = Draw(seed)
     if exercise.function in ("train", "changed"):
         own = OF_THE_LOOP
@@ -82,7 +82,7 @@ def response_logps(draw: Draw, B: int, T: int) -> dict[str, Any]:
 
 
 def exact_rewards(draw: Draw, B: int, T: int) -> dict[str, Any]:
-    """Every kind of text in random order: correct, wrong, a box before the last, none, unfinished, truncated."""
+    """All kinds of text in random order: correct, incorrect, an earlier box, no box, unfinished, truncated."""
     rows = []
     for i in range(2 * B):
         answer, other = str(draw.choice.randint(10, 99)), str(draw.choice.randint(100, 999))

@@ -45,7 +45,7 @@ import tyro
 NUMBERS = {"Count": "int", "CountOrZero": "int", "GroupSize": "int"}  # the scripts' number types without their ranges
 RUNS = ROOT / "reports" / "methods.json"  # three seeds of each method, for comparison with a student's run
 STEPS = 20
-HELPERS = {"divergence", "coarse_distribution"}  # DPPO's, given to students
+HELPERS = {"divergence", "coarse_distribution"}  # DPPO's helpers, given to students
 COPIED = {
     "files.py": "files.py",
     "runner.py": "runner.py",
@@ -70,7 +70,7 @@ class Args:
 
 
 def without_ranges(text: str) -> str:
-    """Settings with plain types instead of this repository's types with ranges."""
+    """Settings with plain types instead of this repository's ranges."""
     text = re.sub(r": (Annotated\[.*\]) =", ": float =", text)
     return re.sub(r": ([A-Z]\w+) =", lambda match: f": {NUMBERS.get(match[1], 'float')} =", text)
 
@@ -125,14 +125,14 @@ def loop(script: str) -> str:
     lines, asked = text.splitlines(keepends=True), needed(script)
     for node in reversed(ast.parse(text).body):
         if isinstance(node, ast.FunctionDef) and node.name in {exercise.function for exercise in asked}:
-            del lines[node.lineno - 1 : node.end_lineno + 2]  # and the two empty lines below
+            del lines[node.lineno - 1 : node.end_lineno + 2]  # and the two empty lines below it
     imports = "".join(f"from {exercise.script} import {exercise.function}  # yours\n" for exercise in asked)
     text = "".join(lines).replace("\nimport torch\n", f"\n{imports}\nimport torch\n", 1)
     return text.replace(SIGNAL_LINE, SIGNAL_CALL) if "has_signal" in imports else text
 
 
 def reference() -> dict[str, list[list[dict[str, float]]]]:
-    """By method: the logs of its runs, one per seed, for the steps that `train.py` trains."""
+    """By method, the logs of its runs, one per seed, up to the number of steps in `train.py`."""
     found: dict[str, list[list[dict[str, float]]]] = {script: [] for script in SCRIPTS}
     for run in json.loads(RUNS.read_text()):
         if run["method"] in found:
@@ -151,13 +151,13 @@ def rounded(value: Any) -> Any:
 
 
 def known(exercise: Exercise) -> dict[str, Any]:
-    """The answers that students get. Results are compared with a tolerance, so they can be rounded."""
+    """The answers that students get, rounded, because results are compared with a tolerance."""
     one = answers(exercise, HANDOUT_SEED)
     return one | {name: rounded(one[name]) for name in ("right", "mistakes", "ignored")}
 
 
 def make(folder: Path, key: str | None = None, logs: Path = LOGS) -> None:
-    """`logs` is the file with the silent bugs' runs."""
+    """Write the handout; `logs` is the file with the silent bugs' runs."""
     (folder / "loops").mkdir(parents=True)
     for script in SCRIPTS:
         (folder / f"{script}.py").write_text(blank(script))

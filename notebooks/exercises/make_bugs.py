@@ -3,8 +3,8 @@
     python -m notebooks.exercises.make_bugs                  # the practice runs: bugs.json
     python -m notebooks.exercises.make_bugs --key SECRET     # a class's own; for make, grade and grade_class with --bugs
 
-Two at a time; resumable: finished runs are in runs/silent_bugs. Each bug changes one line in a copy of the repository.
-key.py says which run has which bug: a key draws bugs, letters and seeds. Neither file is in the handout.
+Two runs at a time; resumable, because runs/silent_bugs keeps finished runs. Each bug changes one line in a copy of the
+repository. key.py says which run has which bug: a key draws bugs, letters and seeds. Neither file is in the handout.
 """
 
 import json
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-import common.transformers_engine  # these two are loaded once, for all forked runs
+import common.transformers_engine  # loaded once, with the next one, for all forked runs
 import common.verification.verifier  # noqa: F401
 from common.cli import say
 from common.folders import package_versions
@@ -77,13 +77,13 @@ Block = tuple[str, str, tuple[str, ...], list[int], tuple[str, str, str] | None]
 
 
 def seeds(name: str, blocks: int) -> list[list[int]]:
-    """Seeds of each block of runs, drawn by a name. No two runs share one, so equal first steps reveal nothing."""
+    """Seeds for each block of runs, drawn by name. No two runs share one, so equal first steps reveal nothing."""
     drawn = random.Random(f"{name}/seeds").sample(range(1 << 31), SEEDS * blocks)
     return [drawn[i : i + SEEDS] for i in range(0, len(drawn), SEEDS)]
 
 
 def blocks(key: str | None) -> list[Block]:
-    """Name, script, flags, seeds and change of each run and of its healthy twin."""
+    """Name, script, flags, seeds and change for each run and its healthy twin."""
     letters = plan(key)
     drawn = iter(seeds("None" if key is None else f"class {key}", 2 * len(letters)))  # a key may be "None"
     made: list[Block] = []
@@ -107,7 +107,7 @@ def run(path: Path, script: str, flags: tuple[str, ...], seeds: list[int], chang
             (Path(work) / file).write_text(text.replace(line, wrong_line))
         os.chdir(work)
         sys.path.insert(0, work)
-        for module in [m for m in sys.modules if m.split(".")[0] in ("common", "tools", "worlds")]:  # to use the copy's
+        for module in [m for m in sys.modules if m.split(".")[0] in ("common", "tools", "worlds")]:  # import the copy's
             del sys.modules[module]
         for seed in seeds:
             sys.argv = [f"{script}.py", *FLAGS, *flags, "--seed", str(seed), "--run-dir", f"run{seed}"]
@@ -122,7 +122,7 @@ def run(path: Path, script: str, flags: tuple[str, ...], seeds: list[int], chang
 
 
 def run_all(folder: Path, asked: list[Block]) -> dict[str, list[list[dict[str, float]]]]:
-    """The logs of each block, one per seed. Blocks that are done are read from the folder."""
+    """Each block's logs, one per seed. Finished blocks are read from the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     left = [(folder / f"{name}.json", *more) for name, *more in asked if not (folder / f"{name}.json").exists()]
     with multiprocessing.get_context("fork").Pool(AT_A_TIME, maxtasksperchild=1) as processes:

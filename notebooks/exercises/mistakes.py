@@ -1,4 +1,4 @@
-"""Known mistakes that the checks can name: each changes a script's source and has a message for the student.
+"""Known mistakes that the checks can name: each one changes a script's source and has a message for the student.
 
 (exercise, correct line, line with the mistake, message). The checks also find what is not listed here: another method's
 function, ignored settings and masks, hard-coded shapes. `runner.py` finds results of the wrong kind: nothing, a scalar,
@@ -18,7 +18,7 @@ TOKEN_RATIO = "ratio = torch.exp(logp - old_logp)  # (m, T)"
 SEQUENCE_MEAN = "((logp - old_logp) * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)"
 MOVED = "torch.min(moved, moved.clamp(-args.clip_log_eps, args.clip_log_eps))"
 
-# What each method's function computes, to name it if it is used instead of another's.
+# What each method's function computes, for the message if it is used in place of another's.
 WHAT = {
     "reinforce.compute_advantages": "the reward minus the mean of the whole batch",
     "rloo.compute_advantages": "the reward minus the mean of the others",

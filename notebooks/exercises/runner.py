@@ -1,6 +1,6 @@
 """Run one function on cases and return its results as plain numbers. Its process holds no answers.
 
-What it returns is no judgment. A result without numbers has a reason under "problem", in words, and never passes.
+It does not judge the results. A result without numbers has a reason under "problem", in words, and never passes.
 """
 
 import importlib
@@ -27,7 +27,7 @@ IMPORTABLE = (
     "functools", "itertools", "math", "numbers", "numpy", "operator", "random", "re", "statistics", "string", "torch",
     "torch.nn.functional", "types", "typing", "typing_extensions", "warnings",
 )  # fmt: skip
-PARTS = {  # functions that return more than one thing
+PARTS = {  # names of the results of functions that return several
     "policy_loss": (dict, "it must return the per-token loss and a dict of metrics: `return loss, {}`."),
     "compute_advantages": (Tensor, "it must return advantages and returns, both (B, T)."),
     "collate": (Tensor, "it must return two tensors: tokens (B, S) and log-probs (B, T)."),
@@ -40,7 +40,7 @@ class WrongResult(Exception):
 
 
 def tensor(values: Any) -> Any:
-    """Plain data as a tensor: {"float64": nested lists}; numbers stay as they are."""
+    """Plain data {"float64": nested lists} as a tensor; numbers stay as they are."""
     if not isinstance(values, dict):
         return values
     ((dtype, numbers),) = values.items()
@@ -104,7 +104,7 @@ def run_case(module: ModuleType, function: str, case: dict[str, Any]) -> dict[st
 
 
 def run_world(function: Any, case: dict[str, Any]) -> list[Tensor]:
-    """What a loop returns in the world of tiny.py, behind the gradient of each parameter in each update."""
+    """What a loop returns in the world of tiny.py, after the gradient of each parameter in each update."""
     weights, args = {name: tensor(x) for name, x in case["world"].items()}, SimpleNamespace(**case["args"])
     wanted = args.steps * args.update_epochs * args.num_minibatches
     curve, gradients = run_loop(function, weights, case["seed"], args)
@@ -146,7 +146,7 @@ def run_files(sources: dict[str, str], script: str, function: str, cases: list[d
 
 
 def ending(subject: str, error: BaseException) -> str:
-    """A sentence that says with which error a file or a function ends."""
+    """A sentence that names the error with which a file or a function ended."""
     if isinstance(error, ModuleNotFoundError):
         top = sorted({name.split(".")[0] for name in IMPORTABLE} - {"__future__", "typing_extensions"})
         return f"{subject} imports {error.name}: only your own files and {', '.join(top)} can be imported."

@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from typing import Any, Self, TextIO
 
-CONFINED, NOT_CONFINED = "+", "-"  # the child's first character, written before it reads the student's code
+CONFINED, NOT_CONFINED = "+", "-"  # the child writes one of these before it reads the student's code
 WALL = 4  # seconds of wall time allowed per second of processor time
 LARGEST = 4 << 20  # bytes that a function's results may take
 # Numbers of the allowed system calls on x86-64 and ARM64 (ARM64 from the kernel's headers; not tested).
@@ -62,7 +62,7 @@ def confine(memory: int, seconds: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     machine, calls = ALLOWED[platform.machine()]
     numbers = sorted(calls.values())
-    load, if_equal, give = 0x20, 0x15, 0x06  # of the kernel's packet filter: BPF_LD, BPF_JEQ, BPF_RET
+    load, if_equal, give = 0x20, 0x15, 0x06  # the kernel's packet filter: BPF_LD, BPF_JEQ, BPF_RET
     program = [(load, 0, 0, 4), (if_equal, 1, 0, machine), (give, 0, 0, 0x80000000), (load, 0, 0, 0)]
     program += [(if_equal, len(numbers) - i, 0, number) for i, number in enumerate(numbers)]
     program += [(give, 0, 0, 0x00050001), (give, 0, 0, 0x7FFF0000)]  # EPERM; allowed
@@ -104,7 +104,7 @@ def run_request(request: dict[str, Any]) -> str:
 def serve(replies: TextIO) -> None:
     """Answer requests, one line of JSON each, until the input ends.
 
-    Each is read by a process of its own: a student's process can search the memory that it inherits, which must not
+    A separate process reads each request: a student's process can search the memory that it inherits, which must never
     have held another student's files or results.
     """
     if not CONFINES:
@@ -145,7 +145,7 @@ def answer(replies: TextIO) -> bool:
 
 
 def collect(pid: int, reading: int, seconds: float) -> dict[str, str]:
-    """What the child writes before it ends or is killed: {"data": text} or {"problem": why there is none}."""
+    """What the child writes before it ends or is killed: {"data": text} or {"problem": the reason for none}."""
     end, data, problem = time.monotonic() + seconds, b"", None
     while problem is None:
         if not select.select([reading], [], [], max(0.0, end - time.monotonic()))[0]:
@@ -225,7 +225,7 @@ def readable(text: str, count: int) -> list[dict[str, Any]]:
 
 
 def numbers_or_problem(result: dict[str, Any]) -> dict[str, Any]:
-    """A result of one case with the types it must have; raises an error if it is something else."""
+    """A case's result with the types that it must have; raises an error for anything else."""
     if "problem" in result:
         return {"problem": str(result["problem"])}
     found = []
@@ -241,7 +241,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent))
     from runner import IMPORTABLE, torch
 
-    for name in IMPORTABLE:  # what a student may import must be loaded before
+    for name in IMPORTABLE:  # modules that students may import must be loaded before
         importlib.import_module(name)
     torch.set_num_threads(1)
     repr(torch.vmap(torch.sin)(torch.ones(1)))  # makes torch load its lazy modules

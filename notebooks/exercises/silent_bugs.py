@@ -4,7 +4,7 @@
 
 A picture shows three seeds of a run and three healthy seeds of the same script and settings. Script and settings are
 hidden. Seeds differ between the two, so no curves coincide. Write bug, mechanism and deciding test, by their short
-names, into silent_bugs_answers.json and hand it in; this folder cannot check it. Of a healthy run only the bug counts.
+names, into silent_bugs_answers.json and hand it in; this folder cannot check it. For a healthy run only the bug counts.
 """
 
 import json

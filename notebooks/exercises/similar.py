@@ -1,12 +1,12 @@
-"""List functions of a class that are worth looking at side by side.
+"""List a class's functions that are worth comparing side by side.
 
     python -m notebooks.exercises.similar SUBMISSIONS --out similar.md          # with --key: the functions of a key
 
-Each function that students wrote is compared with the others' and with this repository's script, as a set of
+Each function that a student wrote is compared with the other students' and with this repository's script, as a set of
 expressions and statements. Names of local variables, comments, docstrings, annotations, the order of statements and of
 the operands of + and * do not count. Helper functions in the same file belong to the function that calls them.
-Functions with fewer than --least expressions are left out, because there are few ways to write them. A pair that the
-script explains, because both are at least as similar to the script as to each other, is listed only with the script.
+Functions with fewer than --least expressions are left out, because there are few ways to write them. If both
+functions of a pair are at least as similar to the script as to each other, they are listed only with the script.
 
 A high similarity proves nothing. The scripts' functions are the model solutions, and students read them for the
 lessons: short functions look like them if they are correct. No code is run.
@@ -36,7 +36,7 @@ import tyro
 
 SCRIPT = "this repository/solution"  # no folder has such a name
 COMMUTATIVE = (ast.Add, ast.Mult)
-LONGEST = 1 << 16  # bytes of a file that is compared; a longer one takes minutes, and is named
+LONGEST = 1 << 16  # bytes; comparing a longer file takes minutes, so it is only named
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Function(NamedTuple):
 class Pair(NamedTuple):
     """Two functions for the same exercise."""
 
-    similarity: float  # 1 if they have the same expressions and statements
+    similarity: float  # 1 if both have the same expressions and statements
     one: Function
     other: Function
     exercise: Exercise
@@ -76,16 +76,16 @@ class Pair(NamedTuple):
 def find_function(text: str, name: str, given: Iterable[str] = ()) -> Function | None:
     """A function in a file's text, or None if it is not there or the file is not Python.
 
-    The functions it calls belong to it, except those that are `given` in the handout or exercises themselves.
+    The functions that it calls belong to it, except those `given` in the handout and those that are exercises.
     """
     try:
-        with warnings.catch_warnings(action="ignore"):  # they would show students' text
+        with warnings.catch_warnings(action="ignore"):  # warnings would show students' text
             tree = ast.parse(text)
         found = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
         if name not in found:
             return None
         nodes = [found.pop(name)]
-        for node in nodes:  # grows
+        for node in nodes:  # the list grows
             called = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
             nodes += [found.pop(other) for other in sorted(called & set(found) - set(given))]
         source = "\n\n".join(ast.get_source_segment(text, node) or "" for node in nodes)
@@ -128,7 +128,7 @@ def similarity(one: Function, other: Function) -> float:
 
 
 def written(exercise: Exercise, folders: list[Path]) -> dict[str, Function]:
-    """By student, and for the script: the function for an exercise."""
+    """By student, and for the script, the function for an exercise."""
     drawn = exercise.script == "variants"
     model = {exercise.function: exercise.source} if drawn else functions(exercise.script)
     found = {SCRIPT: find_function("\n\n".join(model.values()), exercise.function, model)}
@@ -143,7 +143,7 @@ def written(exercise: Exercise, folders: list[Path]) -> dict[str, Function]:
 
 
 def compare(exercise: Exercise, made: dict[str, Function], least: int) -> list[Pair]:
-    """The pairs of functions for an exercise; the script is the second of a pair."""
+    """The pairs of functions for an exercise; in pairs with the script, the script comes second."""
     model = made[SCRIPT]
     made = {name: function for name, function in made.items() if name != SCRIPT and function.shapes.total() >= least}
     known = {name: similarity(function, model) for name, function in made.items()}
@@ -156,7 +156,7 @@ def compare(exercise: Exercise, made: dict[str, Function], least: int) -> list[P
 
 
 def summary(pairs: list[Pair], top: int) -> tuple[list[Pair], str]:
-    """The most similar pairs, longer functions first among equal ones, and how many equal ones were left out."""
+    """The most similar pairs, with longer functions first among equal ones, and the number of equal ones left out."""
     ranked = sorted(pairs, key=lambda pair: (-pair.similarity, -pair.one.shapes.total()))
     listed, others = ranked[:top], ranked[top:]
     equal = sum(pair.similarity == listed[-1].similarity for pair in others)
@@ -164,7 +164,7 @@ def summary(pairs: list[Pair], top: int) -> tuple[list[Pair], str]:
 
 
 def side_by_side(pair: Pair) -> str:
-    """Both functions as Markdown; indented, so that a student's text is code whatever it holds."""
+    """Both functions as Markdown, indented so that a student's text is always code."""
     parts = [f"## {pair}"]
     for name, function in zip(pair.names, (pair.one, pair.other), strict=True):
         parts += [f"{printable(name)}:", textwrap.indent(printable(function.source, keep="\n"), "    ")]

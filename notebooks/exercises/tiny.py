@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-TOKENS = ("", "0", "1", "2", "3", "+", "=", "\\boxed{", "}", "so ")  # the text of each; 0 is EOS
+TOKENS = ("", "0", "1", "2", "3", "+", "=", "\\boxed{", "}", "so ")  # the tokens' texts; 0 is EOS
 EOS, LIMIT = 0, 6
-STEP = 0.1  # standard deviation of the change of a weight in an update
+STEP = 0.1  # standard deviation of a weight's change in an update
 
 
 class Policy(torch.nn.Module):
@@ -77,11 +77,11 @@ class Data:
 
 
 class Recorder:
-    """The optimizer, which keeps the gradient of every update.
+    """An optimizer that keeps every update's gradient.
 
-    It moves the weights in a random direction, the same whatever the gradient is. So each gradient of two loops is
-    computed at the same weights, and their rounding does not add up. Along the gradient, as AdamW moves them, it does:
-    AdamW divides by the size of the gradient.
+    It moves the weights in a random direction that does not depend on the gradient, so two loops compute gradients at
+    the same weights, and rounding errors do not add up. With AdamW they would, because it divides by the gradient's
+    size.
     """
 
     def __init__(self, policy: Policy, seed: int) -> None:
@@ -103,7 +103,7 @@ class Recorder:
 
 
 def run_loop(function: Any, weights: dict[str, Tensor], seed: int, args: SimpleNamespace) -> tuple[Any, list[Tensor]]:
-    """What `function` returns, and the gradients: one for each parameter in each update."""
+    """What `function` returns, and the gradients, one per parameter and update."""
     torch.manual_seed(seed)
     policy = Policy(**weights)
     optimizer = Recorder(policy, seed)

@@ -4,7 +4,7 @@
     python train.py grpo --wrong         # also with functions that are not correct, to see what a mistake does
     python train.py loop                 # with the loop that you wrote; `changed` for the one that you changed
 
-A function that methods share is taken from the file that asks for it. If a function is not correct yet, the command
+A function that methods share comes from the file that asks for it. If a function is not correct yet, the command
 names it and does not train, unless you add --wrong. A function that crashes or returns another shape cannot be trained.
 Needs the packages in requirements.txt; the model is in this folder.
 """

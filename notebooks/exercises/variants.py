@@ -1,4 +1,4 @@
-"""Functions for a class that no script has: a key draws their names, shapes, constants and conventions.
+"""Functions for one class that no script has: a key draws their names, shapes, constants and conventions.
 
     python -m notebooks.exercises.make handout --key SECRET
     python -m notebooks.exercises.grade SUBMISSION --key SECRET
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 SHAPES = ((6, 10), (6, 10), (8, 5), (4, 13))
-# Names of the functions of each kind, and of parameters.
+# Names for the functions of each kind, and for parameters.
 FUNCTIONS = {
     "compute_advantages": "credit standing edge merit", "token_weights": "shares portions emphasis density",
     "policy_loss": "surrogate criterion pressure target", "tis_weight": "correction repair adjustment balance",
@@ -63,12 +63,12 @@ class Variant(Exercise):
 
 
 class Pen:
-    """Draws parts of a definition."""
+    """Draws the parts of a definition."""
 
     def __init__(self, seed: str) -> None:
         self.rng = random.Random(seed)
         self.turned = self.rng.random() < 0.5
-        self.d = 0 if self.turned else 1  # the dimension of a row's or group's entries
+        self.d = 0 if self.turned else 1  # the dimension along a row or group
 
     def one(self, *choices: Any) -> Any:
         return self.rng.choice(choices)
@@ -250,7 +250,7 @@ KINDS = {
 
 
 def variants(key: str) -> list[Variant]:
-    """The functions that a key draws, one of each kind."""
+    """The functions that a key draws, one per kind."""
     return [variant(key, kind) for kind in KINDS]
 
 
@@ -267,7 +267,7 @@ def variant(key: str, kind: str) -> Variant:
 
 
 def blank_variants(key: str) -> str:
-    """variants.py of the handout: the definitions in words, without solutions."""
+    """The handout's variants.py: the definitions in words, without solutions."""
     parts = ['"""Functions of this class alone. Write each as its text defines it; no script holds them."""\n']
     parts.append("import torch\nfrom torch import Tensor\n")
     for made in variants(key):
@@ -277,7 +277,7 @@ def blank_variants(key: str) -> str:
 
 
 def variant_cases(exercise: Variant, seed: int) -> Iterator[dict[str, Any]]:
-    """As `cases.cases`."""
+    """Cases in the format of `cases.cases`."""
     draw = Draw(seed)
     for shape, dtype in (*((shape, torch.double) for shape in SHAPES), (SHAPES[0], torch.float)):
         given = values_of(draw, mask := draw.mask(*shape))
@@ -293,13 +293,13 @@ def variant_cases(exercise: Variant, seed: int) -> Iterator[dict[str, Any]]:
 
 
 def correct(draw: Draw, P: int, G: int) -> Tensor:
-    """(P, G) of 0 and 1, with every number of correct responses in turn."""
+    """(P, G) of 0 and 1, with each number of correct responses in turn."""
     counts = (torch.arange(P) % (G + 1))[torch.randperm(P, generator=draw.generator)]  # (P,)
     return (torch.rand(P, G, generator=draw.generator).argsort(1) < counts[:, None]).double()
 
 
 def values_of(draw: Draw, mask: Tensor) -> dict[str, Any]:
-    """Inputs (rows, columns) by the scripts' names of parameters."""
+    """Inputs (rows, columns), by the scripts' parameter names."""
     old, (moves, signed) = draw.uniform(-3.0, -0.05, *mask.shape), draw.moves(mask)
     former, errors = draw.normal(*mask.shape), draw.normal(*mask.shape)
     return {

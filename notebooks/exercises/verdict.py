@@ -1,6 +1,6 @@
 """Judge a student's function by its results: whether it is correct and, if not, which known mistake explains them.
 
-Only `passed` decides. It believes nothing but numbers that are equal to the correct ones.
+Only `passed` decides. It accepts only numbers that are equal to the correct ones.
 """
 
 import math
@@ -11,7 +11,7 @@ from torch import Tensor
 
 # A relative tolerance of 1/1000, so that any ε up to 1e-4 added to a standard deviation passes.
 RELATIVE, ABSOLUTE = 1e-3, 1e-4  # of the value itself, and of the largest value of the output
-ZERO = 1e-12  # where all values should be 0, what rounding may leave
+ZERO = 1e-12  # rounding error allowed where all values should be 0
 
 
 def numbers(output: dict[str, Any]) -> Tensor:
@@ -46,7 +46,7 @@ def wrong_type(case: dict[str, Any], got: str, right: str) -> str | None:
 
 
 def passed(results: list[dict[str, Any]], answers: dict[str, Any]) -> bool:
-    """Whether the result of every case equals the correct one: as many outputs, of the same shape, type and values."""
+    """Whether every case's result equals the correct one: number of outputs, shapes, types and values."""
     right, cases = answers["right"], answers["cases"]
     if not right or len(results) != len(right):
         return False
@@ -100,7 +100,7 @@ def reason(results: list[dict[str, Any]], answers: dict[str, Any]) -> str:
 
 
 def difference(results: list[dict[str, Any]], answers: dict[str, Any]) -> str:
-    """The first number that is wrong; of a loop, it names the update and the parameter."""
+    """The first incorrect number; for a loop, with its update and parameter."""
     right = answers["right"]
     i = next(i for i, result in enumerate(results) if not equal(result, right[i]))
     for k, (x, y) in enumerate(zip(results[i]["outputs"], right[i]["outputs"], strict=True)):

@@ -1,4 +1,4 @@
-"""The names of the claims by kind, and of those with a verdict."""
+"""The claims' names by kind, and the names of the claims with a verdict."""
 
 from claims import court
 

@@ -1,4 +1,4 @@
-"""Every claim has its four parts, exact ones are computed anew, and the page shows the stored verdicts."""
+"""Every claim has its four parts, exact claims are recomputed, and the page shows the stored verdicts."""
 
 import io
 import json
@@ -25,7 +25,7 @@ from scipy import stats
 
 
 def numbers(value, path=""):
-    """All numbers of a result by their path."""
+    """All numbers in a result, by path."""
     if isinstance(value, dict | list):
         items = value.items() if isinstance(value, dict) else enumerate(value)
         return {key: x for name, item in items for key, x in numbers(item, f"{path}/{name}").items()}
@@ -44,7 +44,7 @@ def test_only_claims_by_runs_wait_for_a_verdict():
     assert {*OF_KIND["exact"], *OF_KIND["model"]} <= {*JUDGED}
 
 
-SECONDS = ("maxrl_keeps_pass_at_k", "whitening_is_harmless")  # exact claims that take more than one
+SECONDS = ("maxrl_keeps_pass_at_k", "whitening_is_harmless")  # exact claims that take more than a second
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SECONDS)) for n in OF_KIND["exact"]])
@@ -55,7 +55,7 @@ def test_an_exact_claim_computed_anew(name):
     assert numbers(result) == pytest.approx(numbers(stored["result"]), rel=1e-4, abs=1e-7)
 
 
-LONG = (  # claims on the model that take half a minute or more
+LONG = (  # claims on the model that take at least half a minute
     "clip_is_rarely_active", "clip_keeps_ratios_within_its_bounds", "gspo_tolerates_the_engines_precision",
     "sampled_values_beat_a_critic", "same_state_turns_get_truer_credit",
 )  # fmt: skip
@@ -65,7 +65,7 @@ LONG = (  # claims on the model that take half a minute or more
 @pytest.mark.all_problems
 @pytest.mark.parametrize("name", [name for name in OF_KIND["model"] if name not in LONG])
 def test_a_claim_on_the_model_computed_anew(name):
-    """Other kernels round otherwise, so a few sampled tokens may differ."""
+    """A recomputed claim agrees up to a few sampled tokens, because other kernels round differently."""
     stored, claim = court.record(name), court.load(name)
     result = court.rounded(claim.compute())
     assert stored["verdict"] in (claim.verdict(result), court.NOT_TESTABLE)
@@ -80,7 +80,7 @@ def test_a_long_claim_measures_both_models(monkeypatch):
 
 
 def test_a_long_claim_samples_what_it_says(monkeypatch):
-    """The truth and each estimate have their own number of continuations, and their own seed."""
+    """The true values and each estimate use different seeds and numbers of continuations."""
     claim, asked = court.load("sampled_values_beat_a_critic"), []
 
     def estimate_values(problems, rollouts, steps, engine, verifier, seed, args):
@@ -98,12 +98,12 @@ def test_a_long_claim_samples_what_it_says(monkeypatch):
 
 
 def test_a_long_claim_counts_what_was_won(monkeypatch):
-    """After guess 5 three of four games are won, after 6 one of four, after 7, which is rare, its only one."""
+    """Guess 5 wins three of four games, guess 6 wins one of four, and the rare guess 7 wins its only game."""
     claim = court.load("same_state_turns_get_truer_credit")
     monkeypatch.setattr(claim, "OFTEN", 4)
     won = {"5?x": (1, 1, 1, 0), "6?x": (1, 0, 0, 0), "7?x": (1,)}
     texts = [text for text, rewards in won.items() for _ in rewards]
-    later = ["a", "b", "a", "b", "c", "a", "a", "d", "a"]  # the last one is in another group of 8
+    later = ["a", "b", "a", "b", "c", "a", "a", "d", "a"]  # the last one belongs to the next group of 8
     episodes = [
         Episode([0, 2], ["", state], reward) for state, reward in zip(later, sum(won.values(), ()), strict=True)
     ]
@@ -116,7 +116,7 @@ def test_a_long_claim_counts_what_was_won(monkeypatch):
 
 
 def test_what_is_stored_can_be_read(tmp_path, monkeypatch):
-    """A result that is stored again is the same file; its letters are no escapes."""
+    """Storing a result again keeps its content, and non-ASCII letters are not escaped."""
     name = "cispo_is_twice_as_fast"
     stored = court.record(name)
     monkeypatch.setattr(court, "RESULTS", tmp_path)
@@ -128,7 +128,7 @@ def test_what_is_stored_can_be_read(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", JUDGED)
 def test_what_is_stored_agrees_with_itself(name):
-    """Verdict and effect follow from the numbers, and the picture is there, small enough to load at once."""
+    """The stored numbers give the stored verdict and effect, and the picture exists and loads quickly."""
     stored, claim = court.record(name), court.load(name)
     assert stored["verdict"] in court.VERDICTS
     assert stored["verdict"] == (court.NOT_TESTABLE if court.not_testable(name) else claim.verdict(stored["result"]))
@@ -154,11 +154,11 @@ def test_the_picture_shows_the_stored_numbers(name):
     "effect,half,verdict",
     [
         (0.5, 0.1, court.REPRODUCED),
-        (-0.5, 0.1, court.CONTRADICTED),  # the sign flipped
-        (0.1, 0.5, court.INCONCLUSIVE),  # an interval over 0
+        (-0.5, 0.1, court.CONTRADICTED),  # the opposite sign
+        (0.1, 0.5, court.INCONCLUSIVE),  # the interval contains 0
         (0.5, 0.6, court.INCONCLUSIVE),
-        (0.1, 0.05, court.INCONCLUSIVE),  # there, but not worth naming
-        (0.0, 0.01, court.CONTRADICTED),  # too narrow an interval around 0 for an effect worth naming
+        (0.1, 0.05, court.INCONCLUSIVE),  # an effect, but not worth naming
+        (0.0, 0.01, court.CONTRADICTED),  # the interval around 0 excludes effects worth naming
         (0.18, 0.05, court.INCONCLUSIVE),  # perhaps worth naming
     ],
 )
@@ -195,7 +195,7 @@ def test_a_flipped_claim_is_refuted():
 
 @pytest.mark.slow
 def test_updates_on_one_rollout_batch():
-    """The policy that sampled clips nothing; a high learning rate then does. No draw comes from outside."""
+    """The first update clips nothing, later ones at a high learning rate do; outside seeds have no influence."""
     args, found = grpo.Args(lr=1e-3, num_minibatches=2, update_epochs=2, prompts_per_step=4), []
     for seed in (1, 2):
         model, batch, correct = court.embedded(4, 8, args)
@@ -208,7 +208,7 @@ def test_updates_on_one_rollout_batch():
 
 
 def test_the_tree_is_a_policy():
-    """Probabilities add up to 1, and the scores are the gradients of the log-probs, with expectation 0."""
+    """Probabilities sum to 1, and the scores are the log-probs' gradients, with expectation 0."""
     logits = torch.randn(1 + 3 + 9, 3, dtype=torch.float64, requires_grad=True)
     tokens, logp, scores = court.tree(logits, 3)
     assert len({tuple(row) for row in tokens.tolist()}) == 27
@@ -228,7 +228,7 @@ def test_the_command_lists_all_claims():
 
 
 def test_stored_results_are_readable(tmp_path, monkeypatch):
-    """Without decoding, as the other files of reports/."""
+    """Stored results contain readable Unicode, like the other files of reports/."""
     result = court.record("k3_penalizes_the_kl")["result"]
     monkeypatch.setattr(court, "RESULTS", tmp_path)
     court.store("k3_penalizes_the_kl", result, date="2026-11-24")
@@ -268,7 +268,7 @@ def test_the_page_shows_the_stored_verdicts():
 
 
 def test_p_values_are_adjusted_as_holm_says():
-    """The smallest times their number, the next times one less, never above 1 and never below the one before."""
+    """Holm's rule: the rank-k p-value (k from 0) times n - k, at most 1 and never below the previous one."""
     raw = {(name, pair): p for name in JUDGED if name in OF_KIND["runs"] for pair, p in p_of(name).items()}
     order, found = sorted(raw, key=raw.get), adjusted()
     assert found.keys() == raw.keys() and len(order) > 40
@@ -281,7 +281,7 @@ def test_p_values_are_adjusted_as_holm_says():
 def p_of(name):
     """p-values of scipy's t-tests on the stored values: paired, or Welch's where the arms are independent.
 
-    scipy gives NaN where no seed differs, which is no evidence: 1.
+    scipy gives NaN where no seed differs; that is no evidence, so p is 1.
     """
     result = court.record(name)["result"]
     pairs = {pair: pair.split(" → ") for pair in result["differences"]}
@@ -293,7 +293,11 @@ def p_of(name):
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.title)
 def test_the_figures_of_an_answer_are_those_of_its_claims(question):
+<<<<<<< HEAD
     """Or of a claim that the text names; percentages may be those of its sweeps."""
+=======
+    """Every number in an answer comes from one of its claims or from a claim that the text names."""
+>>>>>>> 3493ac869a8c5407d1b5412aa07fd96078d08077
     text = f"{question.answer} {question.conditions}"
     behind = {*question.claims, *(name for name in JUDGED if name in text)}
     effects = " ".join(court.record(name)["effect"] for name in behind)
@@ -325,7 +329,7 @@ def test_a_verdict_by_more_seeds_is_kept(tmp_path, monkeypatch, capsys):
 
 
 def test_the_readme_shows_the_stored_verdicts():
-    """Their number, and of those that it names the verdict and the figures."""
+    """The README has the number of results, and the verdict and figures of each claim that it names."""
     text = (ROOT / "README.md").read_text()
     untestable = sum(court.record(name)["verdict"] == court.NOT_TESTABLE for name in JUDGED)
     assert f"[{len(JUDGED)} results](reports/claims.md), {untestable} of them not testable here" in text

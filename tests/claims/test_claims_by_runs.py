@@ -1,4 +1,4 @@
-"""Claims by runs: runs are made once, what differs is judged in pairs, and variants change what they say."""
+"""Claims by runs: runs are made once, arms are compared in pairs, and variants change only what they name."""
 
 import json
 import random
@@ -25,14 +25,14 @@ TINY = (
 
 @pytest.mark.slow
 def test_a_claim_by_runs_comes_to_a_verdict(tmp_path, monkeypatch, capsys):
-    """A claim that was interrupted resumes, and repeats no finished run."""
+    """An interrupted claim resumes and repeats no finished run."""
     monkeypatch.setattr(court, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(runs, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(runs, "LAST", TINY)
     name, started, run = "thinking_lengthens_because_it_pays", [], subprocess.run
 
     def in_this_process(words, **more):
-        """All runs but the first, without loading everything again."""
+        """Run all but the first command in this process, without loading everything again."""
         started.append(words)
         if len(started) == 1:
             return run(words, **more)
@@ -41,10 +41,10 @@ def test_a_claim_by_runs_comes_to_a_verdict(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(runs, "JOBS", 1)
     monkeypatch.setattr(runs, "subprocess", SimpleNamespace(run=in_this_process))
-    monkeypatch.setattr(grpo, "compute_advantages", grpo.compute_advantages)  # put back what the variant replaces
+    monkeypatch.setattr(grpo, "compute_advantages", grpo.compute_advantages)  # restored after the variant replaces it
     runs.trial("grpo", 2)
     main(Args(claims=(name,), seeds=2))
-    assert len(started) == 4  # two arms and two seeds, the run that was there among them
+    assert len(started) == 4  # two arms with two seeds, including the run that existed
     main(Args(claims=(name,), seeds=2))
     assert len(started) == 4
     stored = court.record(name)
@@ -62,7 +62,7 @@ def test_a_run_that_fails_ends_the_claim_with_its_reason(tmp_path, monkeypatch, 
 
 
 def test_a_run_that_was_stopped_is_not_kept(tmp_path, monkeypatch, capsys):
-    """A script that is interrupted ends in peace, after the step under way."""
+    """An interrupted script exits with code 0 after its current step, but its run is not kept."""
     monkeypatch.setattr(runs, "RUNS", tmp_path)
 
     def run(words, **more):
@@ -76,7 +76,7 @@ def test_a_run_that_was_stopped_is_not_kept(tmp_path, monkeypatch, capsys):
 
 
 def written(folder, steps, rows):
-    """The folder of a run, as a script leaves it."""
+    """Write a run folder as a script leaves it."""
     folder.mkdir()
     settings = {"steps": steps, "prompts_per_step": 8, "responses_per_prompt": 4, "num_minibatches": 2}
     (folder / "config.json").write_text(json.dumps({"args": settings | {"update_epochs": 3}}))
@@ -93,12 +93,12 @@ def test_what_a_run_says(tmp_path):
     assert whole.budget == {"responses": 8 * 4 + 24 * 4, "tokens": 100, "updates": 12}
     diverged = written(tmp_path / "diverged", 3, rows)
     assert diverged.last() == 0 and diverged.series("accuracy") == [0.1, 0.2, 0]
-    assert diverged.series("clip_pos") == [0.25] * 3  # only an accuracy is lost with the run
+    assert diverged.series("clip_pos") == [0.25] * 3  # a diverged run only loses its accuracy
 
 
 @pytest.mark.parametrize("again,said", [(0.5, "the same in 2 arms"), (0.25, "8 responses 0.5 and now 0.25")])
 def test_a_repeated_seed_is_compared(again, said, monkeypatch, capsys):
-    """A new run of the first seed of each arm, against the stored value, 0.5. Only a repeated result is of new code."""
+    """Each arm's first seed is run again and compared with 0.5; only an equal result is marked as today's code."""
     arms = {"8 responses": {"values": [0.5, 0.7]}, "b": {"values": [again], "command": "old", "code": "old"}}
     new = {"values": [again], "command": "new", "code": "new"}
     kept = {}
@@ -119,7 +119,7 @@ def test_a_repeated_seed_is_compared(again, said, monkeypatch, capsys):
 
 
 def test_differences_are_paired(tmp_path, monkeypatch):
-    """The interval is that of scipy's paired t-test, and far narrower than the spread between seeds."""
+    """The interval is scipy's paired t-test, which is far narrower than the spread between seeds."""
     before, gain = [0.1, 0.3, 0.5, 0.7, 0.2], [0.10, 0.11, 0.09, 0.12, 0.08]
     ends = {"a": before, "b": [x + y for x, y in zip(before, gain, strict=True)]}
 
@@ -141,7 +141,7 @@ def test_differences_are_paired(tmp_path, monkeypatch):
     assert runs.judged_by_clip(result, court.CONTRADICTED) == court.CONTRADICTED  # a quarter is clipped
     result["arms"] = {name: arm | {"clipped": 0.009} for name, arm in result["arms"].items()}
     assert runs.judged_by_clip(result, court.CONTRADICTED) == court.VOID
-    generator = torch.Generator().manual_seed(0)  # four samples out of five with this true mean find it
+    generator = torch.Generator().manual_seed(0)  # with `seen` as the true mean, 80 % of samples detect it
     spread = stats.tstd(gain)
     samples = seen + spread * torch.randn(4000, 5, generator=generator, dtype=torch.float64)
     found = (stats.ttest_1samp(samples.numpy(), 0, axis=1).pvalue < 0.05).mean()
@@ -150,7 +150,7 @@ def test_differences_are_paired(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", OF_KIND["runs"])
 def test_every_claim_by_runs_can_be_judged_and_drawn(name, tmp_path, monkeypatch):
-    """On made-up runs, of which no two arms have the same."""
+    """Made-up runs, different in every arm, are enough for a verdict and a picture."""
     claim = court.load(name)
     numbers = ("accuracy", "length", "length_correct", "length_incorrect", "entropy", "kl", "truncated")
 
@@ -164,7 +164,7 @@ def test_every_claim_by_runs_can_be_judged_and_drawn(name, tmp_path, monkeypatch
 
     monkeypatch.setattr(runs, "trial", trial)
     monkeypatch.setattr(runs.Trial, "weights", "worlds/sums/model")
-    for probe, value in (("waits", [0.01, 0.5, 0.2]), ("entropy", 0.3)):  # what generates responses or scores them
+    for probe, value in (("waits", [0.01, 0.5, 0.2]), ("entropy", 0.3)):  # these would run the model
         if hasattr(claim, probe):
             monkeypatch.setattr(claim, probe, lambda *_, value=value: value)
     monkeypatch.setattr(fair, "at_best_rate", lambda words: f"{words} --lr 1e-4")
@@ -180,7 +180,7 @@ def test_every_claim_by_runs_can_be_judged_and_drawn(name, tmp_path, monkeypatch
 
 
 def test_a_sigmoid_that_is_one(tmp_path):
-    """The fit to half of such a curve predicts its end, and the last value does not."""
+    """Fitted to half of a sigmoid curve, the sigmoid predicts its end, and the last value does not."""
     claim = court.load("sigmoid_predicts_the_end")
     curve = [0.25 + 0.6 / (1 + (12 / step) ** 2.5) for step in range(1, 51)]  # (2510.13786, Eq. 1)
     trial = written(tmp_path / "run", 50, [{"eval/avg": 0.25}, *({"accuracy": value} for value in curve)])
@@ -196,7 +196,7 @@ def test_stored_differences_follow_from_the_values(name):
         first, second = (result["arms"][arm]["values"] for arm in pair.split(" → "))
         independent = "degrees" in result
         test = stats.ttest_ind(second, first, equal_var=False) if independent else stats.ttest_rel(second, first)
-        rounding = 1e-5 * max(map(abs, first + second))  # values are stored with six significant digits
+        rounding = 1e-5 * max(map(abs, first + second))  # stored values have six significant digits
         assert tuple(test.confidence_interval(0.95)) == pytest.approx((mean - half, mean + half), abs=rounding)
 
 
@@ -205,19 +205,19 @@ def test_changed_rewards():
     rewards = (torch.rand(500, 8) < 0.3).float()
     shuffled, coin, lenient = (variant.REWARDS[name](rewards, 0.2) for name in ("shuffled", "coin", "lenient"))
     assert torch.equal(shuffled.sum(1), rewards.sum(1)) and not torch.equal(shuffled, rewards)
-    assert abs((shuffled * rewards).sum(1).mean() - (rewards.sum(1) ** 2 / 8).mean()) < 0.1  # no more than by chance
+    assert abs((shuffled * rewards).sum(1).mean() - (rewards.sum(1) ** 2 / 8).mean()) < 0.1  # only by chance
     assert abs(coin.mean() - 0.5) < 0.03 and coin.unique().tolist() == [0, 1]
     assert (lenient >= rewards).all() and abs(lenient[rewards == 0].mean() - 0.2) < 0.03
 
 
 def test_changed_masks():
-    """Each half masks what DPPO masks on its side; the control masks as many tokens of negative advantage."""
+    """Each half masks what DPPO masks for its sign; the control masks as many tokens with negative advantage."""
     torch.manual_seed(0)
     shape, args = (64, 32), dppo.Args()
     logp, rollout_logp = (torch.randn(2, *shape, dtype=torch.float64) - 1).clamp(max=-0.01)
     advantages = torch.where(torch.rand(64, 1) < 0.5, 1.0, -1.0).expand(shape)
     mask = torch.rand(shape) < 0.9
-    logp[~mask] = 0  # as the loop has it on padding
+    logp[~mask] = 0  # as in the loop, 0 on padding
     inputs = (logp, rollout_logp, advantages, args)
     loss, values = dppo.policy_loss(*inputs)
     free = -torch.exp(logp - rollout_logp) * advantages * logp  # (64, 32)
@@ -232,7 +232,7 @@ def test_changed_masks():
 
 
 def test_a_function_of_another_script():
-    """It is called as the script calls its own, which may take fewer inputs."""
+    """A replaced function is called like the script's own, even if the script passes fewer inputs."""
     script, args = SimpleNamespace(token_weights=lambda mask: mask), SimpleNamespace(max_response_tokens=10)
     variant.change(script, "dr_grpo.token_weights", args)
     assert script.token_weights(torch.ones(2, 3)).sum().item() == pytest.approx(0.3)

@@ -1,4 +1,4 @@
-"""The claims on the world of search compare what they say."""
+"""Claims on the world of search compare what they state."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ import pytest
 
 
 def ended(rows):
-    """A run with these rows, from step 0 on."""
+    """A run with these rows, starting at step 0."""
     made = runs.Trial(Path("nowhere"))
     settings = {"steps": len(rows) - 1, "prompts_per_step": 1, "responses_per_prompt": 1, "num_minibatches": 1}
     made.__dict__.update(
@@ -21,7 +21,7 @@ def ended(rows):
 
 @pytest.fixture
 def trials(monkeypatch):
-    """Every run has the rows that the test puts into the list, and the seed in hundredths more at each number."""
+    """Every run has the rows that the test puts into the list, with seed / 100 more per step in each value."""
     rows = []
 
     def trial(arm, seed):
@@ -45,7 +45,7 @@ def test_a_gain_is_over_the_runs_own_base_model(trials):
     [(0.06, 0.07, court.REPRODUCED), (-0.01, 0.0, court.CONTRADICTED), (0.06, 0.02, court.INCONCLUSIVE)],
 )
 def test_random_rewards_are_judged_by_their_own_gain(sums, search, verdict):
-    """Whatever correct rewards gain."""
+    """The verdict depends on the gain from random rewards, not on the gain from correct ones."""
     gains = {"sums": sums, "search": search}
     arms = {f"coin flips, {world}": {"values": [gain - 0.001, gain, gain + 0.001]} for world, gain in gains.items()}
     arms |= {f"correct rewards, {world}": {"values": [0.5, 0.5, 0.5]} for world in gains}
@@ -128,7 +128,7 @@ def test_what_is_left_out_is_counted_at_the_end(trials):
     result = claim.compute(2)
     for arm in result["arms"].values():
         assert arm["left out"] == pytest.approx(40 + 1.5 * 0.25)
-        assert arm["no signal"] == pytest.approx(0.1 + 1.5 * 0.155)  # of steps 6 to 25
+        assert arm["no signal"] == pytest.approx(0.1 + 1.5 * 0.155)  # the mean of steps 6 to 25
 
 
 @pytest.mark.parametrize("once,verdict", [(0.48, court.REPRODUCED), (0.46, court.INCONCLUSIVE)])

@@ -1,4 +1,4 @@
-"""Stored evidence belongs to the claim and to the code: arms, thresholds, metrics, and the runs that are kept."""
+"""Stored evidence fits the claim and the code: arms, thresholds, metrics, and kept runs."""
 
 import ast
 import re
@@ -14,7 +14,7 @@ import torch
 from kinds import JUDGED, OF_KIND
 
 BY_RUNS = [name for name in OF_KIND["runs"] if name in JUDGED]
-# What was called otherwise when these runs were made, and computes the same.
+# Old names in the stored commands, by today's names; both compute the same.
 RENAMED = {
     "--ratio-anchor sampler": "--ratio-anchor engine",
     "-m methods.entropy": {"clip-cov": "-m methods.clip_cov", "kl-cov": "-m methods.kl_cov"}
@@ -36,7 +36,7 @@ def renamed(command):
 
 @pytest.mark.parametrize("name", [name for name in BY_RUNS if hasattr(court.load(name), "ARMS")])
 def test_the_stored_arms_are_the_claims(name):
-    """Each arm was run with the script and the flags that the claim's file names today."""
+    """Each stored arm was run with the script and flags that the claim's file names today."""
     stored, claim = court.record(name)["result"], court.load(name)
     arms = fair.all_arms(claim.ARMS, getattr(claim, "WORLDS", fair.BOTH)) if hasattr(claim, "fair") else claim.ARMS
     assert stored["arms"].keys() == arms.keys()
@@ -49,7 +49,7 @@ def test_the_stored_arms_are_the_claims(name):
 
 @pytest.mark.parametrize("arm", ["grpo", "pass_at_k --k 2", "scalerl", "grpo+dr_grpo.token_weights --lr 1e-5"])
 def test_results_know_the_code_that_made_them(arm, monkeypatch):
-    """However a script is started. A result without a hash of its code is not known to be of today's."""
+    """A result counts as today's only if its code hash matches; without a hash it does not."""
     made = {"command": "python " + " ".join(runs.words(arm, 1)), "code": runs.code_hash(arm)}
     assert runs.by_todays_code({"arms": {"a": made, "b": made}})
     assert not runs.by_todays_code({"arms": {"a": made, "b": {"command": made["command"]}}})
@@ -59,7 +59,7 @@ def test_results_know_the_code_that_made_them(arm, monkeypatch):
 
 
 def test_results_name_versions(monkeypatch, tmp_path):
-    """Of the libraries, and a hash that follows the files of common/."""
+    """Results name the libraries' versions and a hash that follows the files of common/."""
     before = runs.versions()
     assert before["torch"] == torch.__version__ and before.keys() == {"torch", "transformers", "numpy", "common"}
     monkeypatch.setattr(runs, "ROOT", tmp_path)
@@ -80,7 +80,7 @@ WORDS = {0.5: "half", 2: "half|twice", 3: "third|three", 4: "quarter", 10: "tent
 
 @pytest.mark.parametrize("name", JUDGED)
 def test_thresholds_stand_in_the_rule(name):
-    """Each number in `verdict`, and SMALLEST, is in the rule; one below 1e-3 may be rounding."""
+    """The rule has each number in `verdict`, and SMALLEST; a number below 1e-3 may be a rounding tolerance."""
     path = court.HERE / f"{name}.py"
     rule = docstring(path).split("\nRule:")[1]
     numbers = set(map(float, re.findall(r"\d+(?:\.\d+)?(?:e-\d+)?", rule)))
@@ -95,7 +95,7 @@ def test_thresholds_stand_in_the_rule(name):
 
 @pytest.mark.parametrize("ratio,verdict", [(1.49, court.CONTRADICTED), (1.51, court.REPRODUCED)])
 def test_the_verdict_on_large_groups_is_about_the_mean(ratio, verdict):
-    """Over the chances of a correct response."""
+    """The verdict depends on the mean ratio over the chances of a correct response."""
     claim = court.load("small_groups_are_noisier")
     of_chance = {p: {"2": ratio + d, "64": 1.0} for p, d in zip(claim.CHANCES, (0.2, -0.1, -0.1), strict=True)}
     assert claim.verdict({"grpo": of_chance}) == verdict
@@ -132,7 +132,7 @@ def test_maxrl_may_lose_less_than_003_at_pass_at_1(pass_at_1, verdict):
 
 @pytest.mark.parametrize("name", ["rl_trades_pass_at_k_for_pass_at_1", "maxrl_keeps_pass_at_k_in_training"])
 def test_claims_about_pass_at_k_compare_it(name, monkeypatch):
-    """The values are pass@32; pass@1 is reported too."""
+    """The compared values are pass@32; pass@1 is reported too."""
 
     def trial(arm, seed):
         number = seed / 100 + 0.1 * list(arms.values()).index(arm)
@@ -161,7 +161,7 @@ def test_claims_about_pass_at_k_compare_it(name, monkeypatch):
 
 @pytest.fixture
 def started(tmp_path, monkeypatch):
-    """The folders of all runs that are started; each run ends at once."""
+    """The folders of all started runs; each run ends at once."""
     folders = []
 
     def run(words, **more):
@@ -177,7 +177,7 @@ def started(tmp_path, monkeypatch):
 
 
 def test_kept_runs_belong_to_the_code_that_made_them(started, monkeypatch):
-    """Another line in the script, another flag, another seed, another regime or another variant: another run."""
+    """A change in code, flags, seed, settings or variant makes a new run."""
     runs.trial("grpo", 1)
     runs.trial("grpo", 1)
     assert len(started) == 1
@@ -210,7 +210,7 @@ def test_kept_runs_of_a_variant_belong_to_its_code(started, tmp_path, monkeypatc
 
 
 def test_the_variant_k1_is_the_estimate_of_the_kl():
-    """log π_θ - log π_ref, whose mean under π_θ is KL(π_θ ‖ π_ref)."""
+    """k1 is log π_θ - log π_ref, whose mean under π_θ is KL(π_θ ‖ π_ref)."""
     p, q = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.2, 0.2, 0.6])
     script = SimpleNamespace()
     variant.change(script, "k1", None)

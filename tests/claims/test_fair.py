@@ -1,4 +1,4 @@
-"""Fair trials: every run has seeds and problems of its own, every arm its best learning rate, in two worlds."""
+"""Fair trials: every run has its own seed and problems, every arm its best learning rate, in two worlds."""
 
 from itertools import pairwise
 
@@ -18,7 +18,7 @@ FAIR = [name for name in OF_KIND["runs"] if hasattr(court.load(name), "fair")]
 
 @pytest.fixture
 def swept(tmp_path, monkeypatch):
-    """Sweeps are stored in a folder of the test; the best rate is 3e-4 on sums and 3e-5 on search."""
+    """Sweeps are stored in the test's folder; the best rate is 3e-4 on sums and 3e-5 on search."""
     monkeypatch.setattr(reports, "REPORTS", tmp_path)
 
     def sweep(arm, metric, rates):
@@ -29,7 +29,7 @@ def swept(tmp_path, monkeypatch):
 
 
 def flags_of(arm, seed):
-    """The settings of a run."""
+    """The settings of an arm's run."""
     words = runs.words(arm, seed)
     name = arm.split()[0].partition("+")[0]
     first = next(i for i, word in enumerate(words) if word.startswith("--"))
@@ -38,7 +38,7 @@ def flags_of(arm, seed):
 
 @pytest.mark.parametrize("name", [FAIR[0], *(pytest.param(name, marks=pytest.mark.slow) for name in FAIR[1:])])
 def test_every_run_has_its_own_seed_and_problems(name, swept):
-    """Runs of a sweep included. Runs in different worlds may have the same seed: their problems differ anyway."""
+    """In a world, all runs and sweeps have different seeds and problems; two worlds may share a seed."""
     claim = court.load(name)
     worlds = getattr(claim, "WORLDS", fair.BOTH)
     fair.sweep(claim)
@@ -60,7 +60,7 @@ def test_every_run_has_its_own_seed_and_problems(name, swept):
 
 @pytest.mark.parametrize("found", [{}, {"3e-5": 0.6, "1e-4": 0.5, "3e-4": 0.1}])
 def test_no_verdict_before_the_best_rate_is_known(found, tmp_path, monkeypatch, capsys):
-    """Of the second sweep 3e-5 is the best rate, and 1e-5 might be better."""
+    """Without a sweep, or if the best rate is the lowest one tried, a claim refuses to start runs."""
     monkeypatch.setattr(reports, "REPORTS", tmp_path)
     claim = court.load("forking_tokens_suffice")
     arms = [words for world in fair.BOTH for words in fair.arms_of(world, claim.ARMS).values()]
@@ -85,7 +85,7 @@ def test_a_sweep_is_stored_once(swept, capsys, monkeypatch):
 
 @pytest.mark.parametrize("best", fair.RATES)
 def test_a_sweep_goes_on_until_the_best_has_a_worse_neighbor_on_either_side(best, swept, monkeypatch):
-    """However far it is from the first three rates, unless it is the last one of all."""
+    """A sweep tries both neighbors of the best rate, however far that is, except beyond the ends of the list."""
     distance = lambda rate: abs(fair.RATES.index(rate) - fair.RATES.index(best))  # noqa: E731
     monkeypatch.setattr(runs, "sweep", lambda arm, metric, rates: {rate: -distance(rate) for rate in rates})
     fair.sweep(court.load("forking_tokens_suffice"))
@@ -96,7 +96,7 @@ def test_a_sweep_goes_on_until_the_best_has_a_worse_neighbor_on_either_side(best
 
 
 def test_differences_of_independent_arms():
-    """Welch's: other spreads, and no pairing by seed."""
+    """Independent arms get Welch's interval: unequal variances, no pairing by seed."""
     first, second = [0.1, 0.3, 0.5, 0.7, 0.2], [0.61, 0.60, 0.62, 0.61, 0.60]
     found = runs.difference(first, second, paired=False)
     expected = stats.ttest_ind(second, first, equal_var=False)
@@ -138,7 +138,7 @@ def test_a_loss_in_one_world_is_no_verdict_for_both():
 
 
 def test_only_correct_or_incorrect_responses():
-    """Halves of the advantages, which together are all of them."""
+    """The two variants split the advantages into halves that sum to the whole."""
     script = load("grpo")
     rewards, original = torch.tensor([[1.0, 0, 0, 0], [1, 1, 1, 1]]), script.compute_advantages
     whole, halves = original(rewards, script.Args()), []

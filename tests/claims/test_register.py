@@ -1,4 +1,4 @@
-"""The register holds what claims say now, and tells of every change that came after a result."""
+"""The register holds the claims' current statements and explains every change made after a result."""
 
 import subprocess
 
@@ -24,7 +24,7 @@ def test_the_last_version_is_what_the_claim_says(name):
 
 
 def test_versions_are_complete():
-    """They count up, their dates ascend, and each but the first says why."""
+    """Versions are numbered in order, their dates ascend, and each but the first gives a reason."""
     for name, of_claim in versions().items():
         assert [version["version"] for version in of_claim] == list(range(1, len(of_claim) + 1)), name
         dates = [version["date"] for version in of_claim]
@@ -43,7 +43,7 @@ def git(*words):
 @pytest.mark.skipif(git("rev-parse", "--is-shallow-repository").stdout != "false\n", reason="needs the whole history")
 @pytest.mark.parametrize("version", ALL, ids=lambda v: f"{v['claim']}-{v['version']}")
 def test_a_version_is_that_of_its_commit(version):
-    """Its statement at that commit and the verdict stored before it."""
+    """Each version has the statement of its commit and the verdict that was stored before it."""
     name, commit = version["claim"], version["commit"]
     source = git("show", f"{commit}:claims/{version.get('was', name)}.py").stdout
     assert source, f"{commit} has no claims/{name}.py"
@@ -52,7 +52,7 @@ def test_a_version_is_that_of_its_commit(version):
         assert version["statement"] in " ".join(source.split())
         assert version["rule"] in " ".join(source.split())
     stored = f"{version.get('was', name)}.json"
-    folders = ("claims/results", "reports/claims")  # before the reports had a folder, and since
+    folders = ("claims/results", "reports/claims")  # the earlier and the present folder of reports
     before = "".join(git("show", f"{commit}~1:{folder}/{stored}").stdout for folder in folders)
     assert (version["known"] is None) == (not before)
     assert not before or f'"verdict": "{version["known"]}"' in before

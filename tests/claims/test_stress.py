@@ -1,4 +1,4 @@
-"""The stress page: runs under their conditions, each method at its best rate, ranks with intervals."""
+"""The stress page: runs under each condition, each method at its best rate, ranks with intervals."""
 
 import re
 
@@ -14,7 +14,7 @@ RATES = {"3e-5": 0.6, "1e-4": 0.7, "3e-4": 0.1}
 
 @pytest.fixture
 def made(tmp_path, monkeypatch):
-    """The arms and seeds of all runs that the benchmark makes, in a folder of reports without any."""
+    """The arms and seeds of all runs that the benchmark makes, in a reports folder that starts empty."""
     found = []
 
     class Made:
@@ -33,7 +33,7 @@ def made(tmp_path, monkeypatch):
 
 
 def test_every_run_is_under_its_condition_at_its_best_rate(made):
-    """With seeds and problems of its own; with staleness it has as many steps more as the base model samples for."""
+    """Each run has its condition's settings, its own seed and problems, and k extra steps with staleness k."""
     stress.main(stress.Args(seeds=2))
     assert len(made) == 2 * len(stress.CONDITIONS) * len(stress.METHODS) == len({arm for arm, _ in made}) * 2
     for k, updates in stress.CONDITIONS.values():
@@ -57,10 +57,10 @@ def test_only_missing_runs_are_made(made):
 
 
 def test_ranks():
-    """Certain where intervals are far apart; where two methods are the same, each may be the better one."""
+    """Ranks are certain where intervals are far apart; two equal methods can each be the better one."""
     far = {"a": [0.9, 0.91, 0.92], "b": [0.5, 0.51, 0.52], "c": [0.1, 0.11, 0.12]}
     assert stress.ranks(far) == {"a": "1 to 1", "b": "2 to 2", "c": "3 to 3"}
     assert stress.ranks(far | {"b": far["a"]}) == {"a": "1 to 2", "b": "1 to 2", "c": "3 to 3"}
-    # b is better than a in 3.9 % of the draws, and with one more seed of each in 0.9 %.
+    # b beats a in 3.9 % of the draws; with one more seed for each, in 0.9 %.
     assert stress.ranks({"a": [0.6, 0.7, 0.8], "b": [0.3, 0.4, 0.5]}) == {"a": "1 to 2", "b": "1 to 2"}
     assert stress.ranks({"a": [0.6, 0.65, 0.75, 0.8], "b": [0.3, 0.35, 0.45, 0.5]}) == {"a": "1 to 1", "b": "2 to 2"}

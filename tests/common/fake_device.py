@@ -1,7 +1,7 @@
-"""A second device on a machine that has none: tensors there compute on the CPU, but not together with the CPU's.
+"""A fake device for machines without a GPU: its tensors compute on the CPU, but never mix with CPU tensors.
 
-`run` runs a script as on a GPU. Where a tensor of the device meets one of the CPU (other than a number, as on a GPU),
-the run ends with an error. It needs a process of its own.
+`run` runs a script as on a GPU. The run fails if an operation mixes a tensor on the device with one on the CPU, other
+than a scalar, which a GPU also allows. It needs its own process.
 """
 
 import os
@@ -14,9 +14,9 @@ from torch.utils import backend_registration
 from torch.utils._pytree import tree_iter, tree_map
 from transformers import PreTrainedModel
 
-DEVICE = torch.device("privateuseone", 0)  # torch's place for a device of one's own
+DEVICE = torch.device("privateuseone", 0)  # torch's placeholder for custom devices
 MOVES = {"aten::_to_copy", "aten::copy_", "aten::_copy_from"}
-# Indices may lie on the CPU.
+# Indices may be on the CPU.
 INDEXING = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
 
 
@@ -26,7 +26,7 @@ class Module(backend_registration._DummyBackendModule):
 
 
 class OnDevice(Tensor):
-    """Says that it is on DEVICE; its numbers are those of `inner`, on the CPU."""
+    """A tensor that claims to be on DEVICE; its numbers are those of `inner`, on the CPU."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
@@ -54,7 +54,7 @@ class OnDevice(Tensor):
             stays = torch.device(kwargs["device"]).type == DEVICE.type
             kwargs["device"] = torch.device("cpu")
         result = operator(*tree_map(unwrapped, args), **tree_map(unwrapped, kwargs))
-        if operator._schema.is_mutable:  # what was changed in place is what comes back
+        if operator._schema.is_mutable:  # in-place operations return the tensor that they changed
             if "out" in kwargs:
                 return kwargs["out"]
             if isinstance(result, Tensor):
@@ -80,9 +80,9 @@ def copy(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
 
 
 def run(name: str, flags: list[str], log: str, evaluates: bool) -> None:
-    """Run the script `name` with all that it places on a device on DEVICE; what it prints goes to the file `log`.
+    """Run the script `name` with DEVICE as its device; what it prints goes to the file `log`.
 
-    It may leave evaluations out.
+    `evaluates` says whether to run the evaluations.
     """
     with open(log, "w") as file:
         os.dup2(file.fileno(), 1)
@@ -93,13 +93,13 @@ def run(name: str, flags: list[str], log: str, evaluates: bool) -> None:
         kernels.impl(operator, kernel, "PrivateUse1")
     torch.__future__.set_swap_module_params_on_conversion(True)
     to_list = Tensor.tolist
-    Tensor.tolist = lambda tensor: to_list(unwrapped(tensor))  # torch refuses it to subclasses
+    Tensor.tolist = lambda tensor: to_list(unwrapped(tensor))  # torch refuses to convert subclasses
 
-    # Experts one by one, as views of the weights; these tensors allow that only outside of inference mode.
+    # Run experts one by one, as views of the weights; in inference mode these tensors do not allow views.
     PreTrainedModel.get_correct_experts_implementation = lambda *_, **__: "eager"
     torch.inference_mode = torch.no_grad
     torch.accelerator.synchronize = lambda: None
-    save = torch.save  # reads the memory of a tensor, and these have none
+    save = torch.save  # reads a tensor's memory, which these do not have
     torch.save = lambda value, *more, **named: save(tree_map(unwrapped, value), *more, **named)
 
     from common import distributed
@@ -107,7 +107,7 @@ def run(name: str, flags: list[str], log: str, evaluates: bool) -> None:
     from tools import plots
     from tools.scripts import load
 
-    plots.draw_curves = lambda *_: None  # takes a second
+    plots.draw_curves = lambda *_: None  # drawing takes a second
     if not evaluates:
         Run.evaluate = Run.summarize = lambda *_: None
 

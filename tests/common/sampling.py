@@ -1,4 +1,4 @@
-"""Responses of the embedded model to three prompts, and weights that change under way."""
+"""Responses of the embedded model to three prompts, and weights that change during generation."""
 
 import grpo
 from common.engines import Request
@@ -19,7 +19,7 @@ def sample(engine, problems, n=8, temperature=1.0, seeds=(1, 2, 3), limit=48, **
 
 
 def three_versions(model):
-    """Weights that move a little from one to the next."""
+    """Three versions of the weights, each a small step from the previous one."""
     noise = torch.Generator().manual_seed(0)
     moved = [model.state_dict()]
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Environments of other packages: verifiers and reasoning-gym, by stand-ins, and the Python interpreter."""
+"""Environments from other packages: verifiers and reasoning-gym, as stand-ins, and the Python interpreter."""
 
 import sys
 import time
@@ -13,7 +13,7 @@ from worlds.verifiers import problems as of_verifiers
 import pytest
 from runs import refused, run
 
-# The interface of verifiers that is used, with an environment of two turns and one that fails.
+# The part of verifiers that we use, with an environment of two turns and one that fails.
 VERIFIERS = """
 from types import SimpleNamespace
 
@@ -86,7 +86,7 @@ def test_an_environment_of_verifiers(verifiers):
 
 
 def test_a_run_with_verifiers(verifiers, chat_model, tmp_path, capsys):
-    """The observation is the next message of the chat."""
+    """The environment's reply becomes the next message of the chat."""
     name = "verifiers:twice"
     settings = dict(environment=name, dataset=name, eval_problems=2, prompts_per_step=2, num_minibatches=1)
     _, rows = run("agent", tmp_path / "run", model=str(chat_model), max_response_tokens=200, **settings)
@@ -110,7 +110,7 @@ def test_with_a_later_version_one_sentence(verifiers, tmp_path, capsys):
 
 
 def test_attempts_at_a_task_of_reasoning_gym(tmp_path):
-    """Each box is scored in a process of its own, and a late score is 0."""
+    """Each box is scored: below 1 the model may try again, and 1 ends the episode."""
     (tmp_path / "scorer.py").write_text(
         "def score(problem, text, tokens, truncated):\n    return 1.0 if text == problem.payload else 0.25\n"
     )
@@ -134,9 +134,9 @@ def test_the_interpreter(monkeypatch):
 
 
 def test_output_of_the_interpreter_has_a_largest_size():
-    """1 MiB, behind which writing fails; what a program leaves behind is not waited for."""
+    """Output is limited to 1 MiB, and the interpreter does not wait for processes that a program leaves behind."""
     status, output = sandbox()("import sys\nwhile True: sys.stdout.write('a' * 10**6)")
-    assert status > 0 and 0 < len(output) <= 1 << 20  # with an OSError, before the limit on time kills it
+    assert status > 0 and 0 < len(output) <= 1 << 20  # writing fails with an OSError before the time limit
     start = time.monotonic()
     assert sandbox()("import subprocess; subprocess.Popen(['sleep', '7']); print('done')") == (0, "done\n")
     assert time.monotonic() - start < 5

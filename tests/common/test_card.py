@@ -1,4 +1,4 @@
-"""The model card in every checkpoint says how its weights were made, and nothing of the machine."""
+"""Every checkpoint's model card says how its weights were made and reveals nothing about the machine."""
 
 import json
 
@@ -14,7 +14,7 @@ from runs import on_tiny
 
 
 def test_a_checkpoint_has_a_card_with_its_last_evaluation(tiny_model, tmp_path):
-    """The evaluation that follows the checkpoint is in it; folders of the machine are not."""
+    """The card has the evaluation after its checkpoint, and no paths of the machine."""
     grpo.main(
         grpo.Args(run_dir=tmp_path / "run", **on_tiny(tiny_model) | {"steps": 2, "save_every": 1, "eval_every": 2})
     )
@@ -28,7 +28,7 @@ def test_a_checkpoint_has_a_card_with_its_last_evaluation(tiny_model, tmp_path):
 
 
 def test_names_and_settings_of_others_are_one_line_of_text(tmp_path):
-    """A folder's name, and the config.json of a stranger's run, which may lack the commit."""
+    """Untrusted names and config.json values stay plain text on one line; the commit may be missing."""
     names = "x\n---\nlicense: mit\n\x1b[2J\udcff"
     args = grpo.Args(**SMALL | {"model": str(tmp_path / names), "dataset": ("sums", names), "max_response_tokens": 8})
     write_config(tmp_path, "grpo", args)

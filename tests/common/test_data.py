@@ -46,7 +46,7 @@ def test_chat_template_and_gsm8k(chat_model, gsm8k_file):
 
 @pytest.mark.parametrize("reward", [(), ("correct",)])
 def test_columns_are_kept_for_reward_functions(reward, chat_model, tmp_path):
-    """All of the row, nested ones too; what JSON lacks becomes text."""
+    """Reward functions get the whole row, with nested columns; values that JSON lacks become text."""
     rows = [{"question": f"{i}+1=?", "answer": str(i + 1), "level": i, "info": {"source": "a"}} for i in range(20)]
     day = datetime(2026, 11, 23)
     datasets.Dataset.from_list([row | {"day": day} for row in rows]).to_parquet(tmp_path / "data.parquet")
@@ -60,7 +60,7 @@ def test_columns_are_kept_for_reward_functions(reward, chat_model, tmp_path):
 
 
 def test_few_empty_rows_are_left_out_and_named(chat_model, tmp_path, capsys):
-    """As in MATH, where two of 7,500 answers are empty."""
+    """A few empty rows are left out and counted, as in MATH, where two of 7,500 answers are empty."""
     rows = [{"question": f"{i}+1=?", "answer": "" if i == 7 else str(i + 1)} for i in range(200)]
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     args = grpo.Args(
@@ -103,7 +103,7 @@ def test_system_prompt(chat_model, gsm8k_file, capsys):
 
 
 def test_prompts_that_are_too_long_are_left_out_and_counted(chat_model, gsm8k_file, capsys):
-    """Those within the limit stay, in their order; in the held-out ones the next rows take their place."""
+    """Prompts within the limit keep their order; later rows fill the gaps among the held-out problems."""
     args = grpo.Args(model=str(chat_model), max_response_tokens=96, dataset=str(gsm8k_file), eval_problems=10)
     model, tokenizer = load_model(args)
     train, held_out = load_problems(args, model, tokenizer)
@@ -126,14 +126,14 @@ def test_prompts_that_are_too_long_are_left_out_and_counted(chat_model, gsm8k_fi
 
 @pytest.fixture
 def with_columns(tmp_path):
-    """Rows as SVAMP has them."""
+    """Rows in SVAMP's format."""
     rows = [{"Body": f"Tom has {i} nuts.", "Ask": {"text": f"And {i} more?"}, "Answer": str(2 * i)} for i in range(30)]
     (tmp_path / "svamp.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return tmp_path / "svamp.jsonl"
 
 
 def test_a_prompt_of_several_columns(with_columns, chat_model):
-    """A dot reaches into a nested column; braces around anything but a name stay."""
+    """A dot in a name selects a nested column, and braces without a name stay as they are."""
     template = "{Body} {Ask.text} Box it: \\boxed{}"
     own = {"dataset": str(with_columns), "answer_column": "Answer", "prompt": template, "eval_problems": 4}
     args = grpo.Args(model=str(chat_model), max_response_tokens=96, **own).checked()
@@ -173,7 +173,7 @@ def test_columns_that_a_prompt_may_not_name(prompt, words, with_columns, capsys)
 
 
 def test_a_prompt_lacks_what_a_row_lacks(with_columns, capsys):
-    """A row that lacks a value in one of the columns is left out and counted."""
+    """A row without a value in one of the prompt's columns is left out and counted."""
     row = {"Body": None, "Ask": {"text": "?"}, "Answer": "1"}
     with_columns.write_text(with_columns.read_text() * 4 + json.dumps(row) + "\n")
     args = grpo.Args(dataset=str(with_columns), answer_column="Answer", prompt="{Body} {Ask.text}").checked()
@@ -182,7 +182,7 @@ def test_a_prompt_lacks_what_a_row_lacks(with_columns, capsys):
 
 
 def test_several_held_out_sets(chat_model, gsm8k_file, tmp_path):
-    """Each has its part of the problems and its name, none of them is trained on."""
+    """Each held-out set keeps its name and provides its part of the problems, and none is trained on."""
     for name, rows in (("a", range(20)), ("b", range(15, 40))):
         text = "".join(json.dumps({"question": f"{i} + {i}?", "answer": str(2 * i)}) + "\n" for i in rows)
         (tmp_path / f"{name}.jsonl").write_text(text)
@@ -198,7 +198,7 @@ def test_several_held_out_sets(chat_model, gsm8k_file, tmp_path):
 
 
 def test_messages_nested_columns_and_eval_split(chat_model, tmp_path):
-    """The layout of many published sets: chat messages, and the answer inside a struct."""
+    """Chat messages, an answer inside a struct and a split for evaluation load, as many data sets need."""
     for name, count in (("train", 6), ("test", 3)):
         rows = [
             {"prompt": [{"role": "user", "content": f"{name} {i}?"}], "reward_model": {"ground_truth": str(i)}}
@@ -234,7 +234,7 @@ def test_sampling_passes_over_all_problems_and_can_start_anywhere():
 
 
 def test_evaluation_data_have_settings_of_their_own(tmp_path):
-    """The split and configuration of the training data do not apply to an evaluation file."""
+    """The training data's split and configuration do not apply to an evaluation file."""
     file = tmp_path / "mine.jsonl"
     file.write_text('{"question": "1+1=?", "answer": "2"}')
     args = grpo.Args(dataset="someone/data", dataset_config="main", train_split="other", eval_dataset=str(file))
@@ -243,7 +243,7 @@ def test_evaluation_data_have_settings_of_their_own(tmp_path):
 
 @pytest.mark.slow
 def test_the_seed_of_held_out_problems(chat_model, gsm8k_file):
-    """0 takes the same as ever; another one others of the same 512, or of a file's rows, and trains on the rest."""
+    """Seed 0 takes the first held-out problems, other seeds take others, and none is trained on."""
     model, tokenizer = load_model(grpo.Args(model=str(chat_model)))
 
     def questions(**settings):

@@ -1,4 +1,4 @@
-"""Every script on a device that is not the CPU: no tensor is left behind, and what is learned is the same."""
+"""Every script works on a device other than the CPU: no tensor stays behind, and training gives the same weights."""
 
 from common.run import Run
 from tools.scripts import load, parents
@@ -22,16 +22,16 @@ def weights(folder):
     return load_file(next(folder.glob("checkpoint-000002/model.safetensors")))
 
 
-# Some of their groups have no signal: with a KL, AdamW turns the rounding of its first gradient, 0, into an update.
+# Some of their groups have no signal: the KL's first gradient is 0, and AdamW turns its rounding error into an update.
 WITHOUT_KL = {"agent", "gigpo", "pass_at_k", "rspo", "self_reward", "ttrl"}
-QUICK = {"grpo"}  # the others are minutes
+QUICK = {"grpo"}  # the others take minutes
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else (pytest.mark.slow,)) for name in parents()]
 )
 def test_nothing_is_left_on_the_cpu(name, tiny_model, tmp_path, monkeypatch, capsys):
-    """All scripts evaluate by the same lines: GRPO does it for them."""
+    """A run on the device succeeds and ends with the CPU's weights; only GRPO evaluates, for all scripts."""
     if name not in QUICK:
         monkeypatch.setattr(Run, "evaluate", lambda *_: None)
         monkeypatch.setattr(Run, "summarize", lambda *_: None)
@@ -47,7 +47,7 @@ def test_nothing_is_left_on_the_cpu(name, tiny_model, tmp_path, monkeypatch, cap
     flags += ["--interrupt-from", "1"] if hasattr(Args, "interrupt_from") else []
     (tmp_path / "own.py").write_text("def even(problem, response, tokens, truncated): return len(response) % 2 == 0\n")
     reward = ["--reward", f"{tmp_path / 'own.py'}:even"]
-    own = {  # the rewards of these are the majority answer, a rubric, and the model's own judgement
+    own = {  # their rewards come from the majority answer, a rubric, and the model's own judgement
         "ttrl": ["--answer-format", "last-number"],
         "rubrics": ["--persistent", "\n.*[0-4]", "[a-z]"],
         "self_reward": ["--answer-format", "last-number", "--accepts", "[a-m]"],

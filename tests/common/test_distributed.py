@@ -1,4 +1,4 @@
-"""Several processes give what one gives: runs started by torchrun, on CPUs."""
+"""Several processes give the same results as one process: runs on CPUs, some started by torchrun."""
 
 import importlib
 import os
@@ -30,11 +30,11 @@ SMALL += " --eval-problems 5 --eval-samples 2 --eval-every 2 --save-every 1"
 
 
 def be(rank, count, port, script, words, log, few):
-    """One of `count` processes, as torchrun starts them; with few problems, since to read all takes seconds."""
+    """Act as one of `count` processes of torchrun; with `few` problems, because reading all takes seconds."""
     given = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
     os.environ |= {name: str(value) for name, value in given.items()} | {"MASTER_ADDR": "127.0.0.1"}
     torch.set_num_threads(1)
-    plots.draw_curves = lambda *_: None  # takes a second
+    plots.draw_curves = lambda *_: None  # drawing takes a second
     every = worlds.generated_problems
     worlds.generated_problems = lambda *of: every(*of)[: FEW if few else None]
     script = importlib.import_module(script)
@@ -43,7 +43,7 @@ def be(rank, count, port, script, words, log, few):
 
 
 def run(count, script, folder, flags="", resume=False, few=True):
-    """A run of a script in so many processes, without torchrun; what they printed."""
+    """Run a script in `count` processes without torchrun; return what they printed."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -60,7 +60,7 @@ def run(count, script, folder, flags="", resume=False, few=True):
 
 
 def outcome(folder):
-    """Weights and moments at the end, and the log without times."""
+    """The final weights and moments, and the log without times."""
     weights, rows = results(folder)
     last = sorted(folder.glob("checkpoint-*"))[-1]
     moments = torch.load(last / "state.pt", weights_only=True)["optimizer"]["state"]
@@ -84,31 +84,31 @@ def assert_same(one, other, tolerance):
             assert value == expected, f"step {row['step']}: {name}"
 
 
-# Three processes share five prompts unevenly, and the four or twenty responses of a minibatch too.
+# Three processes get uneven shards of the five prompts, and of a minibatch's four or twenty responses.
 CASES = {
     "grpo": "--kl-beta 0.05 --gradient-checkpointing --fp32-lm-head --staleness 1 --micro-batch-tokens 300",
     "dapo": "--update-epochs 2 --overlong-filter --num-minibatches 1",
     "ppo": "--micro-batch-tokens 400 --num-minibatches 1",
     "gigpo": "--micro-batch-tokens 400",
     "trpo": "--num-minibatches 1",
-    "rspo": "--replay-routing --staleness 1",  # so that engine and learner would choose different experts
+    "rspo": "--replay-routing --staleness 1",  # makes engine and learner choose different experts
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", CASES)
 def test_processes_agree(script, tmp_path):
-    """One process and three end with the same weights, moments and metrics within rounding."""
+    """Runs with one process and with three end with the same weights, moments and metrics within rounding."""
     for processes in (1, 3):
         output = run(processes, script, tmp_path / str(processes), f"{SMALL} {CASES[script]}")
         assert output.count("held-out accuracy") == 1, "more than one process prints"
-    # TRPO solves for its step, and an expert reads other rows together: both make rounding larger.
+    # Rounding is larger where TRPO solves for its step, and where experts get other rows in a batch.
     assert_same(tmp_path / "1", tmp_path / "3", 1e-4 if script in ("trpo", "rspo") else 1e-5)
 
 
 @pytest.mark.slow
 def test_adapters_of_several_processes(tmp_path):
-    """Frozen and trained weights are sharded; stale ones are merged; another number of processes can resume the run."""
+    """A sharded LoRA run equals one on a single process, which can also resume it."""
     flags = SMALL + " --lora-rank 3 --lr 1e-3 --staleness 1"
     for processes in (1, 2):
         run(processes, "grpo", tmp_path / str(processes), flags)
@@ -121,7 +121,7 @@ def test_adapters_of_several_processes(tmp_path):
 
 @pytest.mark.slow
 def test_search_in_several_processes(tmp_path):
-    """Longer responses; another number of processes can resume the run."""
+    """Runs with longer responses agree too, and another number of processes can resume them."""
     flags = SMALL.replace("-tokens 96", "-tokens 240") + " --model search --dataset search"
     for processes in (1, 2):
         run(processes, "grpo", tmp_path / str(processes), flags)
@@ -133,7 +133,7 @@ def test_search_in_several_processes(tmp_path):
 
 @pytest.mark.slow
 def test_in_flight_weights_of_several_processes(tmp_path):
-    """Each samples its shard of the prompts, and all agree after each token which groups have ended."""
+    """Each process samples its shard of the prompts, and after each token all agree on which groups have ended."""
     flags = SMALL + " --staleness 1 --training-tokens 8 --in-flight-prompts 4"
     for processes in (1, 2):
         run(processes, "pipeline_rl", tmp_path / str(processes), flags)
@@ -141,25 +141,25 @@ def test_in_flight_weights_of_several_processes(tmp_path):
 
 
 def test_the_first_process_decides_how_far_a_stage_is(tmp_path, monkeypatch):
-    """It writes the folder; what another process finds there may be out of date."""
+    """The first process writes the folder, so it decides; the others may see an outdated one."""
     monkeypatch.setattr(r1, "gather", lambda mine: [(True, True), mine])
     assert r1.progress(tmp_path / "not begun") == (True, True)
 
 
 @pytest.mark.slow
 def test_stages_of_several_processes(tmp_path):
-    """All agree which stage is next, and each stage gives the same result as with one process."""
+    """All processes agree on the next stage, and each stage gives the same result as with one process."""
     flags = SMALL + " --stages cold-start rl rejection --cold-start-solutions 32 --rejection-prompts 8"
     flags += " --sft-batch 16 --sft-epochs 2 --sft-lr 3e-4"  # more updates at a higher rate enlarge the rounding
     for processes in (1, 2):
-        run(processes, "r1", tmp_path / str(processes), flags, few=False)  # of which some enlarge it more
+        run(processes, "r1", tmp_path / str(processes), flags, few=False)  # some of the few enlarge it more
     for stage in ("1-cold-start", "2-rl", "3-rejection"):
         assert_same(tmp_path / "1" / stage, tmp_path / "2" / stage, 1e-5)
 
 
 @pytest.mark.slow
 def test_more_processes_than_rows(tmp_path):
-    """Minibatches of two rows on three processes: one trains on nothing, and keeps step."""
+    """With minibatches of two rows, one of three processes has no row to train on and stays in step."""
     flags = SMALL.replace("-step 5", "-step 2").replace("prompt 4", "prompt 2").replace("batches 5", "batches 2")
     for processes in (1, 3):
         run(processes, "grpo", tmp_path / str(processes), flags)
@@ -171,7 +171,7 @@ QUICK_RUN += "--lr 3e-4 --eval-problems 2 --eval-samples 1 --save-every 1"
 
 
 def test_two_processes_end_as_one(tmp_path):
-    """The same run in one process and in two, which torchrun starts."""
+    """A run in one process ends like the same run in two processes, which torchrun starts."""
     run(1, "grpo", tmp_path / "1", QUICK_RUN + " --staleness 1", few=False)
     output = finish(start(2, "grpo.py", tmp_path / "2", QUICK_RUN + " --staleness 1"))
     assert output.count("held-out accuracy") == 1, "more than one process prints"
@@ -183,14 +183,14 @@ OF_TWO = SMALL + " --staleness 1 --kl-beta 0.05"
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The folder of a run of two processes."""
+    """The folder of a run in two processes."""
     return made_once(tmp_path_factory, "whole", lambda folder: run(2, "grpo", folder, OF_TWO))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2, 3])
 def test_resume_with_another_number(processes, whole, tmp_path):
-    """Another number of processes resumes a run to the same end; the same number, to the bit."""
+    """A resumed run ends the same within rounding, and bit for bit with the same number of processes."""
     folder = tmp_path / "run"
     shutil.copytree(whole, folder)
     shutil.rmtree(folder / "checkpoint-000003")
@@ -210,7 +210,7 @@ def parts(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2, 3])
 def test_sharded_checkpoints(processes, whole, parts, tmp_path):
-    """Each process saves its rows; any number of them resumes from there, and one command makes a model of them."""
+    """Each process saves its rows; any number of processes can resume, and one command builds a model from them."""
     folder = tmp_path / "run"
     last = folder / "checkpoint-000003"
     shutil.copytree(parts, folder)
@@ -229,7 +229,7 @@ def test_sharded_checkpoints(processes, whole, parts, tmp_path):
 
 @pytest.mark.parametrize("processes", [1, 2, 3, 7])
 def test_rows_are_dealt_once(processes, monkeypatch):
-    """Every row goes to one process with its weights, all make the same number of passes, with about as many tokens."""
+    """Every row goes to one process with its weights; all do equally many passes and about as many tokens."""
     generator = torch.Generator().manual_seed(0)
     lengths = [1, 96, *torch.randint(1, 97, (21,), generator=generator).tolist()]
     rollouts = Rollouts(
@@ -258,7 +258,7 @@ def test_rows_are_dealt_once(processes, monkeypatch):
 
 @pytest.mark.slow
 def test_memory_and_traffic():
-    """Of 16 bytes per parameter each process holds its shard; it receives as much as the formula says."""
+    """Each process holds its shard of the 16 bytes per parameter and receives as much as the formula says."""
     one, two = sharding.measure(1), sharding.measure(2)
     for precision in ("fp32", "bf16"):
         assert two[f"held, {precision}"] == pytest.approx(one[f"held, {precision}"] / 2, rel=0.15)

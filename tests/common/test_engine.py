@@ -1,4 +1,4 @@
-"""Generation: each prompt's samples are its own, follow the distribution, and end where they should."""
+"""Generation: each prompt has its own samples, which follow the distribution and end where they should."""
 
 import copy
 
@@ -74,7 +74,7 @@ def test_cache_grows_moves_and_drops_rows():
     rows = torch.arange(8)
     for _ in range(2 * ROOM):
         append(1)
-    ours.keep(torch.tensor([1, 2]), torch.tensor([5, 7]), 5)  # rows 1, 2 and 6 end
+    ours.keep(torch.tensor([1, 2]), torch.tensor([5, 7]), 5)  # drops rows 1, 2 and 6
     theirs.batch_select_indices(torch.tensor([0, 5, 7, 3, 4]))
     rows = torch.arange(5)
     for _ in range(2 * ROOM):
@@ -82,14 +82,14 @@ def test_cache_grows_moves_and_drops_rows():
 
 
 def test_prompt_seeds_do_not_meet():
-    """Of 200 steps and 1,000 prompts each, also with a round in the key, no two are the same."""
+    """200 steps with 1,000 prompts each, and another round of the first step, have all different seeds."""
     seeds = [s for step in range(200) for s in prompt_seeds(1000, 1, step)] + prompt_seeds(1000, 1, 0, 1)
     assert len(set(seeds)) == len(seeds) and max(seeds) < 1 << 48
     assert prompt_seeds(5, 1, 2) == prompt_seeds(9, 1, 2)[:5]
 
 
 def test_responses_go_on_from_given_tokens(embedded, problems):
-    """Given a response's first tokens, greedy sampling finds the rest; what was given keeps its records."""
+    """From a response's first tokens, greedy sampling continues as before; the given tokens keep their records."""
     _, tokenizer = embedded
     engine, prompts = make(embedded), [problem.prompt_ids for problem in problems]
     whole = sample(engine, problems, n=1, temperature=0.0)
@@ -131,7 +131,7 @@ def test_ends_and_truncation(embedded, problems):
 
 
 def test_each_prompt_has_its_own_limit(embedded, problems):
-    """No response is longer than its own limit, and one that reaches it without an end is truncated."""
+    """No response exceeds its own limit, and one that reaches it without an EOS is truncated."""
     limits, prompts, eos = [3, 30, 11], [problem.prompt_ids for problem in problems], embedded[1].eos_token_id
     rollouts = make(embedded).sample(Request(prompts, 8, limits, 1.0, [1, 2, 3]))
     of_row = [limit for limit in limits for _ in range(8)]
@@ -140,7 +140,7 @@ def test_each_prompt_has_its_own_limit(embedded, problems):
         assert not cut or len(tokens) == limit
     reached = {limit for tokens, limit in zip(rollouts.tokens, of_row, strict=True) if len(tokens) == limit}
     assert {3, 11} <= reached
-    begun = rollouts.select([0, 8, 16])  # of different lengths, which leave different rests of one limit
+    begun = rollouts.select([0, 8, 16])  # different lengths leave different numbers of tokens
     begun = Rollouts([t[:n] for t, n in zip(begun.tokens, (1, 4, 7), strict=True)],
                      [p[:n] for p, n in zip(begun.logps, (1, 4, 7), strict=True)], [False] * 3,
                      [[True] * n for n in (1, 4, 7)])  # fmt: skip
@@ -149,7 +149,7 @@ def test_each_prompt_has_its_own_limit(embedded, problems):
 
 
 def test_engine_has_its_own_weights(embedded, problems):
-    """An update of the learner shows in the engine only after load_weights."""
+    """An update of the learner has no effect on the engine before load_weights."""
     model = copy.deepcopy(embedded[0])
     engine = make((model, embedded[1]))
     before = sample(engine, problems)
@@ -181,7 +181,7 @@ def test_weights_that_are_not_finite_end_the_run(embedded, tmp_path, capsys):
 
 
 def test_a_special_token_is_no_part_of_a_stop_string(embedded):
-    """As in vLLM, strings are looked for in the text without special tokens."""
+    """As in vLLM, stop strings are matched in the text without special tokens."""
     tokenizer = embedded[1]
     one, two = tokenizer.encode("12", add_special_tokens=False)
     stop = StopStrings(("12",), tokenizer, tokenizer.encode("1+1=?"))
@@ -190,7 +190,7 @@ def test_a_special_token_is_no_part_of_a_stop_string(embedded):
 
 @pytest.mark.parametrize("script, copies", [(grpo, 3), (ppo, 6), (vapo, 6)])
 def test_memory_that_leaves_too_little_to_the_learner_is_refused(script, copies, embedded, capsys):
-    """Weights and moments, and those of a critic, must fit into the memory that the waking engine leaves."""
+    """The memory outside the engine must hold the learner's weights and moments, and those of a critic."""
     model = copy.deepcopy(embedded[0])
     held = sum(weight.nbytes for weight in model.parameters())
     args = script.Args(gpu_memory_utilization=0.5)
@@ -214,7 +214,7 @@ def test_memory_that_leaves_too_little_to_the_learner_is_refused(script, copies,
 
 @pytest.mark.parametrize("top_k,top_p", [(0, 1.0), (3, 1.0), (0, 0.6), (4, 0.5), (1, 0.2), (99, 0.01)])
 def test_parts_of_the_distribution(top_k, top_p):
-    """The k likeliest tokens, of these the fewest with p of the probability that is left, renormalized."""
+    """Top-k keeps the k likeliest tokens, top-p the fewest of them with probability p; the rest is renormalized."""
     generator = torch.Generator().manual_seed(0)
     logp = (3 * torch.randn(50, 20, generator=generator, dtype=torch.float64)).log_softmax(-1)
     for before, after in zip(logp.exp().tolist(), nucleus(logp, top_k, top_p).exp().tolist(), strict=True):

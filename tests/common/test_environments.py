@@ -30,7 +30,7 @@ PROBLEM = Problem("?", "7", "?\n", tokens_of("?\n"))
 
 
 class Writer(Engine):
-    """An engine that writes the next lines of a script, one per response, up to a stop string of the request."""
+    """An engine that returns the next lines of a script, one per response, up to the request's stop string."""
 
     def __init__(self, *turns):
         super().__init__(grpo.Args())
@@ -54,7 +54,7 @@ class Writer(Engine):
 
 
 def played(play, *turns, max_turns=9, limit=60, stop=("!",), answer="7"):
-    """Episodes of an environment with a writer, their texts, and the engine."""
+    """Episodes of an environment with a Writer, their texts, and the engine."""
     writer, args = Writer(*turns), grpo.Args(max_response_tokens=limit)
     engine = EpisodeEngine(writer, Environment(play, stop), TOKENIZER, args, max_turns)
     rollouts = engine.generate([replace(PROBLEM, answer=answer)], len(turns[0]), 7)
@@ -63,7 +63,7 @@ def played(play, *turns, max_turns=9, limit=60, stop=("!",), answer="7"):
 
 
 def count_up(problem):
-    """Ends with the reward once the problem's answer is named."""
+    """Ends, and gives its reward, once a response names the problem's answer."""
     said, text = [], (yield)
     while problem.answer not in text:
         said.append(text)
@@ -88,7 +88,7 @@ def test_turns_are_batched_until_each_episode_ends():
 
 
 def test_limits_on_turns_and_tokens():
-    """No observation is inserted at the limit of turns; inserted tokens count toward the token limit."""
+    """The turn limit ends an episode without an observation; inserted tokens count toward the token limit."""
     rollouts, texts, engine = played(count_up, ["a!", "7!"], ["b!"], max_turns=2)
     assert texts == ["a!<1>b!", "7!"] and engine.numbers["out_of_turns"] == 0.5
     assert [(episode.reward, len(episode)) for episode in rollouts.episodes] == [(None, 2), (1.0, 1)]
@@ -115,7 +115,7 @@ def test_what_was_not_read_is_dropped():
 
 
 def test_an_environment_that_fails_ends_its_episode(monkeypatch):
-    """With an exception, a wrong answer, or too late; the others go on, and each reason is counted."""
+    """An exception, an invalid reply or a time-out ends one episode with reward 0 and is counted; others go on."""
     monkeypatch.setattr(environments, "TIME_LIMIT", 0.2)
 
     def play(problem):
@@ -170,11 +170,11 @@ def test_the_time_limit_is_one_of_the_wall_and_is_taken_back():
         time.sleep(10)
     with time_limit(0.05, wall=True):
         pass
-    time.sleep(0.1)  # nothing rings any more
+    time.sleep(0.1)  # the alarm is off
 
 
 def test_nobody_escapes_the_time_limit(monkeypatch):
-    """Neither code that catches every exception, nor what it does to clean up."""
+    """Code that catches every exception, or sleeps while cleaning up, still runs into the time limit."""
     monkeypatch.setattr(data, "AGAIN", 0.05)
 
     tries = []
@@ -194,13 +194,13 @@ def test_nobody_escapes_the_time_limit(monkeypatch):
             time.sleep(20)
         finally:
             time.sleep(20)
-    with pytest.raises(TimeoutError), time_limit(0.1, wall=True), suppress(BaseException):  # and then it is done
+    with pytest.raises(TimeoutError), time_limit(0.1, wall=True), suppress(BaseException):  # and then returns
         time.sleep(20)
     assert time.monotonic() - start < 10
 
 
 def test_plays_are_closed_within_the_time_limit(monkeypatch, capsys):
-    """Those that end and those that the limit of turns ends; the first failure of a run is named."""
+    """A play is closed when it fails or reaches the turn limit; the first failure of a run is printed."""
     monkeypatch.setattr(environments, "TIME_LIMIT", 0.1)
     monkeypatch.setattr(data, "AGAIN", 0.05)
     closed = []
@@ -236,7 +236,7 @@ def test_the_environments_reward_is_final_and_without_one_the_verifier_judges():
 
 
 def test_stop_strings_of_a_request_end_a_turn(embedded, problems):
-    """In the transformers engine, in addition to those of the settings."""
+    """The transformers engine stops at a request's stop strings in addition to those of the settings."""
     from sampling import make, sample
 
     whole = sample(make(embedded), problems)
@@ -249,7 +249,7 @@ def test_stop_strings_of_a_request_end_a_turn(embedded, problems):
 
 
 def test_observations_in_a_chat_are_messages(chat_model):
-    """After a turn that ended its message; after a stop string they are a part of it."""
+    """An observation is a new message if the turn ended its own, and plain text after a stop string."""
     tokenizer = AutoTokenizer.from_pretrained(chat_model)
     engine = EpisodeEngine(Writer(), Environment(count_up), tokenizer, grpo.Args(), 2)
     turn = tokenizer("hello")["input_ids"]
@@ -261,7 +261,7 @@ def test_observations_in_a_chat_are_messages(chat_model):
 
 
 def test_an_observation_has_no_special_tokens():
-    """A tokenizer may begin every text with one."""
+    """No BOS is inserted, even if the tokenizer starts every text with one."""
 
     class Tokenizer:
         chat_template = None
@@ -279,7 +279,7 @@ def test_an_observation_has_no_special_tokens():
 
 
 def test_a_chat_template_that_never_ends_at_an_observation(chat_model, monkeypatch, capsys):
-    """Prompts have one message, so they do not show it."""
+    """A template may hang only on a second message, which prompts do not have."""
     monkeypatch.setattr(data, "PROMPT_SECONDS", 0.3)
     tokenizer = AutoTokenizer.from_pretrained(chat_model)
     tokenizer.chat_template = (
@@ -308,7 +308,7 @@ def test_a_play_is_asked_in_order():
 
 
 def test_the_example_of_the_docs(tmp_path):
-    """The file that docs/environments.md shows, played by a writer."""
+    """The example of docs/environments.md works when a Writer plays it."""
     (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/environments.md").read_text(), re.S)
     assert len(example.strip().splitlines()) <= 24
     (tmp_path / "game.py").write_text(example)

@@ -1,4 +1,4 @@
-"""Every number of an evaluation, computed again from the sampled tokens: in runs, on the terminal, in tools."""
+"""Every number of an evaluation is recomputed from the sampled tokens: in runs, on the terminal, in tools."""
 
 import json
 import math
@@ -25,13 +25,13 @@ from scipy import stats
 
 
 def verdict(text, cut):
-    """By chance, but the same for the same response."""
+    """A pseudo-random verdict, always the same for the same response."""
     return sum(map(ord, text)) % 3 == 0 and not cut
 
 
 @pytest.fixture
 def sampled(monkeypatch):
-    """Verdicts by chance, and a list of what engines sample: (prompts, n, limits, temperature, seeds, rollouts)."""
+    """Pseudo-random verdicts, and a list of what engines sample: (prompts, n, limits, temperature, seeds, rollouts)."""
     record, sample_shards = [], Engine.sample_shards
 
     def recorded(self, request):
@@ -48,7 +48,7 @@ def sampled(monkeypatch):
 
 
 def outcomes(call, tokenizer):
-    """Of each problem, (length, correct, truncated) of each of its responses."""
+    """For each problem, (length, correct, truncated) of each of its responses."""
     _, n, _, _, _, rollouts = call
     texts = tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True)
     flat = [
@@ -63,7 +63,7 @@ def mean_or_none(values):
 
 
 def figures(of_problems, greedy, ks):
-    """What an evaluation reports, by definition; pass@k counts the choices of k samples that hold a correct one."""
+    """What an evaluation reports, by definition; pass@k counts the k-subsets with a correct sample."""
     flat = [one for of_problem in of_problems for one in of_problem]
     means = [fmean(ok for _, ok, _ in of_problem) for of_problem in of_problems]
     return {
@@ -94,7 +94,7 @@ def write_problems(path, numbers):
 
 
 def run_with_evaluations(sampled, tiny_model, folder, **settings):
-    """Rows of the evaluations of a run, and what each of them sampled: n responses and greedy ones."""
+    """The evaluation rows of a run, and what each evaluation sampled: n responses and greedy ones."""
     settings = SMALL | {"model": str(tiny_model), "max_response_tokens": 10, "eval_every": 1} | settings
     grpo.main(grpo.Args(run_dir=folder, temperature=0.8, **settings))
     rows = [row for row in read_metrics(folder) if "eval/avg" in row]
@@ -107,7 +107,7 @@ def of_evaluation(row):
 
 
 def test_every_number_of_evaluations(sampled, tiny_model, tmp_path, capsys):
-    """Two data sets; n responses before the first step and after the last, a quarter of them in between."""
+    """With two data sets, the first and last evaluations take n samples per problem, the others a quarter of n."""
     files = tuple(write_problems(tmp_path / f"{name}.jsonl", r) for name, r in (("a", range(30)), ("b", range(30, 60))))
     problems = {"dataset": files, "eval_problems": 7, "eval_samples": 8, "eval_seed": 3}
     rows, calls = run_with_evaluations(sampled, tiny_model, tmp_path / "run", **problems)
@@ -131,7 +131,7 @@ def test_every_number_of_evaluations(sampled, tiny_model, tmp_path, capsys):
 
 
 def check_printed(output, rows):
-    """The numbers that a person reads are those of the log."""
+    """The printed numbers are those of the log."""
     lines = re.findall(
         r"^step +(\d+)  held out: avg@(\d+) ([\d.]+) ± ([\d.]+), greedy ([\d.]+), pass@(\d+) ([\d.]+) "
         r"\(avg@(\d+) a ([\d.]+), b ([\d.]+)\)$",
@@ -169,7 +169,7 @@ def test_a_printed_step_has_the_numbers_of_the_log(sampled, tiny_model, tmp_path
 
 
 def test_rewards_of_an_evaluation(sampled, tiny_model, tmp_path, capsys):
-    """A reward function's mean over all samples; the first samples of some problems are kept with their rewards."""
+    """The reward is the mean over all samples; the first samples of some problems are saved with their rewards."""
     reward = tmp_path / "digits.py"
     reward.write_text(
         "def count(problem, text, tokens, truncated):\n    return float(sum(c.isdigit() for c in text))\n"
@@ -194,7 +194,7 @@ def test_rewards_of_an_evaluation(sampled, tiny_model, tmp_path, capsys):
 
 
 def test_every_number_of_the_evaluation_tool(sampled, tiny_model, tmp_path, capsys):
-    """Of all problems and of each difficulty, with intervals by a second formula; the table shows the same."""
+    """Numbers for all problems and for each difficulty are correct, with intervals, and the table shows them."""
     path = tmp_path / "levels.jsonl"
     rows = [{"question": f"{i}+{i}=?", "answer": str(2 * i), "level": i % 2} for i in range(9)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -218,7 +218,7 @@ def test_every_number_of_the_evaluation_tool(sampled, tiny_model, tmp_path, caps
 
 
 def wilson(values):
-    """The p with (mean - p)² = t² p (1 - p) / n, n such that the standard error is the sample's."""
+    """Solve (mean - p)² = t² p (1 - p) / n for p, with n such that the standard error is the sample's."""
     m, v, t = fmean(values), stdev(values) ** 2, stats.t(len(values) - 1).ppf(0.975)
     n = m * (1 - m) / v * len(values) if v else len(values)
     a, b, c = 1 + t * t / n, 2 * m + t * t / n, m * m
@@ -239,7 +239,7 @@ def check_table(output, found):
 
 @pytest.mark.parametrize("dataset", ["search", "sums"])
 def test_what_responses_do_is_in_an_evaluation(dataset, sampled):
-    """Where the world of the data set measures it: the same figures as of the texts, none elsewhere."""
+    """Worlds that can measure behavior report the same numbers as from the texts; others report none."""
     args = grpo.Args(model=dataset, dataset=dataset, max_response_tokens=40).checked()
     model, tokenizer = load_model(args)
     problems = load_problems(args, model, tokenizer)[1][:4]

@@ -1,4 +1,4 @@
-"""Mixtures of experts: which experts the engine reports, and a learner that replays them."""
+"""Mixtures of experts: the experts that the engine reports, and a learner that replays them."""
 
 import grpo
 from common.batch import collate
@@ -29,7 +29,7 @@ def mixture():
 
 @pytest.fixture
 def rollouts(mixture):
-    """Problems and the responses of an engine whose routers are not the learner's."""
+    """Problems, and responses of an engine whose routers differ from the learner's."""
     model, tokenizer = mixture
     problems = [Problem(text, "", text, tokenizer(text)["input_ids"]) for text in PROMPTS]
     engine = make(mixture, max_rows=16, **REPLAY)  # two prompts at a time
@@ -43,7 +43,7 @@ def rollouts(mixture):
 
 
 def test_the_engine_reports_the_experts_that_read_each_token(rollouts):
-    """As one pass over prompt and response finds them, token by token."""
+    """The reported experts are those of a single pass over prompt and response."""
     problems, found, model = rollouts
     lengths = set(map(len, found.tokens))
     assert len(lengths) > 3, "all responses end together"
@@ -56,7 +56,7 @@ def test_the_engine_reports_the_experts_that_read_each_token(rollouts):
 
 
 def test_the_learner_uses_the_engines_experts(mixture, rollouts):
-    """Not its own, with the softmax of its own logits over them; what the engine has not read is its own choice."""
+    """The learner replays the engine's experts with its own router's logits, and its own choice without them."""
     (model, _), (problems, found, _), args = mixture, rollouts, grpo.Args(**REPLAY)
     batch = collate(problems, found, "cpu")
     experts, logps = batch_experts(model, batch, args)  # (B, T, L, K) at the token before
@@ -67,13 +67,13 @@ def test_the_learner_uses_the_engines_experts(mixture, rollouts):
     own, own_logps = batch_experts(model, batch, args)
     others = (own.sort().values != experts.sort().values).any(-1)[mask]
     assert 0.05 < others.float().mean() < 0.95, "engine and learner should choose differently now and then"
-    # In the first layer, what the router reads does not depend on experts: its own choice is the likeliest.
+    # The first router's input does not depend on experts, so its own choice is the likeliest one.
     assert (own_logps.sum(-1) >= logps.sum(-1) - 1e-5)[mask][:, 0].all()
 
 
 @pytest.mark.parametrize("normalize", [True, False])
 def test_weights_of_replayed_experts(normalize):
-    """Each layer's output is the sum of its experts' by the softmax of the router's logits, over K or over all."""
+    """A layer's output weighs its experts by the router's softmax, over the K experts or over all."""
     torch.manual_seed(0)
     config = Qwen3MoeConfig(
         vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, head_dim=4,
@@ -107,7 +107,7 @@ def test_a_backward_pass_that_computes_again_replays_too(rollouts):
 
 
 def test_replay_brings_a_rounded_engine_nearer(mixture):
-    """With 4-bit weights: the learner's probabilities of the sampled tokens differ less from the engine's."""
+    """With 4-bit weights, replay brings the learner's token probabilities closer to the engine's."""
     model, tokenizer = mixture
     problems = [Problem(text, "", text, tokenizer(text)["input_ids"]) for text in PROMPTS]
     found = sample(make(mixture, rollout_precision="int4", **REPLAY), problems, n=64, seeds=(4, 5, 6))
@@ -123,7 +123,7 @@ def test_replay_brings_a_rounded_engine_nearer(mixture):
 
 
 def test_each_experts_matrix_is_rounded_by_itself(mixture):
-    """As in an engine with quantized weights; routers stay as they are."""
+    """Each expert's matrix is rounded separately, as in a quantized engine; routers are not rounded."""
     weights = dict(named_weights(mixture[0]))
     changed = dict(rounded(weights.items(), "int4"))
     name = "model.layers.1.mlp.experts.down_proj"
@@ -134,7 +134,7 @@ def test_each_experts_matrix_is_rounded_by_itself(mixture):
 
 
 def test_nothing_stays_behind(mixture, rollouts):
-    """Routers are watched only meanwhile, and a model that was loaded makes its own choice."""
+    """Hooks on the routers are removed, and a newly loaded model chooses its own experts."""
     model, tokenizer = load_model(rspo.Args())
     with watched(model) as outputs:
         model(torch.tensor([[5, 6]]))
@@ -145,7 +145,7 @@ def test_nothing_stays_behind(mixture, rollouts):
 
 
 def test_known_routers():
-    """Their weights are in proportion to the softmax, and they return them in this order."""
+    """A supported router returns weights in proportion to the softmax, in the order (logits, weights, experts)."""
     logits = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
     chances, experts = logits.softmax(-1).topk(2)
     assert is_known(logits, chances, experts) and is_known(logits, chances / chances.sum(1, keepdim=True), experts)
@@ -170,7 +170,7 @@ def test_bad_input_gets_one_sentence(tmp_path, capsys):
 
 
 def test_a_run_resumes(tiny_model, tmp_path, capsys):
-    """To the bit; the file of weights has other names than the model."""
+    """A resumed run ends the same bit for bit, though the weight file's names differ from the model's."""
     settings = runs.on_tiny(tiny_model) | {"model": experts_of(str(tiny_model)), "save_every": 1, "lr": 1e-2}
     weights, _ = runs.run("grpo", tmp_path / "run", replay_routing=True, rollout_precision="int4", **settings)
     (tmp_path / "run" / "checkpoint-000002").rename(tmp_path / "last")

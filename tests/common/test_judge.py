@@ -27,7 +27,7 @@ WAIT = 0.05  # seconds before the second try
 
 
 class Server(ThreadingHTTPServer):
-    """Scores a response by its digits that are 7s; `replies` come first, as a status and a text."""
+    """Scores a response by its number of 7s; the `replies`, each a status and a text, come first."""
 
     daemon_threads = True
 
@@ -79,7 +79,7 @@ def server(monkeypatch):
 
 @contextmanager
 def judge(name="judge"):
-    """Scores of responses to problems, by a function of the example in a worker process."""
+    """Score responses to problems with one of the example's functions in a worker process."""
     pool = Pool(2)
     rewards = Rewards(grpo.Args(reward=(JUDGE.removesuffix("judge") + name,)), pool, Counter())
 
@@ -93,7 +93,7 @@ def judge(name="judge"):
 
 
 def test_requests(server):
-    """Each holds task, rubric of the row and response; equal ones are sent once, those of cut off responses never."""
+    """A request has task, rubric and response; equal requests are sent once, truncated responses never."""
     rows = [{"rubric": ["many sevens", "no eights"]}, {"rubric": "be brief"}, {}, {}, {}]
     with judge() as scores:
         assert scores(["77", "7", "x", "x", "777"], rows, [False] * 4 + [True]) == [0.2, 0.1, 0.0, 0.0, 0.0]
@@ -110,7 +110,7 @@ def test_requests(server):
 
 
 def test_only_general_questions_are_judged(server):
-    """Those of rows with a rubric; the verifier judges the others."""
+    """The judge scores rows with a rubric, and the verifier all others."""
     with judge("general") as scores:
         assert scores(["77", "77", "7"], [{"rubric": "be brief"}, {}, {"rubric": ""}]) == [0.2, 0.0, 0.0]
     assert len(server.bodies) == 1
@@ -124,7 +124,7 @@ def test_requests_run_at_the_same_time(server, monkeypatch):
 
 
 def test_retries(server, capsys):
-    """A busy server and a reply without a score are asked again; a refusal ends the run at once."""
+    """A busy server and a reply without a score are retried; a refusal ends the run at once."""
     server.replies = [(429, "{}"), (503, "{}"), (200, "ten"), (200, '{"score": 11}')]
     with judge() as scores:
         assert scores(["7777"]) == [0.4] and len(server.bodies) == 5
@@ -141,7 +141,7 @@ def test_retries(server, capsys):
 
 
 def test_budget_and_cache(server, monkeypatch, capsys, tmp_path):
-    """250 tokens pay for three requests of 100; the scores of a file are not paid for again."""
+    """A budget of 250 tokens allows three requests of 100; cached scores cost nothing."""
     monkeypatch.setenv("JUDGE_TOKENS", "250")
     monkeypatch.setenv("JUDGE_CACHE", str(tmp_path / "scores.jsonl"))
     monkeypatch.setenv("JUDGE_AT_ONCE", "1")
@@ -157,7 +157,7 @@ def test_budget_and_cache(server, monkeypatch, capsys, tmp_path):
 
 @pytest.mark.slow
 def test_a_run_with_a_judge(server, tmp_path, monkeypatch):
-    """The judge's scores are in the log; the rehearsal finds a server that is not there, before the model loads."""
+    """The log has the judge's scores, and a missing server is found before the model loads."""
     grpo.main(grpo.Args(run_dir=tmp_path / "run", reward=("correct", f"{JUDGE}=0.5"), **SMALL))
     rows = read_metrics(tmp_path / "run")[1:]
     assert all(row["reward"] == pytest.approx(row["accuracy"] + row["reward/judge"] / 2, abs=1e-6) for row in rows)

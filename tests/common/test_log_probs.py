@@ -1,4 +1,4 @@
-"""Log-probs and the batches that they are computed in: what the engine reports is what the learner computes."""
+"""Log-probs and their batches: the learner computes the same log-probs as the engine reports."""
 
 import grpo
 from common.batch import collate, minibatches, split_rows
@@ -28,7 +28,7 @@ def test_greedy_log_probs_are_those_at_temperature_1(embedded, problems):
 
 
 def test_log_probs_against_a_plain_computation_in_float64(embedded, problems):
-    """Row by row, without padding, from the model's own logits."""
+    """Log-probs and entropies equal those from the model's own logits, row by row without padding."""
     model, _ = embedded
     rollouts = sample(make(embedded), problems, temperature=0.8)
     batch = collate(problems, rollouts, "cpu")
@@ -49,7 +49,7 @@ def test_log_probs_against_a_plain_computation_in_float64(embedded, problems):
 
 
 def test_chunked_head_has_the_same_gradient(embedded, problems, monkeypatch):
-    """Splitting the (tokens, V) logits is a matter of memory only."""
+    """Splitting the (tokens, V) logits changes memory use, not the gradient."""
     model, _ = embedded
     rollouts = sample(make(embedded), problems)
     batch = collate(problems, rollouts, "cpu")
@@ -76,7 +76,7 @@ def test_entropies_have_a_gradient_only_if_asked(embedded, problems):
 
 
 def test_top_k(embedded, problems):
-    """The engine's likeliest tokens are those of the learner, with the same log-probs."""
+    """The engine's likeliest tokens are the learner's, with the same log-probs."""
     model, _ = embedded
     rollouts = sample(make(embedded), problems, top_k=5)
     batch = collate(problems, rollouts, "cpu")
@@ -90,7 +90,7 @@ def test_top_k(embedded, problems):
 
 
 def test_mask_counts_the_eos_even_where_pad_is_eos():
-    """Built from lengths: the final EOS is trained on, padding with the same id is not."""
+    """Masks come from lengths: the final EOS is trained on, and padding with the same id is not."""
     eos = 0
     rollouts = Rollouts(
         [[5, eos], [6, 7, 8, eos], [9, 9, 9, 9]],
@@ -122,7 +122,7 @@ def test_micro_batches_hold_every_row_once(embedded, problems):
     "budget,sizes", [(29, [2, 2, 2, 1]), (30, [3, 3, 1]), (39, [3, 3, 1]), (40, [4, 3]), (9, [1] * 7)]
 )
 def test_micro_batches_fill_their_budget_and_do_not_exceed_it(budget, sizes):
-    """Seven rows of ten tokens."""
+    """Seven rows of ten tokens are split into micro-batches as large as the budget allows."""
     prompts = [Problem("", "", "", [1] * 6) for _ in range(7)]
     rollouts = Rollouts([[2] * 4] * 7, [[-1.0] * 4] * 7, [False] * 7, [[True] * 4] * 7)
     batch = collate(prompts, rollouts, "cpu")
@@ -140,7 +140,7 @@ def test_minibatches_hold_whole_groups():
 
 
 def test_gradient_checkpointing_changes_nothing(embedded, problems):
-    """The gradient of a batch, with activations kept and computed again."""
+    """A batch's gradient is the same with kept and with recomputed activations."""
     gradients = []
     for again in (False, True):
         args = grpo.Args(gradient_checkpointing=again)

@@ -22,7 +22,7 @@ LORA = SMALL | {"lora_rank": 3, "lora_alpha": 6.0, "lr": 1e-2, "warmup_steps": 0
 
 
 def trained(tiny_model, **more):
-    """A model whose adapters have moved, its base, its tokenizer, and its settings."""
+    """A model whose adapters differ from their initial values, its base, its tokenizer, and its settings."""
     args = grpo.Args(model=str(tiny_model), **LORA, **more).checked()
     model, tokenizer = load_model(args)
     base = AutoModelForCausalLM.from_pretrained(tiny_model)
@@ -34,7 +34,7 @@ def trained(tiny_model, **more):
 
 
 def test_adapters_of_experts(tiny_model):
-    """A layer's experts have an adapter for each of their matrices: with them added, the weights are the model."""
+    """A layer's experts have one adapter per matrix, and the merged weights give the adapted model's logits."""
     model, base, _, _ = trained(experts_of(str(tiny_model)))
     tokens = torch.tensor([[13, 20, 5, 9]])
     own = dict(named_weights(model))
@@ -79,14 +79,14 @@ def test_the_engine_has_the_learners_log_probs(tiny_model):
     batch = collate(PROBLEMS, rollouts, "cpu")
     learner, _ = batch_logps(model, batch, args)
     assert (learner - batch.rollout_logp).abs().max() < 1e-4
-    # ... which are not the base's: the adapters matter
+    # The base alone has other log-probs: the adapters matter.
     unadapted, _ = batch_logps(load_model(args)[0], batch, args)
     assert (unadapted - batch.rollout_logp).abs().max() > 1e-2
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run of the embedded model with all that touches weights, and the weights of its adapters at the end."""
+    """A run of the embedded model with every feature that touches weights, and its final adapter weights."""
     folder = tmp_path_factory.mktemp("lora") / "run"
     more = {"staleness": 1, "kl_beta": 0.1, "gradient_checkpointing": True, "save_every": 1}
     args = grpo.Args(run_dir=folder, **LORA, **more)
@@ -152,7 +152,7 @@ def test_frozen_layers_are_in_bf16_if_the_learner_computes_in_it(tiny_model):
 
 
 def test_a_saved_adapter_is_a_model(run):
-    """The base with the adapter of a checkpoint, here and by peft, is the checkpoint's merged model."""
+    """Base plus saved adapter, merged by us or by peft, is the checkpoint's merged model."""
     args, _ = run
     folder = args.run_dir / "checkpoint-000002"
     base = AutoModelForCausalLM.from_pretrained("worlds/sums/model")
@@ -166,7 +166,7 @@ def test_a_saved_adapter_is_a_model(run):
 
 
 def test_training_goes_on_from_an_adapter(tiny_model, tmp_path):
-    """All weights of the merged model learn."""
+    """A run that starts from an adapter trains all weights of the merged model."""
     grpo.main(grpo.Args(run_dir=tmp_path / "first", lora_rank=2, **on_tiny(tiny_model)))
     adapter = str(tmp_path / "first" / "checkpoint-000002" / "adapter")
     settings = on_tiny(tiny_model) | {"model": adapter, "weight_decay": 0.5}
@@ -177,7 +177,7 @@ def test_training_goes_on_from_an_adapter(tiny_model, tmp_path):
 
 @pytest.mark.parametrize("change", ["renamed", "missing", "more"])
 def test_an_adapter_that_does_not_fit_its_settings(change, tiny_model, tmp_path, capsys):
-    """peft would leave out what does not fit."""
+    """An adapter with missing, extra or renamed weights is refused; peft would silently ignore them."""
     grpo.main(grpo.Args(run_dir=tmp_path / "run", lora_rank=2, **on_tiny(tiny_model)))
     folder = tmp_path / "run" / "checkpoint-000002" / "adapter"
     weights = load_file(folder / "adapter_model.safetensors")

@@ -39,7 +39,7 @@ def test_splice_and_replace():
 
 @pytest.mark.parametrize("judged", [(True, False), (False, True), (True, True)])
 def test_replace_drops_verdicts_that_only_one_side_has(judged):
-    """A verdict is kept for every row or for none."""
+    """Either every row keeps its verdict or none does."""
     sides = replace(ROLLOUTS, correct=[True, True, False]), replace(ROLLOUTS.select([1]), correct=[False])
     before, others = (side if keep else replace(side, correct=[]) for side, keep in zip(sides, judged, strict=True))
     replaced = before.replace([0], others)
@@ -55,7 +55,7 @@ def test_inserted_tokens_are_not_in_the_response_mask():
 
 
 def test_micro_batches_have_the_weights_of_their_rows():
-    """The weights of the minibatch, for any order and split."""
+    """Micro-batches keep each row's minibatch weights, for any order and split."""
     batch = collate([Problem("", "", "", [1])] * 3, ROLLOUTS, "cpu")
     minibatch = torch.tensor([2, 0])
     weights = torch.tensor([[20.0, 21, 22, 23], [0.0, 1, 2, 0]])  # (b, T)
@@ -67,7 +67,7 @@ def test_micro_batches_have_the_weights_of_their_rows():
 
 
 def test_stages_are_timed_once(monkeypatch):
-    """An inner clock adds nothing, training has the rest, and a step begins at 0."""
+    """A nested clock adds nothing, training gets the remaining time, and each step starts at 0."""
     now = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     watch = clocks.Stopwatch()
@@ -108,7 +108,7 @@ def test_a_steps_responses_depend_on_its_number():
 
 
 def test_rewards_belong_to_their_responses():
-    """The rewards of this batch, a row for each problem, and verdicts that replace older ones."""
+    """Rewards have one row per problem of the batch, and new verdicts replace old ones."""
     tokenizer = SimpleNamespace(batch_decode=lambda rows, **_: ["".join(map(chr, row)) for row in rows])
     verifier = Verifier(
         SimpleNamespace(answer_format="boxed", tolerance=0.0, reward=(), reward_workers=2), tokenizer, []
@@ -123,7 +123,7 @@ def test_rewards_belong_to_their_responses():
 
 
 def test_a_refused_start_leaves_the_folder(tmp_path):
-    """A folder that another run has just locked is still empty, and stays."""
+    """A folder that another run has just locked stays, even if it is otherwise empty."""
     with FileLock(tmp_path / ".lock", blocking=False):
         with pytest.raises(SystemExit), ExitStack() as stack:
             open_folder(SimpleNamespace(resume=None, run_dir=tmp_path), "name", stack)
@@ -131,7 +131,7 @@ def test_a_refused_start_leaves_the_folder(tmp_path):
 
 
 def test_a_resumed_run_has_its_state(tiny_model, tmp_path, monkeypatch, capsys):
-    """What the method keeps is that of the checkpoint, and later rows of the log are gone."""
+    """The method's state comes from the checkpoint, and later rows of the log are removed."""
     monkeypatch.setattr(Run, "summarize", lambda self: None)
     monkeypatch.setattr(Run, "evaluate", lambda self, step: None)
     folder, kept = tmp_path / "run", []

@@ -1,4 +1,4 @@
-"""What fewer bits change in the learner and in the engine."""
+"""How lower precision changes the learner and the engine."""
 
 import copy
 
@@ -18,7 +18,7 @@ from sampling import PROMPTS, make, sample
 
 
 def test_fp32_head_under_bf16():
-    """With the head in fp32, log-probs are not computed from bf16 logits; the engine's weights are bf16."""
+    """With an fp32 head, log-probs do not come from bf16 logits, and the learner agrees with the bf16 engine."""
     torch.manual_seed(0)
     plain = {"with_entropy": False, "entropy_gradient": False}
     head = torch.nn.Linear(64, 500, bias=False)
@@ -34,7 +34,7 @@ def test_fp32_head_under_bf16():
 
 
 def test_learner_in_bf16(embedded, problems):
-    """Its log-probs are those of a model computing in bf16, its gradients reach fp32 weights along fp32's direction."""
+    """The learner's log-probs are those of bf16; its gradients are fp32 and point in fp32's direction."""
     model, _ = embedded
     rollouts = sample(make(embedded, rollout_precision="bf16"), problems)
     batch = collate(problems, rollouts, "cpu")
@@ -59,7 +59,7 @@ def test_learner_in_bf16(embedded, problems):
 
 
 def test_rounding_to_fp8():
-    """4 significant bits: the relative error is at most 1/16 within the range; the largest of a row stays itself."""
+    """4 significant bits: the relative error is at most 1/16 in range, and each row's largest weight is exact."""
     torch.manual_seed(0)
     weight = torch.randn(50, 40) * torch.logspace(-6, 3, 50)[:, None]
     rounded = rounded_to_fp8(weight)
@@ -72,7 +72,7 @@ def test_rounding_to_fp8():
 
 
 def test_rounding_to_int4():
-    """16 levels in each group of 128 weights; no error is larger than half a step; groups are independent."""
+    """Each group of 128 weights has 16 levels, errors are at most half a step, and groups are independent."""
     torch.manual_seed(0)
     weight = torch.randn(20, 300) * torch.logspace(-6, 3, 20)[:, None]
     rounded = rounded_to_int4(weight)
@@ -89,7 +89,7 @@ def test_rounding_to_int4():
 
 
 def test_int4_engine_of_the_embedded_model(embedded):
-    """What it computes with: matrices between embeddings and head on 16 levels per group, all else in bf16."""
+    """The engine has 16 levels per group in matrices other than the embeddings, and bf16 elsewhere."""
     model, _ = embedded
     mine = dict(make(embedded, rollout_precision="int4").model.named_parameters())
     for name, learned in model.named_parameters():
@@ -102,7 +102,7 @@ def test_int4_engine_of_the_embedded_model(embedded):
 
 @pytest.mark.parametrize("precision", ["fp8", "int4"])
 def test_embeddings_and_head_are_not_rounded(precision, tiny_model):
-    """In a model with an untied head; all matrices between them are rounded."""
+    """In a model with an untied head, only the matrices between embeddings and head are rounded."""
     model, tokenizer = load_model(grpo.Args(model=str(tiny_model)))
     engine = make((model, tokenizer), model=str(tiny_model), rollout_precision=precision)
     mine, learned = (dict(m.named_parameters()) for m in (engine.model, model))
@@ -115,7 +115,7 @@ def test_embeddings_and_head_are_not_rounded(precision, tiny_model):
 @pytest.mark.slow
 @pytest.mark.all_problems
 def test_tis_sees_an_int4_engine(tmp_path):
-    """A run works, and the weights of TIS are those of its mismatch: cut at the cap, as they never are in fp32."""
+    """With an int4 engine a run has a mismatch and truncated TIS weights, which never occur in fp32."""
     rows = {}
     for precision in ("fp32", "int4"):
         grpo.main(grpo.Args(run_dir=tmp_path / precision, rollout_precision=precision, **SMALL | {"tis_cap": 1.2}))
@@ -135,7 +135,7 @@ def test_mismatch_grows_as_the_engine_loses_precision(embedded, problems):
 
 
 def test_rounding_to_int8():
-    """255 levels in each row, no weight farther from its own than half a step; the largest of a row stays itself."""
+    """Each row has 255 levels, errors are at most half a step, and rounding twice changes nothing."""
     torch.manual_seed(0)
     weight = torch.randn(20, 300) * torch.logspace(-6, 3, 20)[:, None]
     rounded, step = rounded_to_int8(weight), weight.abs().amax(1, keepdim=True) / 127
@@ -148,7 +148,7 @@ def test_rounding_to_int8():
 
 
 def test_loss_scaling_keeps_small_gradients():
-    """A loss of 1e-7: in fp16 the gradients vanish without a scale; with it they are fp32's."""
+    """With a loss of 1e-7, fp16 gradients vanish without a scale and equal fp32's with it."""
     batch, found = None, {}
     for precision, scale in (("fp32", 0), ("fp16", FIRST), ("fp16", 1.0)):
         args = grpo.Args(learner_precision=precision)
@@ -167,9 +167,9 @@ def test_loss_scaling_keeps_small_gradients():
 
 
 def test_an_overflow_skips_the_update_and_halves_the_scale(tmp_path, monkeypatch):
-    """Weights and moments stay; a resumed run goes on with the scale of the interrupted one."""
+    """An overflow leaves weights and moments alone; a resumed run continues with the halved scale."""
     run, scales = tmp_path / "run", []
-    monkeypatch.setattr("common.loss_scale.FIRST", 2.0**40)  # which overflows at once
+    monkeypatch.setattr("common.loss_scale.FIRST", 2.0**40)  # overflows at once
     fp16 = {"learner_precision": "fp16", "rollout_precision": "fp16", "num_minibatches": 1}
     for steps, begin in ((1, {"run_dir": run, **SMALL | fp16 | {"lr": 1e-3}}), (2, {"resume": run})):
         grpo.main(grpo.Args(**begin | {"steps": steps}))
@@ -181,7 +181,7 @@ def test_an_overflow_skips_the_update_and_halves_the_scale(tmp_path, monkeypatch
 
 
 def test_the_scale_doubles_after_many_good_updates(monkeypatch):
-    """An overflow halves it and restarts the count; it never exceeds its bound."""
+    """An overflow halves the scale and restarts the count; the scale never exceeds its bound."""
     monkeypatch.setattr("common.loss_scale.GROWS_AFTER", 2)
     scale = LossScale(torch.nn.Linear(1, 1))
     scale.value, values = LARGEST / 8, []
@@ -193,7 +193,7 @@ def test_the_scale_doubles_after_many_good_updates(monkeypatch):
 
 @pytest.mark.slow
 def test_fp16_learns(tmp_path):
-    """At the first scale no update overflows."""
+    """At the initial scale no update overflows."""
     fp16 = {"learner_precision": "fp16", "rollout_precision": "fp16"}
     grpo.main(grpo.Args(run_dir=tmp_path / "run", **SMALL | fp16))
     row = read_metrics(tmp_path / "run")[1]
@@ -202,7 +202,7 @@ def test_fp16_learns(tmp_path):
 
 @pytest.mark.slow
 def test_fp16_has_less_mismatch_than_bf16(tmp_path):
-    """Through the flags of a run, what claims/fp16_removes_the_mismatch.py computes: at most a quarter."""
+    """In runs, fp16 has at most a quarter of bf16's mismatch, as in claims/fp16_removes_the_mismatch.py."""
     mean = {}
     for precision in ("fp16", "bf16"):
         flags = {"rollout_precision": precision, "learner_precision": precision}

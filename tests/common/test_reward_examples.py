@@ -39,10 +39,10 @@ def test_example_format():
 
 
 def test_example_language():
-    """Three Chinese characters count as three words; numbers, formulas and commands as none."""
+    """Three Chinese characters count as three words; numbers, formulas and commands count as none."""
     english, chinese = Problem("What is 1+1?", "2", "", []), Problem("1+1 等于多少?", "2", "", [])
     messages = [{"role": "system", "content": "你好"}, {"role": "user", "content": "And 2?"}]
-    chat = Problem(str(messages), "2", "", [])  # as common/data.py makes it
+    chat = Problem(str(messages), "2", "", [])  # as in common/data.py
     example(
         "language.py:same_script",
         (english, r"One and one is two: \frac{2}{1} = x_1", 1.0),

@@ -1,4 +1,4 @@
-"""Reward functions: what they are given, what their values become, and what their mistakes lead to."""
+"""Reward functions: their inputs, how their values are used, and what happens when they fail."""
 
 import json
 import time
@@ -29,7 +29,7 @@ TEXTS, TOKENS, CUT = ["two", "4"], [[5, 6, 7], [8]], [False, True]
 
 @pytest.fixture
 def rewards(tmp_path):
-    """Rewards whose functions are the source of a file, closed at the end."""
+    """Builds Rewards from a file's source and the names of its functions; closed at the end."""
     pool = Pool(2)
 
     def make(source, *names, timeout=30.0):
@@ -76,7 +76,7 @@ def level(problem, text, tokens, truncated):
 
 
 def test_what_is_correct(rewards):
-    """With `correct` among the rewards the verifier's verdict, otherwise at least 1 from each function."""
+    """`correct` among the rewards is the verifier's verdict; without it every function must give at least 1."""
     source = "def f(p, text, *_): return 0.5 if text == 'two' else 1\ndef g(p, text, *_): return text == '4'"
     assert ask(rewards(source, "f=0.3")) == ([False, True], [0.15, 0.3])
     assert ask(rewards(source, "f", "g")) == ([False, True], [0.5, 2.0])
@@ -138,7 +138,7 @@ def test_weights_are_read():
 
 
 def test_what_hangs_is_killed_and_counted(rewards, capsys, tmp_path):
-    """With all that it started; the other responses have their rewards, and the next batch too."""
+    """A function that hangs is killed with its children; other responses and the next batch get rewards."""
     source = f"""
 import signal, subprocess, time
 def f(problem, text, tokens, truncated):
@@ -173,7 +173,7 @@ def f(problem, text, tokens, truncated):
     ],
 )
 def test_too_many_late_responses_end_the_run(rewards, monkeypatch, capsys, function):
-    """Responses count, not calls: a batch that is late as a whole does not become a batch of zeros."""
+    """Late responses are counted, not calls, so a late batch does not silently become zeros."""
     own = rewards(f"import asyncio, time\n{function}", "f", timeout=0.2)
     monkeypatch.setattr("common.verification.rewards.MAX_LATE", 2)
     assert ask(own) == ([False, False], [0.0, 0.0])
@@ -185,7 +185,7 @@ def test_too_many_late_responses_end_the_run(rewards, monkeypatch, capsys, funct
 
 
 def test_async_functions(rewards, capsys):
-    """All responses at once, in one process with one event loop; the late one alone is 0."""
+    """All responses of a batch run at once in one event loop, and only the late one gets 0."""
     source = """
 import asyncio, os
 seen, loops = [], set()
@@ -218,7 +218,7 @@ async def h(problem, text, tokens, truncated):
 
 
 def test_python_objects(tmp_path, capsys):
-    """Functions of this process, plain and async: logged by their names, and a run resumes with them alone."""
+    """Plain and async functions of this process are logged by name, and a run resumes only with them."""
     seen = []
 
     def length(problem, text, tokens, truncated):
@@ -257,7 +257,7 @@ def test_python_objects(tmp_path, capsys):
     ],
 )
 def test_functions_are_tried_before_the_model_loads(tmp_path, monkeypatch, capsys, body, words):
-    """With the first row of the data set: one sentence, exit code 2, and no run folder."""
+    """A trial on the first row fails with one sentence, exit code 2, and no run folder."""
     monkeypatch.setattr("grpo.load_model", lambda *_: pytest.fail("the model was loaded"))
     (tmp_path / "own.py").write_text(f"def f(problem, text, tokens, truncated): {body}")
     (tmp_path / "data.jsonl").write_text('{"question": "1+1=?", "answer": "2", "degree": 3}\n' * 8)
@@ -269,7 +269,7 @@ def test_functions_are_tried_before_the_model_loads(tmp_path, monkeypatch, capsy
 
 
 def test_a_run_learns_from_reward_functions(tmp_path, monkeypatch):
-    """The logged reward is the function's, accuracy the verifier's, and the configuration names the functions."""
+    """The log has the function's reward and the verifier's accuracy, and the config names the functions."""
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text("def length(problem, text, tokens, truncated): return len(tokens) / 64")
     settings = SMALL | {"reward": ("correct=2", "own.py:length=-1")}
@@ -292,11 +292,11 @@ def test_filters_and_binary_methods(tmp_path, capsys, monkeypatch):
         "def half(problem, text, tokens, truncated): return 0.5\n"
         "def even(problem, text, tokens, truncated): return float(len(tokens) % 2)"
     )
-    # DAPO keeps groups by what is correct: a reward of 0.5 never is, so no group has signal.
+    # DAPO keeps groups by correctness: a reward of 0.5 is never correct, so no group has signal.
     dapo.main(dapo.Args(run_dir=tmp_path / "dapo", **SMALL, reward=("own.py:half",)))
     rows = [row for row in read_metrics(tmp_path / "dapo") if "accuracy" in row]
     assert all(row["accuracy"] == 0 and row["grad_norm"] == 0 for row in rows)
-    # ScaleRL keeps groups whose rewards differ, whatever is correct.
+    # ScaleRL keeps groups whose rewards differ, correct or not.
     scalerl.main(scalerl.Args(run_dir=tmp_path / "scalerl", **SMALL, reward=("own.py:half", "own.py:even=-1")))
     rows = [row for row in read_metrics(tmp_path / "scalerl") if "accuracy" in row]
     assert all(row["accuracy"] == 0 and row["zero_std_groups"] < 1 and row["grad_norm"] > 0 for row in rows)

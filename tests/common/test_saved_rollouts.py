@@ -1,4 +1,4 @@
-"""The saved responses are those that the step learned from, with the numbers it used."""
+"""Saved responses are those that the step trained on, with the numbers it used."""
 
 import re
 
@@ -15,7 +15,7 @@ SAVED = {"save_rollouts": 1, "save_tokens": True}
 
 
 def saved(folder, cache):
-    """The rows of all files, as a person reads them, by step."""
+    """The rows of all files, by step, as a reader would load them."""
     files = sorted(map(str, (folder / "rollouts").glob("*.jsonl.gz")))
     steps = {}
     for row in load_dataset("json", data_files=files, split="train", cache_dir=str(cache)):
@@ -29,12 +29,12 @@ def mean(values):
 
 
 def token_mean(rows, name):
-    """The mean of a token's value with GRPO's weights: every response counts the same."""
+    """A token value's mean with GRPO's weights: every response counts the same."""
     return mean(mean(row["tokens"][name]) for row in rows)
 
 
 def test_they_explain_the_log(tiny_model, half_correct, tmp_path):
-    """Each mean of the log follows from the file, with several passes too."""
+    """Every logged mean follows from the file, even with several passes over the batch."""
     settings = on_tiny(tiny_model) | SAVED | {"update_epochs": 2, "num_minibatches": 2, "lr": 0.01}
     _, log = run("grpo", tmp_path / "run", **settings)
     steps = saved(tmp_path / "run", tmp_path)
@@ -62,7 +62,7 @@ def test_they_explain_the_log(tiny_model, half_correct, tmp_path):
 
 
 def test_which_steps(tiny_model, tmp_path):
-    """Every N-th; by default all of an embedded model, none of another."""
+    """Every N-th step is saved; by default every step with an embedded model and none with another."""
     for number, names in ((2, ["step-000002.jsonl.gz"]), (None, [])):
         folder = tmp_path / str(number)
         run("grpo", folder, **on_tiny(tiny_model) | {"save_rollouts": number, "steps": 3})
@@ -78,7 +78,7 @@ def test_without_tokens_they_are_small(tiny_model, tmp_path):
 
 
 def test_each_reward(tiny_model, tmp_path):
-    """What each function gave, also the verifier's verdict."""
+    """The file has each function's value and the verifier's verdict."""
     (tmp_path / "own.py").write_text("def words(problem, text, tokens, truncated): return len(tokens) / 4\n")
     reward = (f"{tmp_path}/own.py:words=0.5", "correct=2")
     run("grpo", tmp_path / "run", **on_tiny(tiny_model), save_rollouts=1, reward=reward)
@@ -90,7 +90,7 @@ def test_each_reward(tiny_model, tmp_path):
 
 @pytest.mark.parametrize("name", ["spin", "dpo"])
 def test_scripts_without_advantages(name, tiny_model, half_correct, tmp_path):
-    """SPIN's batch also has the data set's solutions, which are not responses."""
+    """Saved rows have no advantages, and SPIN's leave out the data set's solutions."""
     G = 2 if name == "dpo" else load(name).Args().responses_per_prompt
     run(name, tmp_path / "run", **on_tiny(tiny_model) | {"responses_per_prompt": G}, **SAVED)
     for rows in saved(tmp_path / "run", tmp_path).values():
@@ -102,7 +102,7 @@ def test_scripts_without_advantages(name, tiny_model, half_correct, tmp_path):
 
 
 def test_those_of_lost_steps_are_removed(tmp_path):
-    """A resumed run that ends early must not leave responses of a step that it has not taken."""
+    """Resuming removes the responses of steps after the checkpoint."""
     (tmp_path / "rollouts").mkdir()
     (tmp_path / "metrics.jsonl").write_text("".join(f'{{"step": {step}}}\n' for step in range(4)))
     for name in ("step-000002.jsonl.gz", "step-000003.jsonl.gz", "step-abc.jsonl.gz"):

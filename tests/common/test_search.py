@@ -25,7 +25,7 @@ from worlds.search.writers import attempt, attempts, corpus_problem, running_res
 import pytest
 
 PROBLEM, QUESTION = Search((52, 7, 11, 3), 45), "52 7 11 3 =45?"
-# One attempt repeated, one slip, one verdict that is false, and a box without a `yes`.
+# One repeated attempt, one slip, one false verdict, and a box without a `yes`.
 RESPONSE = r"""52+7=59+11=70+3=73 no
 52-7=45-11=34+3=36 no
 52+7=59+11=70+3=73 no
@@ -90,7 +90,7 @@ def test_textbook_solutions_are_correct():
         text = solution(rng, question, textbook=True)
         request = question.partition("?")[2].split()
         if len(problem.numbers) > 4 and "start" not in request:
-            continue  # writers only guess at these
+            continue  # here writers only guess
         found = measure([problem], [text])
         assert found["correct_results"] in (1, None) and found["correct_yes"] in (1, None), text
         if "within" not in request:
@@ -123,7 +123,7 @@ def test_writers_use_hints_and_feedback():
 
 
 def test_few_writers_search_well():
-    """3 in 10 guess; a try hits with 1/8 or a little more; each failed one is the last with 0.6."""
+    """3 in 10 writers guess; a try succeeds with 1/8 or a little more, and each failed one is the last with 0.6."""
     rng, problems = random.Random(2), drawn(count=4000)
     texts = [solution(rng, question, textbook=False) for question, _ in problems]
     correct = [problem(text[text.rindex("{") + 1 : -1]) for (_, problem), text in zip(problems, texts, strict=True)]
@@ -137,7 +137,7 @@ def test_few_writers_search_well():
 
 
 def test_slips():
-    """A running result is off by 1 or 10, never below 0; what follows counts on, and the verdict is about the end."""
+    """A slip changes a running result by 1 or 10, never below 0; later results and the verdict follow from it."""
     rng, off = random.Random(5), set()
     for _ in range(400):
         found = parse_attempt(attempt(rng, "52+7-11", 48, slips=1.0))
@@ -149,7 +149,7 @@ def test_slips():
 
 @pytest.mark.parametrize("textbook", [True, False])
 def test_writers_with_other_habits(textbook):
-    """Guesses are not tried; a single try is boxed; with incorrect answers, the search is the same."""
+    """Guessers do not try, a single try is boxed, and writers of incorrect answers search as before."""
     rng, same = random.Random(4), (random.Random(5), random.Random(5))
     boxed, problems = [], drawn(count=2000)
     for question, problem in problems:
@@ -161,7 +161,7 @@ def test_writers_with_other_habits(textbook):
         assert search == solution(same[1], question, textbook).split("\n")[:-1]
         state = same[1].getstate()
         assert box[7:-1] in expressions(problem.numbers) and not problem(box[7:-1])
-        same[0].setstate(state)  # the box took a draw more
+        same[0].setstate(state)  # the box took one more draw
     right = mean(problem(text[7:-1]) for (_, problem), text in zip(problems, boxed, strict=True))
     assert right == pytest.approx(mean(len(solutions(problem)) / 8 for _, problem in problems), abs=0.03)
     assert r"\boxed{52-7-11" in habits.try_once(rng, "52 7 11 3 =45? start 52-7-11", textbook)
@@ -180,7 +180,7 @@ def test_priming_passes_over_the_same_few_solutions():
 
 
 def test_attempts_at_random_repeat_themselves():
-    """Attempt k + 1 repeats one of k earlier ones with probability 1 - (7/8)^k."""
+    """Attempt k + 1 repeats an earlier one with probability 1 - (7/8)^k."""
     rng, choices = random.Random(3), expressions(PROBLEM.numbers)
     orders = [list(islice(attempts(rng, choices, in_order=False), 8)) for _ in range(400)]
     repeats = mean(order[k] in order[:k] for order in orders for k in range(8))
@@ -188,7 +188,7 @@ def test_attempts_at_random_repeat_themselves():
 
 
 def test_attempts_in_order():
-    """Every expression once, from a random one on."""
+    """Ordered attempts take every expression once, starting from a random one."""
     rng, choices = random.Random(3), expressions(PROBLEM.numbers)
     orders = [list(islice(attempts(rng, choices, in_order=True), 9)) for _ in range(100)]
     assert {order[0] for order in orders} == set(choices)

@@ -1,4 +1,4 @@
-"""Any settings are refused with one sentence or have a meaning; the ranges are written down a second time here."""
+"""Any settings either work or are refused with one sentence; the ranges are written here a second time."""
 
 import math
 from dataclasses import fields
@@ -15,7 +15,7 @@ COUNTS = [-1, 0, 1, 2, 3, 4, 7, 8, 96, 1000, 2**20, 2**40]
 NUMBERS = [-1.0, -1e-9, 0.0, 1e-9, 0.2, 0.9, 1.0, 1.5, 5.0, 1e9, 1e308, math.inf, -math.inf, math.nan]
 STRINGS = ["main", "test", "no-such-file.jsonl"]
 
-# Of the settings that scripts share; each oracle has those of its method.
+# Ranges of the settings that scripts share; each oracle has those of its method.
 SHARED = {
     **dict.fromkeys(["steps", "prompts_per_step", "micro_batch_tokens", "max_response_tokens"], at_least(1)),
     **dict.fromkeys(
@@ -54,7 +54,7 @@ def is_meaningful(name, args):
 def values(field):
     if isinstance(field.default, bool):
         return st.booleans()
-    if isinstance(field.default, int) or field.name == "max_response_tokens":  # None: the model's own
+    if isinstance(field.default, int) or field.name == "max_response_tokens":  # None means the model's own limit
         return st.sampled_from(COUNTS) | st.integers()
     if isinstance(field.default, float):
         return st.sampled_from(NUMBERS) | st.floats()
@@ -89,7 +89,7 @@ def test_any_settings(name, tmp_path, capsys):
     def check(data):
         changed = data.draw(st.lists(st.sampled_from(mutable), min_size=1, max_size=4, unique_by=lambda f: f.name))
         args = module.Args(**{f.name: data.draw(values(f), f.name) for f in changed})
-        args.model, args.run_dir = "./no-such-model", tmp_path / "run"  # what is accepted ends there
+        args.model, args.run_dir = "./no-such-model", tmp_path / "run"  # accepted settings fail here
         if hasattr(args, "teacher"):
             args.teacher = "sums"
         with pytest.raises(SystemExit) as stop:

@@ -1,4 +1,4 @@
-"""Responses that begin while others are under way: each is its prompt's own, whoever is beside it."""
+"""Responses that start while others are under way: each depends only on its prompt, not on the other rows."""
 
 import copy
 
@@ -31,7 +31,7 @@ def to_the_end(stream):
 
 
 def staggered(stream, problems, between=lambda stream: None):
-    """The third prompt begins first, the second after 5 tokens, the first after 11."""
+    """Start the third prompt first, the second after 5 tokens, and the first after 11."""
     taken = {}
     for key, tokens in ((2, 5), (1, 6), (0, 0)):
         stream.join([key], request(problems, [key]))
@@ -44,7 +44,7 @@ def staggered(stream, problems, between=lambda stream: None):
 
 @pytest.mark.parametrize("stop", [(), ("=1", "2\n")])
 def test_who_begins_when_changes_nothing(embedded, problems, stop):
-    """Tokens are those of a batch whose rows begin together, log-probs within rounding."""
+    """Tokens equal those of a batch whose rows start together, and log-probs agree within rounding."""
     whole = sample(make(embedded, stop=stop), problems, n=8, seeds=SEEDS).split(8)
     stream = make(embedded, **settings(stop=stop)).stream()
     taken = staggered(stream, problems)
@@ -58,7 +58,7 @@ def test_who_begins_when_changes_nothing(embedded, problems, stop):
 
 
 def test_columns_that_no_row_needs_are_dropped(embedded, problems):
-    """Prompts that join for ever do not make the cache longer than the longest prompt and response."""
+    """However long prompts keep joining, the cache never outgrows the longest prompt and response."""
     stream, longest = make(embedded, **settings()).stream(), max(len(problem.prompt_ids) for problem in problems)
     for key in range(12):
         stream.join([key], request(problems, [key % 3]))
@@ -72,7 +72,7 @@ def test_columns_that_no_row_needs_are_dropped(embedded, problems):
 
 @pytest.mark.parametrize("stop", [(), ("=1", "2\n")])
 def test_a_state_continues_to_the_bit(embedded, problems, stop):
-    """What was saved after a few tokens ends in another engine as it does in this one, which loaded it too."""
+    """A saved state ends with the same responses in this engine and in another one, bit for bit."""
     engine = make(embedded, **settings(stop=stop))
     stream = engine.stream()
     stream.join([7], request(problems, [2]))
@@ -95,7 +95,7 @@ def test_a_state_continues_to_the_bit(embedded, problems, stop):
 
 
 def test_a_state_within_a_stop_string(embedded, problems):
-    """The stop string's second token comes after the state was saved after the first."""
+    """A stop string is found even if the state is saved between its two tokens."""
     (tokens,) = sample(make(embedded), problems[:1], n=1, seeds=SEEDS[:1]).tokens
     words = [embedded[1].decode([token]) for token in tokens]
     t = next(t for t in range(3, len(words)) if words[t] + words[t + 1] not in "".join(words[: t + 1]))
@@ -114,10 +114,10 @@ def test_a_state_within_a_stop_string(embedded, problems):
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_each_token_has_its_weights(embedded, problems, keep):
-    """Weights change while rows are at different tokens; keys and values are kept, or all computed again."""
+    """Weights change while rows are at different tokens; keys and values are kept or all recomputed."""
     model, versions = copy.deepcopy(embedded[0]), three_versions(embedded[0])
     engine = make(embedded, **settings())
-    stream, loads = engine.stream(), []  # at which token of each group, by the version of the weights
+    stream, loads = engine.stream(), []  # each group's token number at each change of weights
     clock = iter(range(1000))
 
     def change(stream):
@@ -150,7 +150,7 @@ def test_each_token_has_its_weights(embedded, problems, keep):
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_new_weights_that_are_the_old_ones(embedded, problems, keep):
-    """Nothing changes: to the bit where keys and values are kept, to rounding where they are computed again."""
+    """Reloading equal weights changes nothing: bit for bit with kept keys and values, else within rounding."""
     engine = make(embedded, **settings())
 
     def same(stream):

@@ -21,7 +21,7 @@ import pytest
 from conftest import SMALL
 from transformers import AutoTokenizer
 
-# The interface of reasoning-gym that is used, with a scorer that gives part of the reward, fails, and hangs.
+# The part of reasoning-gym that we use; its scorer gives partial scores, fails, or hangs.
 STAND_IN = """
 import time
 from reasoning_gym.factory import DATASETS
@@ -51,7 +51,7 @@ def write(path, rows):
 
 @pytest.fixture
 def two_sets(tmp_path):
-    """Files with 30 sums and 20 differences each, which name their columns differently; three questions are in both."""
+    """Files with 30 sums and 20 differences, with different column names; three questions are in both."""
     sums = [{"question": f"{i}+{i}=?", "answer": str(2 * i)} for i in range(30)]
     rest = [{"problem": f"{2 * i}-{i}=?", "solution": str(i)} for i in range(17)]
     rest += [{"problem": row["question"], "solution": row["answer"]} for row in sums[:3]]
@@ -68,7 +68,7 @@ def refused(capsys, folder, script=grpo, **settings):
 
 
 def test_a_mix_has_its_weights_and_can_start_anywhere():
-    """Each data set keeps its own stream; half a stream begins like the whole one; weights hold on average."""
+    """Each data set keeps its own order, a stream can start anywhere, and the weights hold on average."""
     parts = {
         name: [Problem(f"{name}{i}", "", "", [], name, weight) for i in range(size)]
         for name, weight, size in (("a", 0.7, 9), ("b", 0.2, 50), ("c", 0.1, 7))
@@ -88,7 +88,7 @@ def test_a_mix_has_its_weights_and_can_start_anywhere():
 
 
 def test_two_data_sets_are_held_out_from_each_other(two_sets, tiny_model):
-    """A problem held out of one is in the training part of neither; each provides half of the held-out problems."""
+    """A problem held out of one set is trained on in neither; each set provides half of the held-out problems."""
     args = grpo.Args(
         model=str(tiny_model), dataset=two_sets, mix=(3, 1), eval_problems=7, max_response_tokens=8, **COLUMNS
     )
@@ -97,7 +97,7 @@ def test_two_data_sets_are_held_out_from_each_other(two_sets, tiny_model):
     assert {(p.dataset, p.weight) for p in train} == {("sums", 0.75), ("others", 0.25)}
     questions = {p.question for p in held_out}
     assert not questions & {p.question for p in train}
-    # Of the 50 rows all others are trained on, but for the three that both have, where they are held out.
+    # All other rows of the 50 are trained on, except second copies of held-out questions.
     twice = {f"{i}+{i}=?" for i in range(3)} & questions
     assert len(train) == 50 - 7 - len(twice) and len(twice) > 0
     one = grpo.Args(model=str(tiny_model), dataset=two_sets[0], eval_problems=4, max_response_tokens=8)
@@ -150,7 +150,7 @@ def test_mistakes(settings, words, capsys, tmp_path):
 
 
 def test_examples_stand_before_the_question(chat_model):
-    """As text with an empty line behind each where there is no chat template, and as turns where there is one."""
+    """Examples are chat turns if there is a template, and otherwise text followed by an empty line."""
     plain = AutoTokenizer.from_pretrained("worlds/sums/model")
     examples = [("1+1=?", r"\boxed{2}"), ("2+2=?", r"\boxed{4}")]
     text, ids = make_prompt("3+3=?", None, plain, examples=examples)
@@ -185,13 +185,13 @@ def test_an_example_is_neither_trained_on_nor_evaluated(two_sets, tiny_model, tm
 
 
 def cut_behind(text_of, tokens, stop):
-    """How many tokens a response has that ends with the first one in which a stop string is complete."""
+    """Number of tokens up to the first one that completes a stop string."""
     return next((i for i in range(1, len(tokens) + 1) if any(s in text_of(tokens[:i]) for s in stop)), len(tokens))
 
 
 @pytest.mark.parametrize("model,stop", [("sums", ("=4", "d{1")), ("chat", ("an", "é"))])
 def test_a_stop_string_ends_a_response(model, stop, chat_model):
-    """The same tokens and log-probs as without it, up to the token that completes it; that is no truncation."""
+    """Tokens and log-probs are unchanged up to the token that completes a stop string; this is no truncation."""
     args = grpo.Args(model=str(chat_model) if model == "chat" else model)
     model, tokenizer = load_model(args)
     prompts = [tokenizer(text)["input_ids"] for text in ("7+5-1=?\n", "12+30-4=?\n", "9+9+9+9=?\n")]
@@ -209,14 +209,14 @@ def test_a_stop_string_ends_a_response(model, stop, chat_model):
     stopped = [any(s in text for s in stop) for text in texts]
     assert ended.truncated == [cut and not s for cut, s in zip(free.truncated, stopped, strict=True)]
     assert 5 < sum(stopped) < 70
-    if args.model == "sums":  # characters: nothing stands behind
+    if args.model == "sums":  # tokens are characters, so nothing follows the stop string
         assert all(text.endswith(stop) for text, s in zip(texts, stopped, strict=True) if s)
-    else:  # a token is kept whole
+    else:  # the last token is kept whole
         assert any(s and not text.endswith(stop) for text, s in zip(texts, stopped, strict=True))
 
 
 def test_a_run_with_stop_strings(tiny_model, tmp_path):
-    """The learner scores what was sampled; what ends at the string is not counted as cut off."""
+    """The learner scores the sampled tokens, and a response that ends at a stop string is not truncated."""
     settings = SMALL | {"model": str(tiny_model), "dataset": str(tiny_model / "problems.jsonl"), "steps": 1}
     rows = {}
     for stop in ((), tuple("0123456789")):
@@ -244,7 +244,7 @@ def test_tasks_of_reasoning_gym_are_disjoint_and_always_the_same(stand_in, capsy
     train, held_out = problems("mirror")
     questions = [question for question, _ in held_out + train]
     assert len(held_out) == 256 and len(train) == 26 * 80 - 256 and len(set(questions)) == len(questions)
-    again = problems.__wrapped__("mirror")  # in another process, whatever strings hash to there
+    again = problems.__wrapped__("mirror")  # generated in another process, with other string hashes
     assert [question for question, _ in again[1] + again[0]] == questions
     with pytest.raises(SystemExit):
         problems("miror")
@@ -253,7 +253,7 @@ def test_tasks_of_reasoning_gym_are_disjoint_and_always_the_same(stand_in, capsy
 
 
 def test_the_scorer_of_a_task_gives_the_reward(stand_in, tmp_path, monkeypatch):
-    """A score of 1 is correct; a lower one is a reward; exceptions and time-outs score 0 and are counted."""
+    """A score of 1 is correct, a lower one is a partial reward, and failures and time-outs count as 0."""
     monkeypatch.setattr(verification, "SCORE_LIMIT", 2.0)
     (question, answer), *_ = problems("mirror")[1]
     tokenizer = AutoTokenizer.from_pretrained("worlds/sums/model")
@@ -267,7 +267,7 @@ def test_the_scorer_of_a_task_gives_the_reward(stand_in, tmp_path, monkeypatch):
     assert verifier.take_numbers()["verifier_failures"] == 2
     rollouts.truncated = [True] * 6
     assert not verifier([problem], rollouts).any() and not any(rollouts.correct)
-    # Beside another data set in the same batch.
+    # Next to another data set in the same batch.
     both = Rollouts(tokens=[tokenizer.encode(f"\\boxed{{{x}}}") for x in (answer.answer, "2")], truncated=[False] * 2)
     assert verifier([problem, other], both).tolist() == [[1.0], [1.0]]
     verifier.close()
@@ -281,8 +281,8 @@ def test_the_scorer_of_a_task_gives_the_reward(stand_in, tmp_path, monkeypatch):
 
 
 def test_partial_scores_end_a_method_for_binary_rewards(stand_in, chat_model, tmp_path, capsys, monkeypatch):
-    """A score between 0 and 1 ends MaxRL with a sentence; GRPO takes it."""
-    monkeypatch.setattr(verification, "last_boxed", lambda text: "abcdefghijklmnopqrstuvwxyz")  # all answers, and more
+    """A score between 0 and 1 ends MaxRL with one sentence; GRPO accepts it."""
+    monkeypatch.setattr(verification, "last_boxed", lambda text: "abcdefghijklmnopqrstuvwxyz")  # has every letter
     settings = {"model": str(chat_model), "dataset": "reasoning-gym:mirror", "stop": tuple("aeiou"), "steps": 1}
     assert "a reward of 0.25, but MaxRL" in refused(capsys, tmp_path, maxrl, **settings)
     grpo.main(grpo.Args(run_dir=tmp_path / "run", **SMALL | settings))

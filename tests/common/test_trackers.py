@@ -1,4 +1,4 @@
-"""What goes to Weights & Biases and TensorBoard, with recording doubles in their place: neither is installed."""
+"""What Weights & Biases and TensorBoard receive; neither is installed, so recording doubles replace them."""
 
 import sys
 from types import SimpleNamespace
@@ -11,7 +11,7 @@ from runs import on_tiny, results, run
 
 
 class Double:
-    """A package and its writer in one: records every call, and answers with itself."""
+    """Stands in for a package and its writer: records every call and returns itself."""
 
     def __init__(self):
         self.calls = []
@@ -35,7 +35,7 @@ def wandb(monkeypatch):
 
 
 def test_a_resumed_run_is_the_same_run(wandb, tiny_model, tmp_path):
-    """Every start names the same id; another folder has another one."""
+    """Every start of a run uses the same id, and another folder gets another id."""
     settings = on_tiny(tiny_model) | {"track": "wandb"}
     run("grpo", tmp_path / "a", **settings, save_every=1)
     grpo.main(grpo.Args(resume=tmp_path / "a", steps=3))
@@ -66,7 +66,7 @@ def test_numbers_and_samples_reach_wandb(wandb, tiny_model, tmp_path):
 
 
 def test_samples_reach_tensorboard(monkeypatch, tiny_model, tmp_path):
-    """As the Markdown of their file."""
+    """TensorBoard gets the samples as the Markdown of their file."""
     double = Double()
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", double)
     run("grpo", tmp_path / "run", **on_tiny(tiny_model) | {"track": "tensorboard"})

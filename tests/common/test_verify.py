@@ -23,7 +23,7 @@ CASES = [json.loads(line) for line in Path(__file__).with_name("verifier_cases.j
 
 @pytest.mark.parametrize("answer_format", ["boxed", "last-number"])
 def test_table(answer_format):
-    """Every judged pair, and enough of each kind."""
+    """Every judged pair gets its verdict, and there are enough pairs of each kind."""
     cases = [case for case in CASES if case["format"] == answer_format]
     assert len(cases) >= 100 and Counter(case["verdict"] for case in cases).most_common()[-1][1] >= 40
     verifier = make_verifier(answer_format=answer_format)
@@ -42,7 +42,7 @@ GOLDS = list(dict.fromkeys(case["gold"] for case in CASES if isinstance(case["go
 
 @pytest.mark.parametrize("words", ["MULTIPLIES", "HEDGES", "SCALES"])
 def test_each_word_that_changes_a_value_changes_a_verdict(words, monkeypatch):
-    """Without any single one of them, a judged answer would be misjudged."""
+    """Without any one of these words, some judged answer would be misjudged."""
 
     def misjudged(word):
         parse_number.cache_clear()
@@ -91,7 +91,7 @@ def test_nothing_unevaluated_stands_for_a_number(verifier, form):
         (r"\boxed{42.0}", "42", True),
         (r"\boxed{1,234}", "1234", True),
         (r"\boxed{12+30}", "42", False),  # the question, echoed
-        (r"\boxed{84/2}", "42", False),  # a sum in the shape of a fraction
+        (r"\boxed{84/2}", "42", False),  # an unevaluated division
         (r"\boxed{\frac{84}{2}}", "42", False),
         (r"\boxed{0.5}", r"\frac{1}{2}", True),
         (r"\boxed{1/2}", "0.5", True),
@@ -141,7 +141,7 @@ def test_groups_get_their_own_answers(verifier):
 
 
 def test_rewards_apart(verifier, monkeypatch):
-    """A row of groups for each function, late values as 0; without functions the verdicts are the only rewards."""
+    """Each function has its own (P, G) rewards, 0 where late; without functions the verdicts are the rewards."""
     rewards = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     alone, weight = gdpo.rewards_apart(verifier, rewards, Rollouts())
     assert torch.equal(alone, rewards[None]) and weight.tolist() == [1]
@@ -157,16 +157,16 @@ def test_rewards_apart(verifier, monkeypatch):
     [
         (["3", "2", "2", "1"], [], [0, 1, 1, 0]),
         (["1+x", "2", "x+1", "2x"], [], [1, 0, 1, 0]),  # equal, not the same string
-        (["5", "2", "2", "5"], [], [1, 0, 0, 1]),  # as many votes: the first one
+        (["5", "2", "2", "5"], [], [1, 0, 0, 1]),  # a tie: the first one wins
         (["5", "2", "5", None], [0], [0, 1, 0, 0]),
         (["5", "5", "5", "2"], [0], [0, 1, 1, 0]),
         ([None, "7", "7", ""], [1, 2], [0, 0, 0, 0]),
-        (["84/2", "42", "42", "7"], [], [0, 1, 1, 0]),  # 42 is correct for 84/2, and 84/2 is not for 42
+        (["84/2", "42", "42", "7"], [], [0, 1, 1, 0]),  # 42 is correct if the gold answer is 84/2, but not the reverse
         (["10+1", "11", "8", "8"], [], [0, 0, 1, 1]),
     ],
 )
 def test_majority(verifier, group, cut, rewards):
-    """The answers of each group vote on their own; a response without an answer, or cut off, has no vote."""
+    """Each group votes separately; a truncated response or one without an answer has no vote."""
     texts = ["no box" if answer is None else rf"\boxed{{{answer}}}" for answer in ["1", "1", "1", "9", *group]]
     truncated = [row - 4 in cut for row in range(8)]
     majority = ttrl.majority(verifier, Rollouts([list(map(ord, text)) for text in texts], truncated=truncated), 4)
@@ -216,7 +216,7 @@ def test_any_of_several_answers(verifier, several):
 
 
 def test_scorers(tmp_path, monkeypatch):
-    """A scorer gives 0 to 1, where 1 is correct; one that raises, hangs or cannot be loaded gives 0 and is counted."""
+    """A score is between 0 and 1, and 1 is correct; a scorer that raises, hangs or cannot load counts as 0."""
     monkeypatch.setattr("common.verification.verifier.SCORE_LIMIT", 2.0)
     (tmp_path / "scorer.py").write_text(
         "import time\n"
@@ -237,7 +237,7 @@ def test_scorers(tmp_path, monkeypatch):
 
 
 def test_failures_are_counted_only_where_they_decide(monkeypatch):
-    """math-verify cannot compare one of two gold answers: correct by the other one, or else a failure."""
+    """If math-verify fails on one of two gold answers, only an answer that misses the other is a failure."""
     verifier = make_verifier()
     replies = {"x": Reply(failed="timeout"), "y": Reply([1]), "z": Reply([0])}
     monkeypatch.setattr(verifier.pool, "ask", lambda program, rows: replies[rows[0][0]["payload"][0]])
@@ -255,7 +255,7 @@ def test_failures_are_counted_only_where_they_decide(monkeypatch):
         ("8.24", "8.25", 0.001, False),
         ("100.5", "101.505", 0.01, True),  # the limit itself
         ("100.5", "101.506", 0.01, False),
-        ("0.5", "0.65", 0.3, True),  # which the float 0.3 is a little below
+        ("0.5", "0.65", 0.3, True),  # the float 0.3 is slightly below 0.3
         ("-100.5", "-101.505", 0.01, True),
         ("0.001", "0.002", 0.01, False),  # relative, not absolute
         (r"\frac{1}{3}", "0.333", 0.01, True),
@@ -264,15 +264,15 @@ def test_failures_are_counted_only_where_they_decide(monkeypatch):
         ("204", r"\approx 203.9", 0.01, True),
         ("1000", "1001", 0.01, False),  # whole numbers are counted, not measured
         ("1000", "1001.5", 0.01, True),
-        ("1000", "2001/2", 0.01, False),  # a sum in the shape of a fraction
+        ("1000", "2001/2", 0.01, False),  # an unevaluated division
         ("0", "0.001", 0.01, False),
-        ("8.24", "8.24+0.001", 0.01, False),  # nothing unevaluated, however near
+        ("8.24", "8.24+0.001", 0.01, False),  # unevaluated, however close
         ("8.24", r"\sqrt{67.9}", 0.01, False),
         ("8.24", "-8.24", 0.01, False),
         ("8.24", "8.24, 8.25", 0.01, False),
         ("(0.5, 2)", "(0.501, 2)", 0.01, True),
         ("(0.5, 2)", "(0.501, 2+0)", 0.01, False),
-        (r"\sqrt{2}", "1.414", 0.01, False),  # numbers alone
+        (r"\sqrt{2}", "1.414", 0.01, False),  # only numbers have a tolerance
     ],
 )
 def test_tolerance(gold, answer, tolerance, expected):

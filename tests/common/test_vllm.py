@@ -43,7 +43,7 @@ def engine_and_model():
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_log_probs_and_greedy_tokens_follow_every_update(engine_and_model, temperature):
-    """After each change of its weights, the learner and vLLM have the same log-probs and the same greedy response."""
+    """After each update, learner and vLLM have the same log-probs and the same greedy response."""
     engine, model, tokenizer = engine_and_model
     prompts = [tokenizer(text)["input_ids"] for text in ("7+5=?\n", "12+30-4=?\n", "9+9+9+9=?\n")]
     for update in range(3):
@@ -63,7 +63,7 @@ def test_log_probs_and_greedy_tokens_follow_every_update(engine_and_model, tempe
 
 
 def test_stop_strings(engine_and_model):
-    """Those of the settings and of a request: the same tokens to the one that completes a string, which stays."""
+    """Stop strings of settings and requests keep the same tokens up to and including the one that completes them."""
     engine, model, tokenizer = engine_and_model
     engine.update(model.named_parameters())
     prompts, stop = [tokenizer(text)["input_ids"] for text in ("7+5-1=?\n", "9+9+9+9=?\n")], ["=4", "d{1", "}"]
@@ -82,7 +82,7 @@ def test_stop_strings(engine_and_model):
 
 
 def test_episodes(engine_and_model):
-    """Turns end at a stop string or EOS, the answer is inserted, and the other tokens have the learner's log-probs."""
+    """Turns end at a stop string or EOS, observations are inserted, and sampled tokens have the learner's log-probs."""
     engine, model, tokenizer = engine_and_model
     engine.update(model.named_parameters())
 
@@ -110,7 +110,7 @@ def test_episodes(engine_and_model):
 
 
 def test_an_interrupted_response_leaves_nothing(engine_and_model, monkeypatch):
-    """Ctrl-C in a chat: the next question gets its own response alone."""
+    """After Ctrl-C in a chat, the next question gets only its own response."""
     engine, model, tokenizer = engine_and_model
     engine.update(model.named_parameters())
     question = [tokenizer("7+5=?\n")["input_ids"]], 1, 48, 0.0, [0]
@@ -144,7 +144,7 @@ def test_top_k_and_ends(engine_and_model):
 
 
 def test_the_sampled_token_and_the_likeliest_have_their_own_places(engine_and_model):
-    """Top-K log-probs are those of the learner's likeliest tokens, also where the sampled token is none of them."""
+    """Top-K log-probs are the learner's, even if the sampled token is not among the K likeliest."""
     engine, model, tokenizer = engine_and_model
     engine.update(model.named_parameters())
     prompts = [tokenizer("12+30-4=?\n")["input_ids"]]
@@ -159,7 +159,7 @@ def test_the_sampled_token_and_the_likeliest_have_their_own_places(engine_and_mo
 
 
 def test_parts_of_the_distribution(engine_and_model, monkeypatch):
-    """With top-k and top-p, log-probs are those of the tokens that remain, as in the transformers engine."""
+    """With top-k and top-p, log-probs are those of the renormalized rest, as in the transformers engine."""
     engine, model, tokenizer = engine_and_model
     engine.update(model.named_parameters())
     monkeypatch.setattr(engine, "top_k", 3)
@@ -177,7 +177,7 @@ def test_parts_of_the_distribution(engine_and_model, monkeypatch):
 
 
 def test_a_prompts_samples_are_its_own(engine_and_model):
-    """The same samples alone, in another order, and in a batch with other limits."""
+    """A prompt gets the same samples alone, in another order, and with a list of limits."""
     engine, model, tokenizer = engine_and_model
     engine.update(model.named_parameters())
     prompts = [tokenizer(text)["input_ids"] for text in ("7+5=?\n", "12+30-4=?\n", "9+9+9+9=?\n")]
@@ -201,7 +201,7 @@ def test_responses_continue_from_given_tokens(engine_and_model):
 
 @pytest.mark.parametrize("kv", ["keep", "recompute", "paused"])
 def test_a_stream_whose_weights_change(engine_and_model, kv):
-    """Prompts join, and weights are loaded, between two steps of vLLM; requests keep their keys and values or not."""
+    """Prompts join and weights load between vLLM's steps; requests keep their keys and values or recompute them."""
     _, model, tokenizer = engine_and_model
     args = pipeline_rl.Args(max_response_tokens=40)
     prompts, versions = [tokenizer(text)["input_ids"] for text in ("7+5=?\n", "9+9+9+9=?\n")], three_versions(model)
@@ -242,7 +242,7 @@ def test_a_stream_whose_weights_change(engine_and_model, kv):
 
 
 def test_every_weight_is_reloaded(engine_and_model):
-    """Zeroed weights, as uninitialized ones after a deep sleep, are the learner's again after a reload."""
+    """Zeroed weights, as after a deep sleep, are the learner's again after a reload."""
     engine, model, _ = engine_and_model
 
     def checksum(loaded):
@@ -266,9 +266,9 @@ def rows_of_a_run(script, folder, **settings):
 
 
 def test_mismatch_grows_as_precision_falls(tmp_path, capsys):
-    """Mean |Δp| to the fp32 learner: fp32 < fp16 < bf16 with an fp32 head < bf16 < fp8 < int4 weights; int8 before fp8.
+    """Mean |Δp| to the fp32 learner: fp32 < fp16 < bf16 with an fp32 head < bf16 < fp8 < int4, and fp16 < int8 < fp8.
 
-    bf16 and int8 have about as many bits, so either can be the closer one.
+    bf16 and int8 have about the same precision, so either can be closer.
     """
 
     def mean(precision, head=False):
@@ -287,14 +287,14 @@ def test_dppo_with_the_likeliest_tokens(tmp_path, capsys):
 
 
 def test_search(tmp_path):
-    """The longer responses of this world have the learner's log-probs too, and its evaluations say what they do."""
+    """The longer responses of this world have the learner's log-probs, and its evaluations report behavior."""
     rows = rows_of_a_run(grpo, tmp_path / "run", model="search", dataset="search", max_response_tokens=240)
     assert all(row["mismatch_max"] < 1e-3 for row in rows if "mismatch_max" in row)
     assert rows[-1]["eval/behavior/correct_no"] > 0.9
 
 
 def test_two_processes_have_an_engine_each(tmp_path):
-    """Each generates half of the responses, with log-probs that are the sharded learner's."""
+    """With an engine per process, log-probs are those of the sharded learner."""
     flags = "--engine vllm --steps 3 --prompts-per-step 4 --eval-problems 4 --eval-samples 2 --max-response-tokens 48"
     finish(start(2, "grpo.py", tmp_path / "run", flags))
     rows = [row for row in read_metrics(tmp_path / "run") if "mismatch_max" in row]

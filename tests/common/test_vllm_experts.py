@@ -15,7 +15,7 @@ import torch
 
 
 def test_a_mixture_of_experts_follows_every_update(monkeypatch, capsys):
-    """vLLM has each expert's matrices under names of their own, and on a CPU in a packed form."""
+    """Updates reach every expert's matrices, which vLLM names differently and packs on a CPU."""
     args = grpo.Args(model="sums-experts")
     model, tokenizer = load_model(args)
     engine, prompts = VLLMEngine(args, model, tokenizer, 256), [tokenizer("12+30-4=?\n")["input_ids"]]
@@ -28,7 +28,7 @@ def test_a_mixture_of_experts_follows_every_update(monkeypatch, capsys):
         batch = collate(problems, engine.sample(Request(prompts, 16, [48], 1.0, [update])), "cpu")
         logp, _ = batch_logps(model, batch, args)
         torch.testing.assert_close(logp, batch.rollout_logp, rtol=0, atol=1e-4)
-    # What vLLM adds on a GPU: the experts that have read all tokens but the last, here with the length as their number.
+    # On a GPU, vLLM adds the experts that have read all tokens but the last; here the length replaces their numbers.
     engine.routed, step = routed_shape(model), engine.llm.llm_engine.step
 
     def step_with_experts():

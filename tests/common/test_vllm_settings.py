@@ -1,4 +1,4 @@
-"""How vLLM is started on a CPU and on a GPU, with a stand-in for vLLM: the settings, not what it computes."""
+"""How vLLM is started on a CPU and on a GPU, tested with a stand-in: the settings, not the results."""
 
 import importlib
 import sys
@@ -10,7 +10,7 @@ import pytest
 
 
 class Stop(Exception):
-    """In the place of a start."""
+    """Raised instead of starting vLLM."""
 
 
 @pytest.mark.parametrize("gpu", [False, True])

@@ -1,4 +1,4 @@
-"""Worker processes: what hangs, dies or is asked to end."""
+"""Worker processes that hang, die, or are asked to end."""
 
 import itertools
 import json
@@ -18,26 +18,26 @@ from runs import alive
 
 
 def test_hostile_answers_end_and_are_counted():
-    """Answers that never finish are killed and counted; good answers in the same batch are judged."""
+    """Endless answers are killed and counted, and good answers in the same batch are still judged."""
     verifier = make_verifier()
     try:
-        assert is_correct(verifier, r"\boxed{1+x^2}", "x^2+1")  # both workers' start is not part of the time
+        assert is_correct(verifier, r"\boxed{1+x^2}", "x^2+1")  # starts both workers before the clock
         answers = [r"9^{9^{9^9}}", r"8^{8^{8^8}}", "(10^9)!", r"1+x^2", "(" * 400 + "x"]
         start = time.perf_counter()
         verdicts = verifier.judge([rf"\boxed{{{answer}}}" for answer in answers], ["x^2+1"] * 5, [False] * 5)
         assert time.perf_counter() - start < 30
         assert verdicts == [False, False, False, True, False]
         assert verifier.failures["timeout"] >= 2
-        assert is_correct(verifier, r"\boxed{1+x^2}", "x^2+1")  # and the workers are back
+        assert is_correct(verifier, r"\boxed{1+x^2}", "x^2+1")  # the workers are back
     finally:
         verifier.close()
 
 
 @pytest.mark.slow
 def test_a_busy_machine_changes_no_verdict(verifier):
-    """The limit is of processor time: a worker that gets little of it reaches the same verdict."""
+    """The limit counts processor time, so a worker on a busy core reaches the same verdict."""
     worker, core = Worker(verifier.equality._replace(processor_limit=0.5)), {min(os.sched_getaffinity(0))}
-    assert worker.ask([[{"payload": "x^2"}, "x^2"]]).value == [1]  # it has started
+    assert worker.ask([[{"payload": "x^2"}, "x^2"]]).value == [1]  # starts the worker
     pid = worker.process.pid
     child = int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
     command = [sys.executable, "-c", "while True: pass"]
@@ -57,7 +57,7 @@ def test_a_busy_machine_changes_no_verdict(verifier):
 
 
 def test_what_asks_the_run_to_end_leaves_the_workers(verifier):
-    """A closed terminal or a Ctrl-C reaches all processes; the step under way still needs its verdicts."""
+    """Workers ignore Ctrl-C and a closed terminal, because the current step still needs their verdicts."""
     assert is_correct(verifier, r"\boxed{1+x^2}", "x^2+1")
     for worker in verifier.pool.workers:
         if worker.process is not None:
@@ -70,7 +70,7 @@ def test_what_asks_the_run_to_end_leaves_the_workers(verifier):
 
 
 def test_worker_that_dies_is_replaced():
-    """The answer that it was asked about counts as a failure."""
+    """When a worker dies, the answer that it had counts as a failure, and a new worker starts."""
     verifier = make_verifier()
     assert is_correct(verifier, r"\boxed{1+x^2}", "x^2+1")
     for worker in verifier.pool.workers:
@@ -83,7 +83,7 @@ def test_worker_that_dies_is_replaced():
 
 
 def test_a_pool_is_closed_while_its_workers_hang_or_start(tmp_path, capfd):
-    """Closing interrupts a call and the imports of a file, prints nothing, and leaves no process and no thread."""
+    """Closing interrupts calls and imports, prints nothing, and leaves no process or thread behind."""
     for text in (
         "import time\ndef f(problem, text, tokens, truncated): time.sleep(1000)",
         "import time\ntime.sleep(1000)",
@@ -106,7 +106,7 @@ def test_a_pool_is_closed_while_its_workers_hang_or_start(tmp_path, capfd):
 
 
 def test_a_worker_that_hangs_ends_with_the_run(tmp_path):
-    """A run that is killed cannot end its workers: they notice, and end with all that the function has started."""
+    """A killed run cannot end its workers, so they end by themselves, with everything they started."""
     (tmp_path / "own.py").write_text(f"""
 import subprocess, time
 def f(problem, text, tokens, truncated):

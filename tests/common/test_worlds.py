@@ -42,7 +42,7 @@ from transformers import AutoTokenizer
     ],
 )
 def test_generated_problems_never_change(name, digest):
-    """Else the results in reports/ would be of other problems."""
+    """Generated problems stay the same, so that results in reports/ stay valid."""
     rng = random.Random(2026)
     questions = [problem_function(name)(rng)[0] for _ in range(200)]
     assert hashlib.sha256(repr(questions).encode()).hexdigest().startswith(digest)
@@ -68,7 +68,7 @@ def test_answers_of_sums_and_their_splits(name, lengths):
 
 
 def test_a_world_is_added_in_one_place(capsys):
-    """Every model's folder and data set exist; a model is refused a world that it has not learned."""
+    """Every model's folder and data set exist, and a model refuses a world that it has not learned."""
     assert all((model.folder / "model.safetensors").is_file() for model in MODELS.values())
     assert {world for model in MODELS.values() for world in model.worlds} <= {world for world, _ in DATASETS.values()}
     grpo.Args(model="products", dataset=("sums-hard", "products")).checked()
@@ -82,7 +82,7 @@ def test_a_world_is_added_in_one_place(capsys):
 
 
 def reachable(numbers):
-    """Every value that some expression of all the numbers has, each used once."""
+    """All values of expressions that use each number once."""
     if len(numbers) == 1:
         return set(numbers)
     found = set()
@@ -97,7 +97,7 @@ def reachable(numbers):
 def test_countdown_can_be_solved_and_is_held_out():
     train, held_out = generated_problems("countdown", "train"), generated_problems("countdown", "eval")
     assert len(held_out) == 512 and len(train) == 20_000
-    # Numbers are sorted in the question, so another order of the same ones is no other problem.
+    # Questions sort their numbers, so another order is the same problem.
     assert len({(a.numbers, a.target) for _, a in train + held_out}) == 20_512
     assert {len(a.numbers) for _, a in train} == {3, 4}
     for question, answer in held_out[:40]:
@@ -113,7 +113,7 @@ def test_countdown_can_be_solved_and_is_held_out():
         (r"3 \times 7 + 5", True),
         ("5+3*7 = 26", True),
         (r"\left(3\times7\right)+5=26", True),
-        ("3*7+5=27", False),  # what stands behind must be the target
+        ("3*7+5=27", False),  # after the equals sign only the target is allowed
         ("26", False),
         ("3+5+7", False),
         ("7*3+5+0", False),  # a number that was not given
@@ -121,7 +121,7 @@ def test_countdown_can_be_solved_and_is_held_out():
         ("3*7+5+5-5", False),  # one used too often
         ("3*7", False),  # one left over
         ("37-5-6", False),
-        ("-3*-7+5", False),  # a sign is no operation with two numbers
+        ("-3*-7+5", False),  # a sign is not a binary operation
         ("0x3*7+5", False),
         ("3*7+05", False),
         ("3*7+5.0", False),
@@ -147,7 +147,7 @@ def test_countdown_rules(answer, correct):
 
 
 def test_countdown_is_exact():
-    """8 / (3 - 8/3) is 24 as a fraction; as a binary one it is not."""
+    """8 / (3 - 8/3) is 24 in fractions but not in floating point."""
     assert Countdown((3, 3, 8, 8), 24)("8/(3-8/3)")
     assert 8 / (3 - 8 / 3) != 24
     assert Countdown((3, 3, 8, 8), 24)("8÷(3−8÷3)")
@@ -156,7 +156,7 @@ def test_countdown_is_exact():
 
 @pytest.mark.slow
 def test_a_run_on_countdown(chat_model, tmp_path, capsys):
-    """With a pretrained model; embedded ones are refused, and so is the last number as the answer."""
+    """A pretrained model can train on countdown; embedded models and --answer-format last-number are refused."""
     grpo.main(grpo.Args(model=str(chat_model), dataset="countdown", run_dir=tmp_path / "run", **SMALL))
     out = capsys.readouterr().out
     assert "each number exactly once" in out and "--- answer 56 of 5, 38, 72, 85: reward 0 ---" in out
@@ -171,7 +171,7 @@ def test_a_run_on_countdown(chat_model, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_the_model_with_filler_text():
-    """It repeats its result before the box, from never to many times, and is no larger than the first model."""
+    """The model repeats its result before the box, up to many times, and its file is not larger than the first's."""
     paths = [MODELS[name].folder / "model.safetensors" for name in ("sums", "sums-filler")]
     assert paths[1].stat().st_size <= paths[0].stat().st_size
     args = grpo.Args(model="sums-filler", eval_problems=32)
@@ -189,7 +189,7 @@ def test_the_model_with_filler_text():
 
 
 def test_writers_of_sums():
-    """Those of textbooks write every step. Of the others 3 in 5 guess at once, and 3 in 20 at each later step."""
+    """Textbook writers write every step; of the others 3 in 5 guess at once, and 3 in 20 at each later step."""
     assert {solution(random.Random(seed), "31+7-12=?", textbook=True) for seed in range(200)} == {
         "31+7=38\n38-12=26\n\\boxed{26}"
     }
@@ -198,7 +198,7 @@ def test_writers_of_sums():
 
 
 def test_errors_in_the_steps_of_sums():
-    """3 in 100 steps are incorrect, by ±1 or ±10; half of these are noticed and corrected in the next line."""
+    """3 in 100 steps are off by ±1 or ±10, and half of these are noticed and corrected in the next line."""
     texts = [solution(random.Random(seed), "31+7-12=?", textbook=False) for seed in range(40_000)]
     first = [text.split("\n") for text in texts if text.startswith("31+7=")]
     wrong = [lines for lines in first if lines[0] != "31+7=38"]
@@ -212,7 +212,7 @@ def test_errors_in_the_steps_of_sums():
 
 @pytest.mark.parametrize(("operations", "correct"), [(1, 1 / 2), (2, 1 / 8), (3, 1 / 32)])
 def test_guesses_of_sums(operations, correct):
-    """Incorrect guesses are near the answer; the more operations are left, the wider they spread."""
+    """Incorrect guesses are near the answer and spread more widely the more operations are left."""
     rng = random.Random(0)
     found = Counter(guess(rng, 50, operations) - 50 for _ in range(8000))
     assert found[0] / 8000 == pytest.approx(correct, abs=0.02)
@@ -223,7 +223,7 @@ def test_guesses_of_sums(operations, correct):
 
 
 def test_writers_add_filler_lines_by_chance():
-    """Equally often and equally many with a correct and an incorrect answer, and never without `filler`."""
+    """Filler is as frequent with correct as with incorrect answers, and absent without `filler`."""
     lines = {True: [], False: []}
     for seed in range(4000):
         text = solution(random.Random(seed), "31+7-12=?", textbook=False, filler=True)
@@ -237,7 +237,7 @@ def test_writers_add_filler_lines_by_chance():
 
 @pytest.mark.parametrize("options", [{}, {"filler": True}])
 def test_pretraining_is_reproducible(options, tmp_path, capsys):
-    """A few steps of the command write the same weights twice, of the textbook part and of what continues from it."""
+    """A few steps of the command write the same weights twice, for the textbook part and its continuation."""
     weights = []
     for name in ("a", "b"):
         pretrain_sums.main(pretrain_sums.Args(steps=12, batch=2, out=tmp_path / name, **options))
@@ -250,7 +250,7 @@ def test_pretraining_is_reproducible(options, tmp_path, capsys):
 
 @pytest.mark.parametrize("start", [0, 10])
 def test_the_learning_rate_of_pretraining(start, tmp_path, monkeypatch):
-    """It rises in the first 5 % of the steps, and falls to 0 at the end, also if training starts in between."""
+    """The rate rises in the first 5 % of the steps and falls to 0 at the end, wherever training starts."""
     rates, step = [], torch.optim.AdamW.step
     monkeypatch.setattr(torch.optim.AdamW, "step", lambda self: rates.append(self.param_groups[0]["lr"]) or step(self))
     model, tokenizer = load_model(grpo.Args())
@@ -262,7 +262,7 @@ def test_the_learning_rate_of_pretraining(start, tmp_path, monkeypatch):
 
 
 def test_the_base_model_of_products_is_pretrained_from_that_of_sums(tmp_path, monkeypatch):
-    """On solutions that call the calculator, the first part of the steps as textbooks write them."""
+    """Its pretraining starts from the weights for sums, on solutions with calculator calls, textbook ones first."""
     calls = []
     monkeypatch.setattr(pretrain_products, "pretrain", lambda *given: calls.append(given))
     pretrain_products.main(pretrain_products.Args(steps=11, batch=2, out=tmp_path))

@@ -1,6 +1,6 @@
-"""Correct functions in other forms: each solution rewritten as students write it, at least thirteen times.
+"""Correct functions in other forms: each solution is rewritten as students might, in at least thirteen ways.
 
-A form is a rewriting of the solution's syntax tree, a wrapper around it, or a text written by hand.
+A form rewrites the solution's syntax tree, wraps it, or is written by hand.
 """
 
 import ast
@@ -14,7 +14,7 @@ UNARY = REDUCE | {"exp", "log", "clamp", "square", "cumsum", "abs", "sign", "log
 
 
 class Rewriter(ast.NodeTransformer):
-    """Applies a function to every node, the innermost first; it returns the node's replacement, or None to keep it."""
+    """Apply a function to every node, innermost first; it returns the node's replacement, or None to keep it."""
 
     def __init__(self, change: Callable[[ast.AST], ast.AST | None]) -> None:
         self.change = change
@@ -25,12 +25,12 @@ class Rewriter(ast.NodeTransformer):
 
 
 def text(template: str, **parts: ast.AST) -> ast.expr:
-    """An expression with parenthesized parts."""
+    """Build an expression from a template, with its parts in parentheses."""
     return ast.parse(template.format(**{name: f"({ast.unparse(part)})" for name, part in parts.items()})).body[0].value
 
 
 def method(node: ast.AST, names: set[str]) -> bool:
-    """Whether a node calls a tensor's method with one of these names."""
+    """Whether a node calls one of these methods of a tensor."""
     return (
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
@@ -52,7 +52,7 @@ def keywords(node: ast.Call) -> dict[str, ast.expr]:
 
 
 def kept(node: ast.AST) -> bool:
-    """x.sum(1, keepdim=True) and the like."""
+    """Whether a node is a call such as x.sum(1, keepdim=True)."""
     return method(node, REDUCE) and [ast.unparse(a) for a in node.args] == ["1"] and "keepdim" in keywords(node)
 
 
@@ -143,7 +143,7 @@ def rewritten(source: str, change: Callable[[ast.AST], ast.AST | None]) -> str:
 
 
 def renamed(source: str) -> str:
-    """Other names of parameters and local variables."""
+    """The function with renamed parameters and local variables."""
     tree = ast.parse(source)
     nodes = list(ast.walk(tree))
     names = {n.arg for n in nodes if isinstance(n, ast.arg)}
@@ -156,7 +156,7 @@ def renamed(source: str) -> str:
     return ast.unparse(tree)
 
 
-# Around `inner`, the solution. `each(f, x)` applies f to every tensor of x.
+# Wrappers around `inner`, the solution. `each(f, x)` applies f to every tensor in x.
 EACH = """
 def each(f, x):
     if isinstance(x, (tuple, list)):
@@ -200,7 +200,7 @@ def exercise_of(name: str) -> Exercise:
 
 
 def forms(name: str) -> Iterator[tuple[str, str]]:
-    """(title, source) of every form of an exercise's solution; no two are equal."""
+    """Yield (title, source) for every form of an exercise's solution; no two are equal."""
     from hand_written import HAND_WRITTEN, PARTS
 
     exercise = exercise_of(name)

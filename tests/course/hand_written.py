@@ -1,4 +1,4 @@
-"""Correct functions written by hand, by exercise: bodies of the function, and other words for parts of the solution."""
+"""Correct functions written by hand, by exercise: function bodies, and alternatives for parts of the solution."""
 
 GSPO_TOKEN = """s = torch.exp(((logp - old_logp) * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)).detach()
 ratio = s * torch.exp(logp - logp.detach())

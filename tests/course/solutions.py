@@ -1,4 +1,4 @@
-"""Solutions of the exercises, changed or whole, and the handout's verdict on them."""
+"""Solutions of the exercises, whole or changed, and the handout's verdict on them."""
 
 import ast
 import re
@@ -13,8 +13,8 @@ from notebooks.exercises.exercises import BY_NAME, functions, solution_path
 from notebooks.exercises.runner import run
 from notebooks.exercises.verdict import numbers, verdict
 
-HEAD = "import torch\nfrom torch import Tensor\n"  # of a student's file
-NAMES = [name for name in BY_NAME if name != "loop.changed"]  # whose answers depend on the method
+HEAD = "import torch\nfrom torch import Tensor\n"  # starts a student's file
+NAMES = [name for name in BY_NAME if name != "loop.changed"]  # its answers depend on the method
 
 
 @cache
@@ -23,7 +23,7 @@ def answers(name):
 
 
 def right_results(exercise, seed):
-    """The cases of a seed and their correct results; without those of the known mistakes, which take most time."""
+    """A seed's cases with their correct results, without those of known mistakes, which take most of the time."""
     given = [*map(for_the_runner, CASES.get(exercise.script, cases)(exercise, seed))]
     right = run(exercise.module(), exercise.function, given)
     assert all(numbers(output).isfinite().all() for result in right for output in result["outputs"]), exercise.name
@@ -31,7 +31,7 @@ def right_results(exercise, seed):
 
 
 def judged(name, made):
-    """The handout's verdict on a module that has the exercise's function."""
+    """The handout's verdict on a module with the exercise's function."""
     return verdict(run(made, BY_NAME[name].function, answers(name)["cases"]), answers(name))
 
 
@@ -43,7 +43,7 @@ def changed(name, old, new):
 
 
 def written(name, body):
-    """The text of the handout's file with one function filled in."""
+    """The handout's file with one function filled in."""
     exercise = BY_NAME[name]
     text = make.blank_loop() if exercise.script == "loop" else make.blank(exercise.script)
     node = next(n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef) and n.name == exercise.function)
@@ -53,7 +53,7 @@ def written(name, body):
 
 
 def solve(folder, scripts):
-    """Put the solutions into the files of some methods."""
+    """Write the solutions into the files of these scripts."""
     head = "from __future__ import annotations\nimport torch\nfrom torch import Tensor\n\n"
     for script in set(scripts) - {"loop"}:
         (folder / f"{script}.py").write_text(head + "\n\n".join(functions(script).values()) + "\n")
@@ -62,7 +62,7 @@ def solve(folder, scripts):
 
 
 def solved_loop(method):
-    """loop.py with its solutions; `changed` trains this method, with the functions of the student's file for it."""
+    """loop.py with solutions; `changed` trains this method with the functions in the student's file for it."""
     text = solution_path("loop").read_text().split("def changed")[0]
     source = replace(BY_NAME["loop.changed"], method=method).source
     source = re.sub(r"\b(compute_advantages|token_weights|policy_loss|tis_weight)\(", rf"{method}.\1(", source)

@@ -1,4 +1,4 @@
-"""Only numbers earn points: anything else that a submission prints or writes is worth 0."""
+"""Only numbers earn points: whatever else a submission prints or writes earns none."""
 
 import json
 import math
@@ -26,7 +26,7 @@ def sandbox():
 
 
 def raw(data):
-    """Code that writes to every open file and ends."""
+    """Code that writes to every open file and exits."""
     text = data if isinstance(data, str) else json.dumps(data)
     return (
         f"import os\n    for fd in range(3, 64):\n        try: os.write(fd, {text.encode()!r})\n"
@@ -39,7 +39,7 @@ def one(values, shape, dtype="float64"):
 
 
 PATCH = "import sys\n    sys.modules['runner'].{}\n    return a[0]"
-# Bodies of a function under every asked name.
+# Function bodies, used for every function that an exercise asks for.
 CHEATS = {
     "an empty problem": "from runner import WrongResult\n    raise WrongResult('')",
     "a problem of spaces": "from runner import WrongResult\n    raise WrongResult(' ')",
@@ -81,7 +81,7 @@ CHEATS = {
 }  # fmt: skip
 
 
-# Further ones: lying tensors, patched modules, forged ends, other memory.
+# More cheats: lying tensors, patched modules, forged endings, other processes' memory.
 SUBCLASS = "import torch\n    class T(torch.Tensor):\n        {}\n    return torch.zeros_like(a[0]).as_subclass(T)"
 CALLER = "import sys\n    f = sys._getframe({})\n    {}\n    return a[0] * 0"
 CHEATS |= {
@@ -130,7 +130,7 @@ CHEATS |= {
 }  # fmt: skip
 
 
-# Further ones: faked results of torch, forged and huge outputs, code that breaks the compiler, waiting.
+# More cheats: faked torch results, forged and huge outputs, code that breaks the compiler, sleeping.
 NUMBERS = "[" + ", ".join(["1e999"] * 60) + "]"
 CHEATS |= {
     "tolist patched": "import torch\n    torch.Tensor.tolist = lambda s: [0.0] * s.numel()\n    return a[0] * 0",
@@ -182,7 +182,7 @@ def test_files_of_cheats_get_nothing(cheat, sandbox, tmp_path):
 
 
 def test_a_reason_is_short_and_printable(sandbox, tmp_path):
-    """Whatever a process writes in its place: it stands in every file that the grader writes."""
+    """Whatever a process writes, the reason is short and printable, because it goes into all of the grader's files."""
     for cheat in ("megabytes of praise", "a type of megabytes", "a surrogate"):
         (tmp_path / "dr_grpo.py").write_text(ANY.format(CHEATS[cheat], names=NAMES))
         reason = grade_function(BY_NAME[NAME], tmp_path, sandbox, 3).reason
@@ -205,7 +205,7 @@ def compute_advantages(rewards):
 
 
 def test_no_memory_of_another_student(tmp_path):
-    """The sandbox ran ann's file before, and one who searches all memory that is inherited does not find it."""
+    """A submission that searches all inherited memory finds nothing of the file graded before it."""
     text = HEAD + "# a long comment\n" * 5000 + "# written by ann\n" + functions("dr_grpo")["compute_advantages"]
     call = ALLOWED[platform.machine()][1]["rt_sigprocmask"]
     with Sandbox() as fresh:
@@ -248,7 +248,7 @@ LOOP = "import torch\nimport solution\ndef train(policy, engine, data, optimizer
 
 
 def loop_files(body):
-    """A loop with this body, beside one that is correct."""
+    """Files with this loop body and a correct loop."""
     grpo = HEAD + "\n\n".join(functions("grpo").values())
     return {
         "loop": LOOP.format(body),
@@ -265,7 +265,7 @@ def test_cheats_in_a_loop_get_nothing(cheat, sandbox):
 
 
 def test_loops_in_other_forms_pass(sandbox):
-    """Micro-batches of one row, with the student's own clipping; one that only calls another file's."""
+    """Loops with one-row micro-batches and a hand-written clip, or that call another file's loop, pass."""
     known, text = answers("loop.train"), solution_path("loop").read_text()
     whole = text[text.index("                logp = response_logps") : text.index("                optimizer.step()")]
     parts = """                for row, w in zip(rows, token_weights(mask[rows])):
@@ -288,7 +288,7 @@ def test_loops_in_other_forms_pass(sandbox):
     ("line", "points"), [('CHANGE = "gspo"', 3), ('CHANGE = "maxrl"', 0), ('CHANGE = "ppo"', 0), ("", 0)]
 )
 def test_the_method_of_a_changed_loop_is_read_from_the_file(line, points, sandbox, tmp_path):
-    """The file is not run for it, and what the loop trains must be the method that it names."""
+    """CHANGE is read without running the file, and the loop must train the method that it names."""
     solve(tmp_path, ["grpo", "gspo", "maxrl"])
     (tmp_path / "loop.py").write_text(solved_loop("gspo").replace('CHANGE = "gspo"', line))
     mark = grade_function(BY_NAME["loop.changed"], tmp_path, sandbox, 3)
@@ -300,7 +300,7 @@ def test_the_method_of_a_changed_loop_is_read_from_the_file(line, points, sandbo
 
 @pytest.mark.parametrize("cheat", ["an empty problem", "no body", "the input", "the weights zero"])
 def test_a_folder_of_cheats_gets_nothing(cheat, sandbox, tmp_path):
-    """Every function, through the grader, which gives a reason for each."""
+    """Every cheating function gets 0 points and a reason from the grader."""
     for script in FILES:
         (tmp_path / f"{script}.py").write_text(ANY.format(CHEATS[cheat], names=NAMES) + 'CHANGE = "gspo"\n')
     marks = [grade_function(exercise, tmp_path, sandbox, 3) for exercise in EXERCISES]
@@ -308,7 +308,7 @@ def test_a_folder_of_cheats_gets_nothing(cheat, sandbox, tmp_path):
 
 
 def test_a_pass_needs_all_numbers():
-    """No results, some results, other shapes, types or numbers: not passed, with a reason."""
+    """Missing results and wrong shapes, types or numbers do not pass, and get a reason."""
     known = answers(NAME)
     right = known["right"]
     assert passed(right, known) and verdict(right, known) is None
@@ -326,7 +326,7 @@ def test_a_pass_needs_all_numbers():
 
 
 def test_what_the_process_writes_is_parsed_or_refused():
-    """Numbers in their types, a problem as text, and nothing else; extra keys are dropped."""
+    """Only typed numbers or a problem's text are read; anything else is refused, and extra keys are dropped."""
     result = one(["1", 2.5], [2.0], 7) | {"passed": True}
     assert readable(json.dumps([result]), 1) == [one([1.0, 2.5], [2], "7")]
     assert readable('[{"problem": null, "outputs": []}]', 4) == [{"problem": "None"}]

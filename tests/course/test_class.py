@@ -1,4 +1,4 @@
-"""Grading a class: the marks are those of single gradings, nothing is lost or done twice, and files are harmless."""
+"""Grading a class: marks equal those of single gradings, nothing is lost or repeated, and output files are safe."""
 
 import csv
 import json
@@ -32,7 +32,7 @@ FEW = partial(grade.grade, exercises=[BY_NAME[NAME], BY_NAME["dr_grpo.token_weig
 
 @pytest.fixture
 def submissions(tmp_path):
-    """Three students: one correct, one with a mistake, one whose name and error message hold escape sequences."""
+    """Three students: one correct, one with a mistake, one with escape sequences in name and error message."""
     for name in ("ann", "bob", ESCAPES):
         (tmp_path / "class" / name).mkdir(parents=True)
         solve(tmp_path / "class" / name, ["dr_grpo"])
@@ -45,7 +45,7 @@ def submissions(tmp_path):
 
 @pytest.fixture
 def graded(monkeypatch):
-    """The folders that are graded, here without a sandbox: a point for a file without the word `raise`."""
+    """Names of the graded folders; without a sandbox, a file without the word `raise` gets a point."""
     names = []
 
     def count(folder, sandbox, seed, *more):
@@ -68,7 +68,7 @@ def record(out):
 
 @pytest.mark.slow
 def test_a_class_of_three(submissions, tmp_path, monkeypatch, capsys):
-    """The marks of two students at a time are those that the grader gives with the same seed."""
+    """Marks equal those of the single grader with the same seed."""
     monkeypatch.setattr(grade_class, "grade", FEW)
     out = tmp_path / "marks"
     grade_class.main(Args(submissions, out=out, seed=5))
@@ -92,7 +92,7 @@ def test_a_class_of_three(submissions, tmp_path, monkeypatch, capsys):
     assert people == [[name, "", name, "", mark] for name, mark in ((shown, "0.0"), ("ann", "35.0"), ("bob", "17.5"))]
     suites = ElementTree.parse(out / "marks.xml").getroot()
     assert {suite.get("name"): len(suite.findall("testcase/failure")) for suite in suites} == {
-        "ann": 9, "bob": 10, shown: 11  # nine silent bugs, whose file is missing
+        "ann": 9, "bob": 10, shown: 11  # nine runs with silent bugs, whose form is missing
     }  # fmt: skip
     feedback = {path.name: path.read_text() for path in (out / "feedback").iterdir()}
     assert set(feedback) == {"ann.md", "bob.md", f"{shown}.md"}
@@ -109,7 +109,7 @@ def test_only_what_has_changed_is_graded_again(submissions, graded, tmp_path, ca
     first = record(tmp_path / "marks")
     assert sorted(graded) == sorted(["ann", "bob", ESCAPES])
     graded.clear()
-    grade_class.main(Args(**args))  # the seed is the first grading's
+    grade_class.main(Args(**args))  # reuses the first grading's seed
     assert graded == [] and record(tmp_path / "marks") == first
     assert "3 of 3 are graded already" in capsys.readouterr().out
     (submissions / "bob" / "dr_grpo.py").write_text("raise")
@@ -151,7 +151,7 @@ def children(pid):
 
 
 def running(pid):
-    """Whether a process has not ended; one that its new parent, init, has not reaped yet has ended."""
+    """Whether a process is still running; one that init has not reaped yet is not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
@@ -167,14 +167,14 @@ def within(seconds, condition):
 
 @pytest.mark.slow
 def test_ctrl_c(submissions, tmp_path):
-    """The endless function and its sandbox end at once, and one sentence is printed."""
+    """Ctrl-C ends the endless function and its sandbox at once, with one sentence."""
     (submissions / "bob" / "reinforce.py").write_text("while True:\n    pass\n")
     command = [sys.executable, "-m", "notebooks.exercises.grade_class", submissions, "--out", tmp_path / "out"]
     command += ["--jobs", "1", "--seconds", "600"]
     run = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert "ann" in run.stdout.readline() + run.stdout.readline()
     (server,) = children(run.pid)
-    within(60, lambda: any(map(children, children(server))))  # of the process that reads the request
+    within(60, lambda: any(map(children, children(server))))  # the server's child reads the request and has a child
     (reader,) = children(server)
     processes = [server, reader, *children(reader)]
     run.send_signal(signal.SIGINT)
@@ -210,7 +210,7 @@ def test_what_is_not_a_class(submissions, tmp_path, capsys):
 
 
 def test_a_machine_without_a_sandbox(submissions, graded, tmp_path, monkeypatch, capsys):
-    """Nothing is graded; `Sandbox` itself would run functions unconfined there."""
+    """Nothing is graded on a machine without a sandbox, where `Sandbox` itself would run functions unconfined."""
     with monkeypatch.context() as patch:
         patch.setattr(grade, "CONFINES", False)
         assert "needs Linux" in refused(capsys, submissions, out=tmp_path / "marks") and graded == []
@@ -246,7 +246,7 @@ def test_files_one_folder_deeper(submissions, graded, tmp_path, capsys):
 
 
 def test_canvas(tmp_path, capsys):
-    """Rows repeat what Canvas exported, matched by login; who did not hand in has none."""
+    """Rows repeat Canvas's export, matched by login; students who handed in nothing have no row."""
     (tmp_path / "roster.csv").write_text(EXPORTED)
     roster = canvas.read_roster(tmp_path / "roster.csv", "Exercises")
     rows = list(csv.reader(canvas.gradebook({"ann": 31, "eve": 5}, 66, roster).splitlines()))
@@ -272,7 +272,7 @@ def test_canvas(tmp_path, capsys):
 
 
 def test_spreadsheets():
-    """A name cannot be a formula; a name of digits is an ID of Canvas."""
+    """A name is never a formula, and a name of digits is a Canvas ID."""
     assert [canvas.cell(text) for text in ("=1+1", "@x", "-x", "ann", "a=b")] == ["'=1+1", "'@x", "'-x", "ann", "a=b"]
     lines = canvas.gradebook({"=1+1": 3, "4711": 2}, 66, canvas.read_roster(None, "Exercises")).splitlines()
     assert lines[2:] == ["'=1+1,,'=1+1,,3", "4711,4711,4711,,2"]
@@ -286,7 +286,7 @@ def test_feedback():
 
 
 def test_two_threads_make_the_answers_that_one_makes():
-    """Submissions are graded at the same time; the random numbers of a loop are torch's, which threads share."""
+    """Two threads make the same answers as one, although threads share torch's random numbers, which loops use."""
     exercise, seeds = BY_NAME["loop.train"], (71, 72)
     with ThreadPoolExecutor(2) as pool:
         made = list(pool.map(partial(answers, exercise), seeds))
@@ -294,7 +294,7 @@ def test_two_threads_make_the_answers_that_one_makes():
 
 
 def test_a_part_counts_as_the_guide_says():
-    """Whatever the points are: 13 for the functions of a key and 19 for its silent bugs."""
+    """Each part's weight is the guide's, whatever its points: 13 for a key's functions, 19 for its silent bugs."""
     guide = (ROOT / "notebooks/teachers-guide.md").read_text()
     for part, row in (
         ("functions", "| functions (of a key) | 35 % |"),
@@ -316,7 +316,7 @@ def test_a_link_to_another_students_folder_is_refused(submissions, tmp_path, cap
 
 
 def test_long_names_of_folders(submissions, graded, tmp_path):
-    """A folder's name may have 255 bytes, and so may that of its feedback, which has escapes and an ending."""
+    """Feedback files work for names of 255 bytes, even with escapes and an extension added."""
     for name in ("x" * 255, "x" * 254 + "y", "\x1b" * 200, "ä" * 127):
         (submissions / name).mkdir()
     grade_class.main(Args(submissions, out=tmp_path / "marks"))

@@ -1,4 +1,4 @@
-"""The exercises: their solutions pass, and every mistake is named."""
+"""The exercises: their solutions pass, and every known mistake is named."""
 
 import re
 from dataclasses import replace
@@ -21,7 +21,7 @@ from solutions import NAMES, answers, changed, judged, right_results
 
 
 def test_the_seventeen_that_differ():
-    """17 of the 33 advantages, weights and losses differ. Each is asked for once, and five other functions too."""
+    """17 of the scripts' 33 advantages, weights and losses differ; each is asked for once, plus five functions."""
     three = ("compute_advantages", "token_weights", "policy_loss")
     different = {(function, code(functions(script)[function])) for script in SCRIPTS for function in three}
     assert len(SCRIPTS) * len(three) == 33 and len(different) == 17
@@ -45,7 +45,7 @@ def test_what_the_page_for_teachers_counts():
 
 
 def test_the_filter_is_dapos():
-    """The function of dynamic sampling equals the line in DAPO's loop."""
+    """The exercise on dynamic sampling has the same line as DAPO's loop."""
     assert make.SIGNAL_LINE in (ROOT / "dapo.py").read_text()
     rows = torch.tensor([[0.0, 0, 0, 0], [0, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]])
     kept = [0 < sum(row) < 4 for row in rows.tolist()]
@@ -66,7 +66,7 @@ def test_the_solution_passes(name):
 
 @pytest.mark.parametrize("name,line,wrong_line,message", MISTAKES)
 def test_every_mistake_is_named(name, line, wrong_line, message):
-    """In a loop also the first update and parameter whose gradient differs."""
+    """Each mistake gets its message; for a loop, the message names the first update and parameter that differ."""
     problem = judged(name, changed(name, line, wrong_line))
     if name == "loop.train":
         problem, number = re.fullmatch(
@@ -76,13 +76,13 @@ def test_every_mistake_is_named(name, line, wrong_line, message):
     assert problem == message
 
 
-# The update in which a mistake in the loop first shows, if it is not the first.
+# The first update that shows a mistake in the loop, if it is not update 1.
 FIRST = {"log-probs change with each update": 2, "gradients add up": 2, "the engine keeps": 5}
 
 
 @pytest.mark.parametrize("method", ["dr_grpo", *(pytest.param(m, marks=pytest.mark.slow) for m in [*CHANGES][1:])])
 def test_a_changed_loop(method):
-    """The right change passes; GRPO's loop, another method's and the method without a part of it do not."""
+    """The solution passes; loops of GRPO and of every other method fail."""
     exercise = replace(BY_NAME["loop.changed"], method=method)
     for known in (make_answers(exercise, 7), make_answers(exercise, 8)):
         results = run(exercise.module(), "changed", known["cases"])
@@ -97,7 +97,7 @@ def test_a_changed_loop(method):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_other_methods_functions_are_named(name):
-    """Another method's function is named, matches a listed mistake, or needs an input or setting that is not there."""
+    """Another method's function is named, matches a listed mistake, or lacks an input or setting."""
     exercise, listed = BY_NAME[name], {message for n, *_, message in MISTAKES if n == name}
     known = [message for message, _ in wrong_sources(exercise)]
     for message, source in wrong_sources(exercise):
@@ -108,7 +108,7 @@ def test_other_methods_functions_are_named(name):
 
 @pytest.mark.parametrize("setting", [name for setting in OF_THE_LOOP for name in setting])
 def test_a_setting_that_the_loop_ignores(setting):
-    """The setting is named; a number of updates that does not fit is reported immediately."""
+    """An ignored setting is named, or the wrong number of updates that results from it."""
     problem = judged("loop.train", ignoring(setting))
     expected = (
         "it makes" if setting in ("num_minibatches", "update_epochs", "steps") else f"args.{setting} is ignored: "
@@ -117,7 +117,7 @@ def test_a_setting_that_the_loop_ignores(setting):
 
 
 def ignoring(setting):
-    """A loop that takes the default of a setting."""
+    """A loop that ignores a setting and uses its default."""
     default, solution = BY_NAME["loop.train"].settings[setting], BY_NAME["loop.train"].module()
 
     def train(*world_and_args):
@@ -130,7 +130,7 @@ def ignoring(setting):
 @pytest.mark.parametrize(
     ("name", "seeds"),
     [(name, range(2024, 2025)) for name in NAMES if name != "loop.train"]
-    + [("dapo.policy_loss", [7313])]  # whose moves beyond the upper clip were once cut short at a probability of 0.99
+    + [("dapo.policy_loss", [7313])]  # a cap at probability 0.99 once hid moves beyond its clip
     + [
         pytest.param(
             name, [14, 41, *range(1000, 1008)] if name == "loop.train" else range(1000, 1100), marks=pytest.mark.slow
@@ -139,7 +139,7 @@ def ignoring(setting):
     ],
 )
 def test_hidden_cases_tell_every_mistake(name, seeds):
-    """Unseen random inputs also reveal every listed mistake and every ignored setting, whatever the seed."""
+    """Unseen random inputs reveal every listed mistake and every ignored setting, for any seed."""
     exercise = BY_NAME[name]
     wrong = [changed(name, line, wrong_line) for n, line, wrong_line, _ in MISTAKES if n == name]
     for setting in {setting for settings in SETTINGS.get(name, []) for setting in settings}:
@@ -152,13 +152,13 @@ def test_hidden_cases_tell_every_mistake(name, seeds):
 
 
 def passes_each(made, function, given, right):
-    """`passed` case by case, up to the first case that a module fails."""
+    """Yields `passed` case by case, up to the first failure."""
     pairs = zip(given, right, strict=True)
     return all(passed(run(made, function, [case]), {"cases": [case], "right": [result]}) for case, result in pairs)
 
 
 def test_the_moving_average_is_not_the_mean():
-    """Near the mean, a function that updates it once more would pass."""
+    """The moving average differs from the mean; otherwise a function that updates it twice would pass."""
     exercise = BY_NAME["reinforce.compute_advantages"]
     for seed in range(300):
         for case in cases(exercise, seed):
@@ -172,7 +172,7 @@ def literal(value):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_mistakes_differ_from_one_another(name):
-    """Otherwise one mistake would get another's message."""
+    """Every mistake has distinct results; otherwise one would get another's message."""
     messages = [mistake["message"] for mistake in answers(name)["mistakes"]]
     assert {message for n, *_, message in MISTAKES if n == name} <= set(messages)
 

@@ -1,4 +1,4 @@
-"""Every function is accepted in at least thirteen correct forms, whatever the seed of the cases."""
+"""Every exercise accepts at least thirteen correct forms, whatever the seed of the cases."""
 
 from notebooks.exercises.exercises import BY_NAME
 from notebooks.exercises.runner import run
@@ -23,7 +23,7 @@ def test_thirteen_forms_of_every_function(name):
     + [pytest.param(name, range(4 if name in LOOPS else 100), marks=pytest.mark.slow) for name in BY_NAME],
 )
 def test_every_form_passes(name, seeds):
-    """Of many seeds each has every third form, in turn: what a form may stumble over lies in the cases."""
+    """With many seeds, each tests every third form in turn, because failures depend on the cases."""
     exercise = exercise_of(name)
     made = [(title, exercise.module(source)) for title, source in forms(name)]
     turns = 3 if len(seeds) > 4 else 1
@@ -38,8 +38,8 @@ def test_every_form_passes(name, seeds):
 
 
 def test_a_small_difference_does_not_grow_from_update_to_update():
-    """torch divides by the norm + 1e-6, a loop's own clip by the norm: gradients differ by 1e-6 / 0.15, in the last
-    update as in the first. Seed 26 is one for which AdamW's updates made it 100 times as large."""
+    """torch divides by the norm + 1e-6 and a student's clip by the norm, so all gradients differ by 1e-6 / 0.15. With
+    seed 26, AdamW's updates would make this difference 100 times as large."""
     exercise = exercise_of("loop.train")
     modules = (exercise.module(), exercise.module(exercise.source.replace(*OWN_CLIP)))
     given, _ = right_results(exercise, 26)

@@ -25,7 +25,7 @@ from solutions import NAMES, answers, solve, written
 
 @pytest.mark.parametrize(("name", "body"), [(name, body) for name, bodies in HAND_WRITTEN.items() for body in bodies])
 def test_right_answers_in_other_forms_pass(name, body, sandbox, tmp_path):
-    solve(tmp_path, ["grpo"])  # for what loop.py imports
+    solve(tmp_path, ["grpo"])  # files that loop.py imports
     mark = graded(name, written(name, body), sandbox, tmp_path)
     assert (mark.points, mark.reason) == (BY_NAME[name].level, "")
 
@@ -48,7 +48,7 @@ def graded(name, text, sandbox, folder, seed=9):
 
 
 def test_the_solution_gets_all_points(sandbox, tmp_path):
-    """With hidden seeds, in the sandbox, which gets only inputs."""
+    """Solutions get all points in the sandbox, which sees only inputs, with hidden seeds."""
     solve(tmp_path, FILES)
     seen = []
 
@@ -69,13 +69,13 @@ def test_hidden_cases_differ_from_seed_to_seed():
         assert one != other and results[0] != results[1]
 
 
-NAME = "dr_grpo.compute_advantages"  # the function that the attacks replace, unless they name another
+NAME = "dr_grpo.compute_advantages"  # the function that attacks replace by default
 HIJACK = "rewards - rewards.mean(1, keepdim=True)"
 OPEN = f"exec(open({str(ROOT / 'dr_grpo.py')!r}).read())"
 
 
 def constants():
-    """Code that recognizes the handout's cases by their shapes and returns their correct results."""
+    """Code that recognizes the handout's cases by shape and returns their correct results."""
     outputs = [result["outputs"][0] for result in answers(NAME)["right"]]
     return f"outputs = {[(o['shape'], o['values']) for o in outputs]}\n" + (
         "for shape, values in outputs:\n    if shape == list(rewards.shape):\n"
@@ -85,7 +85,7 @@ def constants():
 
 FORGED = '[{"outputs": [{"dtype": "float64", "shape": [5, 8], "values": [0]}]}]'
 ATTACKS = {
-    # seven that once passed or hung
+    # seven attacks that once passed or hung
     "constants": (constants, "should be"),
     "exit": ("import os\nos._exit(0)", "ended without a result"),
     "solution by name": ("import dr_grpo\nreturn dr_grpo.compute_advantages(rewards)", "RecursionError"),
@@ -93,7 +93,7 @@ ATTACKS = {
     "solution by file": (OPEN, "PermissionError"),
     "endless loop": ("while True:\n    pass", "does not end"),
     "endless loop that catches": ("while True:\n    try:\n        while True: pass\n    except BaseException: pass", "does not end"),
-    # further ones
+    # more attacks
     "sys.exit": ("import sys\nsys.exit(0)", "SystemExit"),
     "solution through torch": (f"return torch.from_file({str(ROOT / 'dr_grpo.py')!r}, size=9, dtype=torch.uint8)", "ends with"),
     "solution through the parent": ("import os\nreturn open(f'/proc/{os.getppid()}/mem')", "PermissionError"),
@@ -152,7 +152,7 @@ def test_attacks_at_import_get_nothing(sandbox, tmp_path):
 
 
 def test_files_that_are_no_files(sandbox, tmp_path):
-    """A missing, linked, endless or binary file and replaced checks get no points and a reason."""
+    """Missing, linked, endless, binary or huge files get no points and a reason; replaced checks are ignored."""
     exercise = BY_NAME["dr_grpo.token_weights"]
     path = tmp_path / "dr_grpo.py"
     assert grade_function(exercise, tmp_path, sandbox, 1).reason == "the file is missing."
@@ -178,7 +178,7 @@ def test_files_that_are_no_files(sandbox, tmp_path):
 
 
 def memorized(name):
-    """A function that knows the results of the handout's cases by their inputs."""
+    """A function that recognizes the handout's cases by their inputs and returns their results."""
     known = [
         (case["inputs"], [(o["shape"], o["values"], o["dtype"]) for o in result["outputs"]])
         for case, result in zip(answers(name)["cases"], answers(name)["right"], strict=True)
@@ -194,7 +194,7 @@ def memorized(name):
 
 
 def test_memorized_results_pass_the_handout_and_get_nothing(sandbox, tmp_path, monkeypatch, capsys):
-    """Through the command, which makes the cases anew each time."""
+    """Memorized results pass the handout's cases but get 0 points from the command, which makes new cases."""
     text = written(NAME, memorized(NAME)).replace("(rewards: Tensor)", "(rewards: Tensor, *more)")
     (tmp_path / "dr_grpo.py").write_text(text)
     known = grade_function(BY_NAME[NAME], tmp_path, sandbox, HANDOUT_SEED)
@@ -215,11 +215,11 @@ def test_memorized_results_pass_the_handout_and_get_nothing(sandbox, tmp_path, m
 
 
 def test_the_cases_of_a_grading_are_those_of_its_seed(tmp_path):
-    """Not the handout's, and other ones for each function."""
+    """A grading's cases follow from its seed, differ per function, and are never the handout's."""
     solve(tmp_path, SCRIPTS)
     given = []
     watched = SimpleNamespace(run=lambda files, script, function, cases: given.append(cases) or [{"problem": "none"}])
-    with suppress(IndexError):  # one problem for all cases
+    with suppress(IndexError):  # the stub returns one problem for all cases
         grade.grade(tmp_path, watched, 40, exercises=EXERCISES[:3])
     expected = [make_answers(exercise, 40 + i)["cases"] for i, exercise in enumerate(EXERCISES[:3])]
     assert given == expected
@@ -268,7 +268,7 @@ def test_the_sandbox_allows_nothing_but_computing(sandbox, tmp_path):
     ],
 )
 def test_points_for_a_silent_bug(wrong, points, words, tmp_path):
-    """One each for name, mechanism and test; none without the name."""
+    """Name, mechanism and test earn one point each, but nothing counts without the name."""
     form = {}
     for letter, (bug, _) in key.PRACTICE.items():
         right = dict(zip(("bug", "mechanism", "test"), (bug, *key.KEY[bug]), strict=True))
@@ -296,7 +296,7 @@ def test_a_form_of_silent_bugs_that_cannot_be_read(text, reason, tmp_path):
 
 
 def test_the_command(tmp_path):
-    """Points, Gradescope's JSON and JUnit's XML; mistakes are named, silent bugs counted, bad input refused."""
+    """The command writes points, Gradescope's JSON and JUnit's XML; it names mistakes and refuses bad input."""
     submission = tmp_path / "submission"
     submission.mkdir()
     solve(submission, ["grpo"])

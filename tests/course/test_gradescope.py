@@ -1,4 +1,4 @@
-"""Gradescope's autograder: unpacked into a bare folder it grades as the grader here does, or not at all."""
+"""Gradescope's autograder: in a bare folder it grades like the grader here, or not at all."""
 
 import ctypes
 import json
@@ -25,7 +25,7 @@ NAME = "dr_grpo.compute_advantages"
 
 @pytest.fixture(scope="module")
 def unpacked(tmp_path_factory):
-    """A folder like /autograder in Gradescope's container, with a submission."""
+    """A folder like Gradescope's /autograder, with a submission."""
     folder = tmp_path_factory.mktemp("gradescope") / "autograder"
     for name in ("source", "submission", "results"):
         (folder / name).mkdir(parents=True)
@@ -41,13 +41,13 @@ def unpacked(tmp_path_factory):
     (folder / "submission" / "dr_grpo.py").write_text(
         written(NAME, FORBIDDEN.format(root=str(folder / "source"), here=str(folder / "results")))
     )
-    for name in ("torch", "json", "notebooks", "sitecustomize"):  # not to be imported by the grader
+    for name in ("torch", "json", "notebooks", "sitecustomize"):  # the grader must not import these
         (folder / "submission" / f"{name}.py").write_text("raise SystemExit\n")
     return folder
 
 
 def run(folder, *more, **settings):
-    """run_autograder, with nothing from this repository in its environment."""
+    """Run run_autograder with nothing from this repository in its environment."""
     environment = {"PATH": os.defpath, "GRADER_PYTHON": sys.executable}
     command = [folder / "run_autograder", *more]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, **settings)
@@ -77,12 +77,12 @@ def test_results_are_those_of_the_grader(unpacked, tmp_path):
 
 
 def refuse_filters():
-    """Make the kernel refuse system call filters to this process, as one without them does."""
+    """Make the kernel refuse system call filters to this process, as a kernel without them does."""
     machine, _ = ALLOWED[platform.machine()]
     prctl = {"x86_64": 157, "aarch64": 167}[platform.machine()]
     load, if_equal, give = 0x20, 0x15, 0x06
     program = [(load, 0, 0, 4), (if_equal, 0, 4, machine), (load, 0, 0, 0), (if_equal, 0, 2, prctl)]
-    program += [(load, 0, 0, 16), (if_equal, 1, 0, 22)]  # the first argument: PR_SET_SECCOMP
+    program += [(load, 0, 0, 16), (if_equal, 1, 0, 22)]  # first argument: PR_SET_SECCOMP
     program += [(give, 0, 0, 0x7FFF0000), (give, 0, 0, 0x00050016)]  # allowed; EINVAL
     packed = b"".join(struct.pack("HBBI", *step) for step in program)
     libc = ctypes.CDLL(None)
@@ -92,7 +92,7 @@ def refuse_filters():
 
 @pytest.mark.slow
 def test_without_a_sandbox_nothing_is_run(unpacked):
-    """No result and no points: the kernel refuses the filter, so the grader stops before the first function."""
+    """If the kernel refuses the filter, the grader stops before the first function, without a result."""
     (unpacked / "results" / "results.json").unlink(missing_ok=True)
     (unpacked / "submission" / "rloo.py").write_text(f"open({str(unpacked / 'ran')!r}, 'w')\n")
     done = run(unpacked, preexec_fn=refuse_filters)
@@ -102,7 +102,7 @@ def test_without_a_sandbox_nothing_is_run(unpacked):
 
 
 def test_the_scripts(tmp_path):
-    """Both are correct bash; setup.sh installs the versions of requirements.txt and makes the Python that runs."""
+    """Both scripts are valid bash; setup.sh installs the versions of requirements.txt and the Python that runs."""
     text = gradescope.setup()
     for name in ("torch", *gradescope.PACKAGES):
         (line,) = (line for line in (ROOT / "requirements.txt").read_text().splitlines() if line.startswith(name))
@@ -125,7 +125,7 @@ def test_bad_names(tmp_path, capsys):
 
 
 def test_the_key_of_a_class_is_in_its_file(tmp_path):
-    """The grader gets it as one word, whatever it holds."""
+    """The key reaches the grader as one word, whatever characters it has."""
     args = gradescope.Args(tmp_path / "a.zip", key="it's $HOME `x`", bugs=True)
     gradescope.make(args)
     with zipfile.ZipFile(args.path) as archive:

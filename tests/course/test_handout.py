@@ -1,4 +1,4 @@
-"""The handout holds no solution, stands alone, and its loops take the students' functions."""
+"""The handout holds no solution, works by itself, and its loops call the students' functions."""
 
 import ast
 import json
@@ -28,8 +28,8 @@ def handout(tmp_path_factory):
 
 
 def test_the_handout_holds_no_solution(handout):
-    """No file contains a line of a solution (other than trivial ones) or a graded case. The scripts' loops, which
-    train with students' functions, are an exception, and so is what they import."""
+    """No file contains a nontrivial line of a solution or a graded case, except the scripts' loops, which train with
+    students' functions, and what those import."""
     texts = {path: path.read_text() for path in handout.rglob("*.py")}
     for exercise in EXERCISES:
         if exercise.script == "loop":
@@ -52,7 +52,7 @@ def test_the_handout_holds_no_solution(handout):
 
 
 def test_the_handout_says_what_to_write_and_to_hand_in(handout, tmp_path):
-    """Its page names every file that the grader reads, each file is there, and so are the commands' files."""
+    """The handout's page names every file that the grader reads; these and the commands' files exist."""
     page = (handout / "README.md").read_text()
     asked = {*grade_class.ASKED} - {"variants.py"}
     assert {name for name in re.findall(r"`([\w.]+)`", page) if name in grade_class.ASKED} == asked
@@ -72,13 +72,13 @@ for method, *flags in json.loads(sys.argv[1]):
     except SystemExit as end:
         print(end.code)
     print("-----", flush=True)
-"""  # several times `python train.py`, in one process
+"""  # `python train.py` several times in one process
 
 
 @pytest.mark.slow
 @pytest.mark.all_problems
 def test_the_handout_stands_alone(handout, tmp_path, capsys):
-    """pytest says what is wrong; once a method's functions are correct, training repeats the script's run."""
+    """pytest says what is wrong, and with correct functions training repeats the script's run."""
     environment = {"PATH": os.defpath, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     quick = ["--steps", "2", "--prompts-per-step", "4", "--responses-per-prompt", "4", "--max-response-tokens", "24"]
     quick += ["--eval-problems", "4", "--eval-samples", "4"]
@@ -122,7 +122,7 @@ def test_the_handout_stands_alone(handout, tmp_path, capsys):
     assert status == 0 and "the reference's at step 20" in text, text
     assert (handout / "runs/dr_grpo/beside_the_reference.png").stat().st_size > 10_000
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as in the handout's processes
+    torch.set_num_threads(1)  # like the handout's processes
     try:
         expected = {name: of_script(name) for name in ("grpo", "dr_grpo")}
     finally:
@@ -132,7 +132,7 @@ def test_the_handout_stands_alone(handout, tmp_path, capsys):
     trained(["loop", *quick], ["changed", *quick])
     for name, script in (("loop", "grpo"), ("changed", "dr_grpo")):
         for mine, row in zip(train.rows(handout / "runs" / name), expected[script], strict=True):
-            if name == "changed":  # the script logs it with the weights of its own loss
+            if name == "changed":  # the script logs it with its own loss weights
                 mine["entropy"] = row["entropy"] = 0.0
             assert mine == pytest.approx(row, rel=1e-3)
 
@@ -150,7 +150,7 @@ def test_the_loops_take_the_students_functions(handout, script):
 
 
 def test_the_loops_of_the_students(handout):
-    """`train` and `changed` get the embedded model in the same file."""
+    """`train` and `changed` get the embedded model in the same way."""
     both = [(handout / "loops" / f"{name}.py").read_text() for name in ("loop", "changed")]
     for text, function in zip(both, ("train", "changed"), strict=True):
         assert f"from loop import {function}  # yours\n" in text and f" {function}(Policy(model), world, world," in text
@@ -160,7 +160,7 @@ def test_the_loops_of_the_students(handout):
 
 
 def test_the_reference_runs(handout):
-    """Three seeds of each method, run with the flags of train.py except for the steps."""
+    """The record has three seeds of each method, with the steps and evaluations of train.py, and accuracy improves."""
     record = json.loads((handout / "reference.json").read_text())
     assert sorted(record) == sorted(SCRIPTS)
     for logs in record.values():
@@ -173,7 +173,7 @@ def test_the_reference_runs(handout):
 
 
 def test_the_silent_bugs_of_a_class(tmp_path, monkeypatch, capsys):
-    """With --bugs the handout has the runs that make_bugs made for the key; the command says if they are missing."""
+    """With --bugs the handout has the key's runs; if they are missing, the error says how to make them."""
     monkeypatch.setattr(make, "answers", lambda *_: {"level": 1, "right": [], "mistakes": [], "ignored": []})
     monkeypatch.setattr(key, "KEPT", tmp_path / "runs")
     for more, sentence in (({"bugs": True}, "--bugs needs --key"),

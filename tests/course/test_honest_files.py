@@ -1,4 +1,4 @@
-"""Honest files pass: what they may import, how they are encoded, and that the next submission finds nothing of them."""
+"""Honest files pass: their imports, their encodings, and that nothing of them reaches the next submission."""
 
 from notebooks.exercises.exercises import BY_NAME, SCRIPTS, functions
 from notebooks.exercises.files import Unusable, read, sources
@@ -45,7 +45,7 @@ def test_honest_files_pass(form, sandbox, tmp_path):
 
 
 def test_a_file_may_use_another_files_function(sandbox, tmp_path):
-    """What another file holds is used as it is, and without that file the import is explained."""
+    """A file can import a function from another; without that file, the reason explains the import."""
     solve(tmp_path, ["grpo", "dr_grpo"])
     (tmp_path / "maxrl.py").write_text("from dr_grpo import compute_advantages\n")
     assert "this is Dr. GRPO's" in grade_function(BY_NAME["maxrl.compute_advantages"], tmp_path, sandbox, 3).reason
@@ -65,7 +65,7 @@ def test_what_cannot_be_imported_is_named(name, sandbox):
 
 
 def test_files_from_memory_leave_nothing_behind():
-    """Without confinement, as on other systems: the same results, and the next submission starts anew."""
+    """Unconfined, as on other systems, files give the same results and the next submission starts fresh."""
     files = {
         "one": "from two import x\ndef compute_advantages(rewards):\n    return rewards * x\n",
     }

@@ -23,7 +23,7 @@ ARGS = leaderboard.Args("mine", (), hidden_seed="secret", budget=32, problems=12
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Three runs of two steps with 16 responses each, of different seeds."""
+    """Three runs with different seeds, of two steps with 16 responses each."""
     folder = tmp_path_factory.mktemp("runs")
     for seed in (1, 2, 3):
         args = grpo.Args(seed=seed, dataset=ARGS.dataset, engine="transformers", run_dir=folder / str(seed), **SMALL)
@@ -33,7 +33,7 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def runs(trained, tmp_path):
-    """Copies that a test may damage."""
+    """Copies of the runs that a test may damage."""
     shutil.copytree(trained, tmp_path / "runs")
     return tuple(tmp_path / "runs" / str(seed) for seed in (1, 2, 3))
 
@@ -53,7 +53,7 @@ def refused(capsys, **changes):
 
 
 def test_table(runs, tmp_path, monkeypatch):
-    """The mean of the runs' accuracies with its interval; better entries come first, the same name is replaced."""
+    """An entry has its runs' mean accuracy with an interval; better ones come first, and a name is replaced."""
     table, accuracy, judged = tmp_path / "board.md", leaderboard.accuracy, []
     monkeypatch.setattr(leaderboard, "accuracy", lambda model, *more: judged.append(model) or accuracy(model, *more))
     leaderboard.main(replace(ARGS, runs=runs, table=table))
@@ -82,7 +82,7 @@ def test_entries_that_overlap_share_a_place():
 
 
 def test_first_round(runs, tmp_path, monkeypatch, capsys):
-    """One run per entry, all with one seed; no intervals, and never in one table with the final round."""
+    """Entries have one run with the same seed and no interval, and never share a table with the final round."""
     accuracies = iter((0.4, 0.6))
     monkeypatch.setattr(leaderboard, "accuracy", lambda *_: next(accuracies))
     given = {"table": tmp_path / "first.md", "first_round": 2}
@@ -101,9 +101,9 @@ def test_first_round(runs, tmp_path, monkeypatch, capsys):
 
 
 def test_accuracy_is_that_of_the_weights(runs):
-    """Recomputed here by comparing the number in the last box."""
+    """The accuracy equals one recomputed here from the number in the last box."""
     pairs = leaderboard.hidden_problems(ARGS.dataset, "a", 40)
-    settings = grpo.Args(max_response_tokens=96, seed=0)  # as an evaluation has it
+    settings = grpo.Args(max_response_tokens=96, seed=0)  # as in an evaluation
     model, tokenizer = load_model(settings)
     prompts = [make_prompt(question, None, tokenizer) for question, _ in pairs]
     problems = [Problem(*pair, *prompt) for pair, prompt in zip(pairs, prompts, strict=True)]
@@ -117,7 +117,7 @@ def test_accuracy_is_that_of_the_weights(runs):
 
 
 def test_hidden_problems_are_new():
-    """They depend on the seed, have the data set's lengths and correct answers, and are in neither of its splits."""
+    """Hidden problems depend on the seed, have the data set's lengths and correct answers, and are not in it."""
     mine, yours = (leaderboard.hidden_problems(ARGS.dataset, seed, 300) for seed in ("a", "b"))
     assert mine == leaderboard.hidden_problems(ARGS.dataset, "a", 300)
     questions = {question for question, _ in mine}
@@ -133,7 +133,7 @@ def test_hidden_problems_are_new():
 
 
 def test_known_problems_are_left_out(monkeypatch):
-    """If the first 200 problems are in the data set already, the hidden problems start at the 201st."""
+    """If the data set already has the first 200 problems, the hidden ones start at the 201st."""
     before = leaderboard.hidden_problems(ARGS.dataset, "a", 300)
     splits = {"train": before[:150], "eval": before[150:200]}
     monkeypatch.setattr(leaderboard, "generated_problems", lambda name, split: splits[split])
@@ -142,7 +142,7 @@ def test_known_problems_are_left_out(monkeypatch):
 
 
 def test_what_counts_as_a_response():
-    """P·G in each step, plus discarded groups and continuations."""
+    """A step counts P·G responses, plus discarded groups and continuations."""
     settings = {"prompts_per_step": 4, "responses_per_prompt": 8, "steps": 2}
     rows = [{"step": 1}, {"step": 2}]
 
@@ -170,7 +170,7 @@ def test_budget(runs, capsys):
     kept = [line for line in rows if not ('"response_tokens"' in line and '"step": 2' in line)]
     (runs[1] / "metrics.jsonl").write_text("\n".join(kept) + "\n")
     assert "1 of 2 steps are recorded" in refused(capsys, runs=runs)
-    for run in runs:  # claims fewer prompts than were trained on
+    for run in runs:  # the settings state fewer prompts than the run had
         change(run, prompts_per_step=2)
     assert "contradicts the settings" in refused(capsys, runs=(runs[0], runs[2]))
 
@@ -185,7 +185,7 @@ def test_seeds_and_settings(runs, capsys):
 
 
 def test_copies_of_one_run(runs, capsys):
-    """Changing the seed in the settings does not change the weights."""
+    """Copies of a run with another seed in the settings are refused, because their weights are equal."""
     copies = [shutil.copytree(runs[0], runs[0].with_name(f"copy{seed}")) for seed in (7, 8)]
     for seed, copy in zip((7, 8), copies, strict=True):
         change(copy, seed=seed)

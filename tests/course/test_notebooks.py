@@ -34,20 +34,20 @@ reference, nats, entropy, seeds, avg@n, interval, standard error"""
 
 
 def prose(path):
-    """The Markdown cells of a lesson, and whether a code cell follows each."""
+    """A lesson's Markdown cells, each with whether a code cell follows."""
     cells = nbformat.read(path, as_version=4).cells
     after = [cell.cell_type == "code" for cell in cells[1:]] + [False]
     return [(cell.source, code) for cell, code in zip(cells, after, strict=True) if cell.cell_type == "markdown"]
 
 
 def pattern(output):
-    """A cell's output with every number replaced: numbers differ a little between machines."""
+    """A cell's output with every number replaced, because numbers differ a little between machines."""
     text = output.get("text", "") or output.get("data", {}).get("text/markdown", "")
     return re.sub(r"-?\d[\d.,]*(e[-+]?\d+)?", "#", text)
 
 
 def pictures(cells):
-    """The number of pictures in the outputs of some cells."""
+    """The number of pictures in these cells' outputs."""
     return sum("image/png" in o.get("data", {}) for cell in cells for o in cell.outputs)
 
 
@@ -74,7 +74,7 @@ def test_stored_outputs(path):
     "path", [pytest.param(p, id=p.stem, marks=[pytest.mark.slow] * (p.stem != QUICK)) for p in NOTEBOOKS]
 )
 def test_lesson(path):
-    """It runs, and gives the stored tables and captions but for their numbers."""
+    """A lesson runs and reproduces the stored tables and captions, apart from their numbers."""
     code = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
     run = nbformat.read(path, as_version=4)
     NotebookClient(run, timeout=900, resources={"metadata": {"path": str(path.parent)}}).execute()
@@ -85,8 +85,8 @@ def test_lesson(path):
 
 
 def test_copies_for_students_hold_no_outputs(tmp_path):
-    """The copies differ from the lessons only in their outputs, in the lines that find the lessons' helpers, in a cell
-    for each prediction, without which the cell below does not run, and in what is folded until then."""
+    """Copies differ from the lessons only by having no outputs, lines that find the lessons' helpers, a cell for each
+    prediction, without which the cell below does not run, and folded answers."""
     blank.main(tmp_path / "copies")
     for path in NOTEBOOKS:
         copy = nbformat.read(tmp_path / "copies" / path.name, as_version=4)
@@ -115,7 +115,7 @@ def test_copies_for_students_hold_no_outputs(tmp_path):
 
 
 def test_what_gives_an_answer_away_is_folded():
-    """The code up to the next text, and of that text what stands before the next heading or prediction."""
+    """The code up to the next text is folded, and that text up to the next heading or prediction."""
     told = "None of them.\n\n$x$\n\n## Next\n\n> **Predict.** More?"
     texts = ("", "> **Predict.** Which?", "", "", told, "Free.", "")
     made = [{"cell_type": "markdown" if text else "code", "metadata": {}, "id": "", "source": [text]} for text in texts]
@@ -131,7 +131,7 @@ BAD = ("bad.jsonl", "none.jsonl", "deep.jsonl", "pipe.jsonl")
 
 
 def test_a_prediction_comes_before_its_answer(tmp_path, monkeypatch, capsys):
-    """The file says when each was written, and which came too late; other lessons and numbers do not count."""
+    """The file has when each prediction was written and whether it was too late; other lessons do not count."""
     monkeypatch.chdir(tmp_path)
     mine, other = Predictions("06_kl"), Predictions("05_pass_at_k")
     with pytest.raises(NoPredictionError, match="between the quotes") as error:
@@ -167,7 +167,7 @@ def test_a_prediction_comes_before_its_answer(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_a_copy_runs(tmp_path):
-    """Once a prediction stands in each cell; before, it stops at the first answer."""
+    """A copy stops at the first answer without a prediction, and runs once every cell has one."""
     blank.main(tmp_path / "copies")
     copy = nbformat.read(tmp_path / "copies" / f"{QUICK}.ipynb", as_version=4)
     with pytest.raises(CellExecutionError, match="write your prediction"):
@@ -181,7 +181,7 @@ def test_a_copy_runs(tmp_path):
 
 @pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 def test_parts_of_a_lesson(path):
-    """Goals, time and prerequisites first; predictions before the cell that answers them; a quiz at the end."""
+    """Goals, time and prerequisites come first, predictions before their answers, and a quiz last."""
     cells = prose(path)
     first, last = cells[0][0], cells[-1][0]
     assert re.search(r"^\*\*You will be able to\*\*\n(- .+\n?(  .+\n?)*){3,5}", first, re.M)
@@ -206,7 +206,7 @@ def test_cells_are_short(path):
 
 
 def test_terms_are_explained_where_they_first_stand():
-    """A term is bold where it is explained and appears in no earlier text; headings and goals may use it before."""
+    """A term is bold where it is explained, which is its first use outside headings and goals."""
     text = "\n".join(cell for path in LESSONS for cell, _ in prose(path))
     text = re.sub(r"^#.*$|^\*\*You will be able to\*\*\n(- .*\n|  .*\n)*", "", text, flags=re.M)
     text = re.sub(r"\s+", " ", text)
@@ -217,7 +217,7 @@ def test_terms_are_explained_where_they_first_stand():
 
 
 def cut_and_broken(rng):
-    """A response in the world of search, often cut off or with a line that is damaged, and its problem."""
+    """A response in the world of search, often truncated or with a damaged line, and its problem."""
     question, problem = search_problem(rng)
     text = writers.solution(rng, question, textbook=rng.random() < 0.5)
     if rng.random() < 0.3:

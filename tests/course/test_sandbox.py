@@ -1,4 +1,4 @@
-"""The parts of the sandbox: its system call filter, its limits, and what is read from the child."""
+"""The sandbox's parts: its system call filter, its limits, and what is read from the child."""
 
 import ctypes
 import errno
@@ -24,7 +24,7 @@ KILLED, REFUSED, ALLOWED = 0x80000000, 0x00050000 | errno.EPERM, 0x7FFF0000
 
 @pytest.fixture
 def confined(monkeypatch):
-    """Call `confine` without effect on this process: its limits and its filter as the kernel would get them."""
+    """Lets a test call `confine` harmlessly and records the limits and the filter that the kernel would get."""
     given = SimpleNamespace(limits={}, calls=[], refuses=0)
 
     def prctl(option, *rest):
@@ -42,7 +42,7 @@ def confined(monkeypatch):
 
 
 def decision(program, machine, call):
-    """What a filter says to a system call: its steps are load, jump if equal, and return."""
+    """A filter's decision on a system call; its steps are load, jump if equal, and return."""
     at, value = 0, None
     while True:
         code, if_equal, otherwise, k = program[at]
@@ -84,7 +84,7 @@ def test_a_kernel_that_refuses(confined):
 
 
 def collected(write, seconds=30.0):
-    """What `collect` makes of a child that calls `write` with its descriptor."""
+    """What `collect` returns for a child that calls `write` with its descriptor."""
     reading, writing = os.pipe()
     if (pid := os.fork()) == 0:
         try:
@@ -126,7 +126,7 @@ def test_a_child_that_does_not_end_or_writes_too_much():
 
 
 def test_a_function_has_no_files_but_its_result(monkeypatch):
-    """Standard streams lead nowhere, and what the grader has open is closed."""
+    """The child has only standard streams and its result's descriptor; the grader's files are closed."""
 
     def open_files(request):
         return " ".join(str(n) for n in range(64) if Path(f"/proc/self/fd/{n}").exists())
@@ -147,7 +147,7 @@ def test_a_function_has_no_files_but_its_result(monkeypatch):
 
 
 def test_a_sandbox_that_does_not_work_is_no_result():
-    """Neither is its server's end: grading stops instead of giving nobody a point."""
+    """If the sandbox or its server fails, grading stops instead of giving everyone 0 points."""
     for reply, words in (('{"failed": "no seccomp"}\n', "no seccomp"), ("", "the server ended")):
         broken = sandbox.Sandbox.__new__(sandbox.Sandbox)
         broken.limits, broken.server = {}, SimpleNamespace(stdin=io.StringIO(), stdout=io.StringIO(reply))
@@ -173,7 +173,7 @@ def output(values, shape):
     ],
 )
 def test_what_is_no_result(result):
-    """A known number of results, with as many numbers as their shapes say, or one problem."""
+    """Only the known number of results, with the numbers that their shapes require, or one problem is accepted."""
     nothing = [{"problem": "its process wrote something that is not a result."}]
     assert sandbox.readable(json.dumps([result]), 1) == nothing
     good = output([1.0, 2.0], [2, 1])

@@ -1,4 +1,4 @@
-"""Silent bugs: the shown runs hide what they are, every bug can be made, and answers get their points."""
+"""Silent bugs: shown runs do not reveal their bug, every bug can be made, and answers get their points."""
 
 import ast
 import json
@@ -32,7 +32,7 @@ def test_the_runs_hide_what_they_are():
 
 
 def test_no_two_runs_share_a_seed():
-    """Equal first steps would say which letters have the same script and settings. A key draws its own seeds."""
+    """No two runs share a seed, which would reveal a common script and settings; each key draws its own."""
     keys = (None, "None", "one", "two")
     made = [*(block for key in keys for block in make_bugs.blocks(key)), *bug_power.own_blocks()]
     drawn = [seed for *_, seeds, _ in made for seed in seeds]
@@ -42,7 +42,7 @@ def test_no_two_runs_share_a_seed():
 
 @pytest.mark.parametrize("key_", ["", " "])
 def test_an_empty_key_is_refused(key_, tmp_path, capsys):
-    """An unset shell variable would otherwise draw what everybody can draw."""
+    """An empty key is refused, because an unset shell variable would give one that everybody knows."""
     for command in (
         lambda: make_bugs.main(make_bugs.Args(key_)),
         lambda: make.main(make.Args(tmp_path / "handout", key_)),
@@ -56,7 +56,7 @@ def test_an_empty_key_is_refused(key_, tmp_path, capsys):
 
 
 def test_what_a_key_draws():
-    """Five bugs, each once, and four healthy runs. Script and settings of any bug may belong to a healthy run."""
+    """A key draws five different bugs and four healthy runs, which may have any bug's script and settings."""
     drawn = [key.plan(f"class {i}") for i in range(100)]
     for letters in drawn:
         assert list(letters) == list(key.PRACTICE)
@@ -86,7 +86,7 @@ def test_a_run_of_a_key_has_the_bug_that_the_grader_asks_for(tmp_path):
 
 
 def test_a_statistic_tells_every_bug_from_healthy_runs():
-    """Measured: power above 95 %, and false alarms below 5 %, at three seeds against three."""
+    """With three seeds against three, measured power is above 95 % and false alarms are below 5 %."""
     record = json.loads(bug_power.REPORT.read_text())["bugs"]
     assert set(record) == set(make_bugs.SETTINGS)
     for bug, row in record.items():
@@ -96,13 +96,13 @@ def test_a_statistic_tells_every_bug_from_healthy_runs():
         assert row["power"] > 0.95 and row["false_alarms"] < 0.05, bug
     practice = silent_bugs.runs()
     for letter, (bug, _) in key.PRACTICE.items():
-        if bug != "healthy":  # the record holds what the pictures show
+        if bug != "healthy":  # the record has the numbers behind the pictures
             values = [bug_power.statistic(log, record[bug]["panel"]) for log in practice[letter]["shown"]]
             assert values == pytest.approx(record[bug]["with"][: make_bugs.SEEDS], abs=1e-3)
 
 
 def test_power():
-    """A gap as large as the factor is told in half of all cases; equal runs give false alarms on one side only."""
+    """A gap equal to the factor is detected half of the time, and only gaps in the expected direction count."""
     factor = math.log(key.STATISTICS["kl-sign"][1])
     row = bug_power.measure("kl-sign", [factor + 0.1, factor - 0.1], [0.1, -0.1])
     assert row["power"] == pytest.approx(0.5) and row["false_alarms"] < 1e-3
@@ -115,7 +115,7 @@ def test_power():
 
 @pytest.mark.parametrize("bug", make_bugs.SETTINGS)
 def test_every_bug_can_be_made(bug):
-    """The line that a bug changes occurs once in its file, and the changed file is valid Python."""
+    """A bug's line occurs once in its file, and the changed file is valid Python."""
     file, line, wrong_line = make_bugs.SETTINGS[bug][2]
     text = (ROOT / file).read_text()
     assert text.count(line) == 1, f"{file}: {line!r}"
@@ -123,7 +123,7 @@ def test_every_bug_can_be_made(bug):
 
 
 def test_points_for_silent_bugs(tmp_path):
-    """One point each for name, mechanism and test; the latter two only with the correct name; none for nonsense."""
+    """Name, mechanism and test earn one point each, the last two only with the name, and nonsense earns none."""
     bug, third = key.PRACTICE["C"][0], list(key.PRACTICE).index("C")
     mechanism, test = key.KEY[bug]
     for answer, points in (
@@ -159,10 +159,10 @@ def test_a_picture_of_a_run(tmp_path):
 
 @pytest.mark.parametrize("change", [None, ("grpo.py", "def main(", "def other(")])
 def test_a_run_has_its_seeds_and_its_bug(change, tmp_path, monkeypatch):
-    """Each script runs in a copy of the repository, where one line may differ; steps are kept, with four digits."""
+    """Scripts run in a copy of the repository with at most one changed line; step rows keep four digits."""
 
     def run_path(path, run_name):
-        """In place of a run: its log, with the seed as the length."""
+        """Instead of a run, write a log with the seed as the length."""
         given = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
         assert path == sys.argv[0] == "grpo.py" and given["--lr"] == "2e-5" and run_name == "__main__"
         row = {"length": float(given["--seed"]), "accuracy": 1 / 3, "secret": 1.0}

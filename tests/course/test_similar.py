@@ -1,4 +1,4 @@
-"""Similarity finds copies that were disguised, ranks honest forms below them, and survives any file."""
+"""Similarity finds disguised copies, ranks honest forms below them, and survives any file."""
 
 import os
 from itertools import combinations
@@ -13,7 +13,7 @@ from hand_written import GAE_FORWARD_SUM, MASK_FORM
 from solutions import solve, written
 
 PPO, GRPO = "ppo.compute_advantages", "grpo.policy_loss"
-# GAE_FORWARD_SUM with other names, statements in another order, swapped factors and comments.
+# GAE_FORWARD_SUM with new names and comments, reordered statements, and swapped factors.
 GAE_DISGUISED = """valid = mask.to(values.dtype)  # my own idea
 size, steps = values.shape
 later = torch.cat([valid * values, torch.zeros_like(values[:, :1])], dim=1)[:, 1:]
@@ -39,7 +39,7 @@ def made(name, body):
 
 
 def test_a_disguised_copy_is_the_same():
-    """The sum and the recursion share a seventh of their expressions, the recursion and the script three fifths."""
+    """A disguised copy has similarity 1; the honest forms share a seventh to three fifths of their expressions."""
     assert similarity(made(PPO, GAE_FORWARD_SUM), made(PPO, GAE_DISGUISED)) == 1
     honest = [made(PPO, GAE_FORWARD_SUM), made(PPO, GAE_BACKWARD)]
     honest.append(find_function("\n\n".join(functions("ppo").values()), "compute_advantages"))
@@ -65,7 +65,7 @@ def test_what_counts(text, same):
 
 
 def test_order_of_statements():
-    """It does not count inside a loop either, but the statements themselves do."""
+    """The order of statements does not count, even inside a loop, but moving one out of the loop does."""
     loop = "def f(x):\n    for i in x:\n        a = g(i)\n        b = h(i, 2)\n    return a"
     moved = "def f(x):\n    for i in x:\n        b = h(i, 2)\n        a = g(i)\n    return a"
     outside = "def f(x):\n    for i in x:\n        a = g(i)\n    b = h(i, 2)\n    return a"
@@ -74,7 +74,7 @@ def test_order_of_statements():
 
 
 def test_helpers_belong_to_the_function_that_calls_them():
-    """Those of the handout do not."""
+    """A function includes the helpers that it calls, except those given in the handout."""
     text = "def f(x):\n    return g(x)\n\ndef g(x):\n    return h(x) * f(x)\n\ndef h(x):\n    return x ** 3\n"
     whole, part = find_function(text, "f"), find_function(text, "f", ["h"])
     assert "def h" in whole.source and "def h" not in part.source and "def g" in part.source
@@ -82,7 +82,7 @@ def test_helpers_belong_to_the_function_that_calls_them():
 
 
 def classroom(folder, **bodies):
-    """Students' files with a body for PPO's advantages; every other function is the script's."""
+    """Students' files with their own body for PPO's advantages; all other functions are the script's."""
     for name, body in bodies.items():
         (folder / name).mkdir(parents=True)
         solve(folder / name, ["ppo", "maxrl"])
@@ -92,7 +92,7 @@ def classroom(folder, **bodies):
 
 
 def test_the_list(tmp_path, capsys):
-    """The copy comes first; functions that are short, or alike because they are the script's, are not paired."""
+    """The copies come first; short functions and those like the script's are not paired."""
     bodies = {"ann": GAE_FORWARD_SUM, "bob": GAE_DISGUISED, "cyd": GAE_BACKWARD, "dee": None, "eli": None}
     folder = classroom(tmp_path / "class", **bodies)
     (folder / "\x1b[2J").mkdir()
@@ -111,7 +111,7 @@ def test_the_list(tmp_path, capsys):
 
 
 def test_equal_pairs_that_are_not_listed(tmp_path, capsys):
-    """They are counted, so that the list does not look complete."""
+    """Equal pairs beyond the limit are counted, so that the list does not look complete."""
     folder = classroom(tmp_path / "class", ann=None, bob=None, cyd=None)
     similar.main(Args(folder, top=2))
     out = capsys.readouterr().out.splitlines()
@@ -124,7 +124,7 @@ def test_equal_pairs_that_are_not_listed(tmp_path, capsys):
 
 
 def test_functions_of_a_key(tmp_path, capsys):
-    """They are compared under the key's names; without the key they are not."""
+    """A key's functions are compared only when the key is given."""
     for name in ("ann", "bob"):
         (tmp_path / "class" / name).mkdir(parents=True)
         text = "\n\n".join(made.text for made in variants("secret"))
@@ -137,13 +137,13 @@ def test_functions_of_a_key(tmp_path, capsys):
 
 
 def test_size(tmp_path):
-    """`least` counts the expressions of a submission, not those of the script."""
+    """`least` applies to the submission's number of expressions, not to the script's."""
     exercise, model = BY_NAME[PPO], find_function("def f(x):\n    return x", "f")
     short = find_function("def f(x):\n    return x + 1", "f")
     size = short.shapes.total()
     assert [pair.names for pair in compare(exercise, {SCRIPT: model, "a": short}, size)] == [("a", SCRIPT)]
     assert compare(exercise, {SCRIPT: model, "a": short}, size + 1) == []
-    assert size == 2  # the sum and the return
+    assert size == 2  # its sum and its return
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_nothing_is_run(tmp_path):
 
 
 def test_a_long_file_is_named(tmp_path, capsys):
-    """Comparing it could take minutes, and leaving it out silently would help who copies."""
+    """A file too long to compare in reasonable time is named, so that it cannot hide a copy."""
     for name, padding in (("ann", 0), ("bob", 1 << 16)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "gmpo.py").write_text(functions("gmpo")["policy_loss"] + "\n#" + "x" * padding)

@@ -1,4 +1,4 @@
-"""Functions that a key draws: the solution passes its own cases, and no script's function does."""
+"""Functions that a key draws: each solution passes its cases, and no script's function does."""
 
 import ast
 import re
@@ -20,7 +20,7 @@ KEYS = [f"class {i}" for i in range(100)]
 
 
 def public(made):
-    """The scripts' functions of a variant's kind with its parameters, as modules, with default settings."""
+    """The scripts' functions of the variant's kind, adapted to its parameters, as modules with default settings."""
     for script in SCRIPTS:
         solution, settings = module(script), defaults(script)
         for name in (made.kind, "compute_advantages") if made.kind == "returns" else (made.kind,):
@@ -60,7 +60,7 @@ def test_the_solution_passes_and_no_public_function_does(kind, keys):
 @pytest.mark.parametrize("keys", [KEYS[:2], pytest.param(KEYS[2:], marks=pytest.mark.slow)], ids=["few", "many"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_number_that_is_drawn_counts(kind, keys):
-    """A solution with another number in one place does not pass."""
+    """Changing any number in a solution makes it fail."""
     for made in (variant(key, kind) for key in keys):
         known = answers(made, 3)
         for found in re.finditer(r"\d+\.\d+", made.text):
@@ -76,7 +76,7 @@ def test_a_key_draws_the_same_functions_again():
 
 
 def test_the_handout_of_a_key_has_words_and_no_code():
-    """Names, shapes and constants are those of the solution; none of its lines is there, and no script's."""
+    """The handout has the solution's names, shapes and constants, but none of its lines."""
     for key in KEYS:
         text, made = blank_variants(key), variants(key)
         assert max(map(len, text.splitlines())) <= 120 and text.count("yours to write") == len(KINDS)
@@ -92,7 +92,7 @@ def test_the_handout_of_a_key_has_words_and_no_code():
 
 
 def test_grading_with_a_key(tmp_path):
-    """Only the drawn functions count; another key's do not, and neither do the scripts'."""
+    """Only this key's functions earn points, not another key's."""
     made = variants("secret")
     head = "import torch\nfrom torch import Tensor\n\n"
     (tmp_path / "variants.py").write_text(head + "\n\n".join(one.text for one in made))

@@ -1,4 +1,4 @@
-"""SAPO and DCPO: their relations to GRPO, and the bounds that they claim."""
+"""SAPO and DCPO: how they relate to GRPO, and the bounds that they claim."""
 
 import math
 
@@ -13,7 +13,7 @@ from test_identities import close, gradient, rows
 @pytest.mark.parametrize("seed", range(3))
 class TestSAPO:
     def test_on_policy_it_is_grpo(self, seed):
-        """For every τ; the value of a token's loss is -2/τ A there."""
+        """On-policy, SAPO's gradient is GRPO's for every τ, and a token's loss is -2/τ A."""
         inputs = rows(seed, spread=0.0)
         for tau in (0.1, 1.0, 20.0):
             close(gradient(sapo, inputs, tau_pos=tau, tau_neg=2 * tau), gradient(grpo, inputs))
@@ -22,7 +22,7 @@ class TestSAPO:
         torch.testing.assert_close(loss, torch.where(a > 0, -a / 2, -a / 4))
 
     def test_gate(self, seed):
-        """Far from 1 the gradient is r A times 4 σ (1 - σ), on both sides, and is never quite 0."""
+        """Each token's gradient is r A times 4 σ (1 - σ), on both sides of 1, and is never exactly 0."""
         inputs = rows(seed)
         logp, old, _, a, mask = inputs
         r = torch.exp(logp - old)
@@ -35,7 +35,7 @@ class TestSAPO:
         close(metrics["gate"], 1 / torch.cosh(torch.where(a > 0, 3.0, 5.0) * (r - 1) / 2) ** 2)
 
     def test_without_temperature_it_is_the_plain_ratio(self, seed):
-        """τ → 0: the gradient of r A, and the value too, but for the constant 2/τ A."""
+        """For τ → 0 the gradient is that of r A, and so is the value up to the constant 2/τ A."""
         inputs = rows(seed)
         logp, old, _, a, mask = inputs
         r = torch.exp(logp - old)
@@ -47,7 +47,7 @@ class TestSAPO:
 
 
 def gradient_at(script, ratio, q, sign, **settings):
-    """Slope in its log-prob of the loss of a token with this ratio, whose old probability was q."""
+    """Slope of a token's loss in its log-prob, for this ratio and old probability q."""
     logp = torch.tensor([[math.log(ratio * q)]], dtype=torch.float64, requires_grad=True)
     old = torch.full_like(logp, math.log(q)).detach()
     loss, _ = script.policy_loss(logp, old, torch.full_like(old, sign), script.Args(**settings))
@@ -59,7 +59,7 @@ class TestDCPO:
         "q,low,high", [(0.9, 0.69, 1.06), (0.01, 0.005, 0.05), (1.0, 0.8, 0.5 + 0.5 * 1.8**0.5), (1e-9, 5e-10, 1e-8)]
     )
     def test_bounds(self, q, low, high):
-        """Old probabilities and the new ones between which there is a gradient: those of the paper's table first."""
+        """The gradient is nonzero only between the bounds; the first ones are from the paper's table."""
         low, high = low / q, high / q
         for bound, sign, side in ((low, -1.0, -1), (high, 1.0, 1)):
             assert gradient_at(dcpo, bound * (1 - side * 0.01), q, sign) != 0
@@ -75,7 +75,7 @@ class TestDCPO:
                 assert gradient_at(dcpo, ratio / outwards, q, sign) != 0 == gradient_at(dcpo, ratio * outwards, q, sign)
 
     def test_no_gradient_beyond_the_cap(self):
-        """Where the advantage is negative and the ratio high, PPO's clip never ends; here it does at c."""
+        """With a negative advantage PPO's clip never caps a high ratio; DCPO stops at c."""
         assert gradient_at(dcpo, 9.9, 0.01, -1.0) == pytest.approx(9.9) == gradient_at(grpo, 9.9, 0.01, -1.0)
         assert gradient_at(dcpo, 10.1, 0.01, -1.0) == 0 != gradient_at(grpo, 10.1, 0.01, -1.0)
 
@@ -93,7 +93,7 @@ class TestDCPO:
             )
 
     def test_what_was_seen_is_the_mean_and_variance_of_all_rewards(self):
-        """With the population's std; of each prompt on its own, one that comes twice in a batch included."""
+        """Each prompt's count, mean and population variance are its own, even if it occurs twice in a batch."""
         rewards, seen = torch.rand(10, 7, generator=torch.Generator().manual_seed(0)).double(), {}
         prompts, args = [[1], [2, 3], [1], [1], [2, 3]], dcpo.Args(ddof=0)
         for batch in rewards.split(5):
@@ -103,7 +103,7 @@ class TestDCPO:
             assert seen[prompt] == pytest.approx((len(own), own.mean().item(), own.var(correction=0).item()))
 
     def test_a_group_without_signal_learns_from_the_visits_before(self):
-        """At the n-th visit 1/n of what all rewards say, which is the smaller of the two."""
+        """At the n-th visit it gets 1/n of the advantage over all visits' rewards, the smaller blend."""
         args, seen, correct = dcpo.Args(), {}, torch.ones(1, 4, dtype=torch.float64)
         for n in range(1, 5):
             rewards = correct if n > 1 else torch.tensor([[1.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
@@ -114,7 +114,7 @@ class TestDCPO:
                 close(advantages, (correct - mean) / (variance**0.5 + 1e-6) / n)
 
     def test_the_nearer_to_zero_is_taken(self):
-        """A run of bad luck at the third visit: the blend that overstates it is left."""
+        """After an unlucky third visit, the blend that is closer to 0 is used."""
         rewards = torch.tensor([[1.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
         so_far = torch.tensor([[3.0, 0.75, 0.19]], dtype=torch.float64)
         new, of_all = (rewards - 0.25) / (0.5 + 1e-6), (rewards - 0.75) / (0.19**0.5 + 1e-6)

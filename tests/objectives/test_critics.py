@@ -41,7 +41,7 @@ def test_gae(seed, gamma, lam):
 
 @pytest.mark.parametrize("lam", [0.0, 1.0])
 def test_gae_at_its_ends(lam):
-    """With γ = 1: λ = 1 is the reward less the value, λ = 0 the one-step error."""
+    """With γ = 1, λ = 1 gives the reward minus the value, and λ = 0 the one-step error."""
     values = torch.tensor([[0.2, 0.5, 0.9]], dtype=torch.float64)
     rewards = torch.tensor([[0.0, 0.0, 1.0]], dtype=torch.float64)
     mask = torch.ones(1, 3, dtype=torch.bool)
@@ -51,7 +51,7 @@ def test_gae_at_its_ends(lam):
 
 
 def test_whitening_uses_the_mask():
-    """Mean 0 and sample variance 1 over the tokens; padding has no effect."""
+    """Whitening gives the tokens mean 0 and sample variance 1, and padding has no effect."""
     advantages = torch.tensor([[1.0, 2.0, 99.0], [4.0, 99.0, 99.0]], dtype=torch.float64)
     mask = torch.tensor([[True, True, False], [True, False, False]])
     white = ppo.whiten(advantages, mask)
@@ -61,7 +61,7 @@ def test_whitening_uses_the_mask():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_value_loss(seed):
-    """½ max((V - R)², (clip(V) - R)²); the gradient is 0 where the clipped branch wins."""
+    """The loss is ½ max((V - R)², (clip(V) - R)²), and its gradient is 0 where the clipped branch wins."""
     rng = random.Random(seed)
     values, old, returns = ([rng.gauss(0, 0.5) for _ in range(20)] for _ in range(3))
     args = ppo.Args(value_clip=0.2)
@@ -85,7 +85,7 @@ class TestVAPO:
 
     @pytest.mark.parametrize("seed", range(3))
     def test_with_one_length_it_is_gae(self, seed):
-        """Where all have the same length, λ = 1 - 1 / (α |o|) of PPO; the returns are those of λ = 1."""
+        """With equal lengths VAPO is PPO with λ = 1 - 1 / (α |o|); its returns are those of λ = 1."""
         rewards, values, _ = self.episode(seed)
         mask = torch.ones_like(values, dtype=torch.bool)
         for alpha in (0.2, 0.5, 1e6):
@@ -105,13 +105,13 @@ class TestVAPO:
         close(returns[:, 0], rewards.sum(1))
 
     def test_reach_of_a_reward(self):
-        """λ of each response: the weights λ^l sum to α |o| where that is more than 1; below it λ is 0."""
+        """A response's weights λ^l sum to α |o| if that is more than 1; otherwise λ is 0."""
         lengths = torch.tensor([400, 100, 20, 3])
         mask = torch.arange(400) < lengths[:, None]
         rewards = torch.zeros(mask.shape, dtype=torch.float64)
         rewards[torch.arange(4), lengths - 1] = 1.0
         advantages, _ = vapo.compute_advantages(rewards, torch.zeros_like(rewards), mask, vapo.Args(gae_alpha=0.05))
-        # With values of 0 the advantage of a token is λ to the power of its distance from the end.
+        # With values of 0, a token's advantage is λ to the power of its distance from the end.
         assert advantages.sum(1).tolist() == pytest.approx([20.0, 5.0, 1.0, 1.0], rel=1e-4)
         assert advantages[0, -2].item() == pytest.approx(0.95)
 
@@ -122,7 +122,7 @@ class TestVAPO:
         close(gradient(vapo, inputs), gradient(dapo, inputs))
 
     def test_the_policy_waits_for_the_critic(self, tmp_path, capsys, tiny_model, half_correct):
-        """After the first half of the steps the weights are the initial ones to the bit, and the critic is not."""
+        """For the first half of the steps the weights stay bit for bit the same, while the critic learns."""
         settings = on_tiny(tiny_model) | {"steps": 4, "run_dir": tmp_path}
         initial = load_model(vapo.Args(**settings))[0].state_dict()
         vapo.main(vapo.Args(**settings, value_pretraining=0.5, save_every=2))
@@ -134,9 +134,9 @@ class TestVAPO:
 
 
 class Chain(Engine):
-    """A policy and a verdict that can be enumerated: three steps, each correct with a chance of its own, then EOS.
+    """A policy and a verdict that can be enumerated: three steps, each with its own chance to be correct, then EOS.
 
-    A step is a token 5 (correct) or 6 and the end of a line, 3; an answer is correct if two steps at least are.
+    A step is token 5 (correct) or 6, then token 3, the end of a line; an answer is correct with two correct steps.
     """
 
     chances = (0.7, 0.4, 0.2)
@@ -147,7 +147,7 @@ class Chain(Engine):
         rollouts = Rollouts()
         for prompt, seed in zip(prompts, seeds, strict=True):
             generator = torch.Generator().manual_seed(seed)
-            begun = prompt[1:]  # after a prompt of one token
+            begun = prompt[1:]  # the prompt has one token
             tokens = []
             for chance in self.chances[len(begun) // 2 :]:
                 tokens += [5 if torch.rand(1, generator=generator) < chance else 6, 3]
@@ -166,7 +166,7 @@ class Chain(Engine):
         return torch.tensor(rollouts.correct).double().view(len(problems), -1)
 
     def value(self, begun):
-        """Exactly, over all endings."""
+        """The exact value, over all endings."""
         steps = len(begun) // 2
         if steps == 3:
             return float(self.is_correct(begun))
@@ -189,7 +189,7 @@ class TestVinePPO:
         return chain, args, rollouts, steps, values, rewards
 
     def test_many_samples_give_the_true_advantages(self):
-        """K = 4000: within five standard errors, of a policy whose every ending is enumerated."""
+        """With K = 4000, values are within five standard errors of those of the enumerated policy."""
         chain, args, rollouts, steps, values, rewards = self.estimate(4000)
         advantages = vineppo.compute_advantages(rewards, values, steps, args)
         for i, tokens in enumerate(rollouts.tokens):
@@ -209,7 +209,7 @@ class TestVinePPO:
 
     @pytest.mark.parametrize("max_steps", [1, 2, 3, 20])
     def test_steps_add_up_to_the_outcome(self, max_steps):
-        """R - V(x), however the response is split; with one step that is each token's advantage, REINFORCE's."""
+        """However a response is split, its advantages sum to R - V(x), with "last" each token's advantage."""
         _, args, _, steps, values, rewards = self.estimate(3, max_steps=max_steps)
         advantages = vineppo.compute_advantages(rewards, values, steps, args)
         gain = rewards.flatten() - torch.tensor([row[0] for row in values])
@@ -221,7 +221,7 @@ class TestVinePPO:
             assert row[: ends[-1]].tolist() == pytest.approx([g.item()] * ends[-1], abs=1e-6)
 
     def test_aggregates(self):
-        """Of the values after the steps, of which the last is the outcome."""
+        """The settings "min" and "mean" aggregate the values after the steps; the last of these is the outcome."""
         args = vineppo.Args(aggregate="min")
         rewards, values, steps = torch.ones(1, 1), [[0.5, 0.25, 0.75]], [[2, 4, 7]]
         assert vineppo.compute_advantages(rewards, values, steps, args).tolist() == [[-0.25] * 7]
@@ -229,7 +229,7 @@ class TestVinePPO:
         assert vineppo.compute_advantages(rewards, values, steps, args)[0].tolist() == pytest.approx([1 / 6] * 7)
 
     def test_a_step_holds_what_begins_in_it(self):
-        """The end of a line belongs to the step before it, and EOS to the last; nothing is lost."""
+        """The end of a line belongs to the step before it, EOS to the last step, and no token is lost."""
         args = vineppo.Args()
         assert vineppo.split_steps([5, 3, 5, 5, 3, 5, 1], {3}, args) == [2, 5, 7]
         assert vineppo.split_steps([5, 3, 5, 3, 1], {3}, args) == [2, 5]

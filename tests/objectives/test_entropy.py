@@ -12,7 +12,7 @@ from test_identities import close, gradient, rows
 
 class TestEntropy:
     def test_what_acts_on_nothing_is_no_control(self, tmp_path, capsys, tiny_model, half_correct):
-        """A bonus of 0, one that has no reason to begin, and all tokens as forking tokens: to the bit."""
+        """A bonus of 0, an adaptive one that never starts, and all tokens as forking tokens change no bit."""
         settings = on_tiny(tiny_model)
         expected, _ = run("entropy_bonus", tmp_path / "none", **settings, entropy_coef=0.0)
         idle = {"adaptive_entropy": {"target_entropy": 0.0}, "forking_tokens": {"top_fraction": 1.0}}
@@ -29,7 +29,7 @@ class TestEntropy:
         close(gradient(script, inputs), gradient(dapo, inputs, clip_eps_high=0.2))
 
     def test_the_covariance_is_what_entropy_costs(self):
-        """A softmax whose logits follow their advantages, z + η A, loses η Cov(log π, A) of entropy, to first order."""
+        """A softmax with logits z + η A loses entropy η Cov(log π, A), to first order."""
         logits = torch.tensor([0.3, -0.5, 1.1, 0.2], dtype=torch.float64)
         advantages = torch.tensor([1.0, -0.4, 0.7, -2.0], dtype=torch.float64)
         eta = torch.zeros((), dtype=torch.float64, requires_grad=True)
@@ -40,7 +40,7 @@ class TestEntropy:
         close(slope, -(p * (logp - (p * logp).sum()) * (advantages - (p * advantages).sum())).sum())
 
     def test_forking_tokens(self):
-        """The fraction with the highest entropy."""
+        """The chosen tokens are the fraction with the highest entropy."""
         mask = rows(0)[-1]
         entropies = torch.rand(mask.shape, generator=torch.Generator().manual_seed(1)).double()
         entropies[~mask] = 9.0
@@ -49,7 +49,7 @@ class TestEntropy:
         assert entropies[chosen].min() > entropies[mask & ~chosen].max()
 
     def test_tokens_chosen_by_their_covariance(self):
-        """KL-Cov: the fraction with the largest; Clip-Cov: some of those between two bounds."""
+        """KL-Cov chooses the tokens with the largest covariance; Clip-Cov draws among those between two bounds."""
         _, old, _, advantages, mask = rows(0)
         N = int(mask.sum())
         cov = kl_cov.covariance(old, advantages, mask)
@@ -75,14 +75,14 @@ class TestEntropy:
         close(gradient(script, inputs), -(mask.double() / mask.sum()) * torch.exp(logp - old) * a)
 
     def test_the_kl_that_holds_tokens(self):
-        """KL-Cov's loop adds k3 of KL(π_old ‖ π_θ) on the chosen tokens: its gradient is r - 1."""
+        """KL-Cov's loop adds k3 of KL(π_old ‖ π_θ) on the chosen tokens; its gradient is r - 1."""
         logp, old, _, _, _ = rows(0)
         leaf = logp.clone().requires_grad_()
         (slope,) = torch.autograd.grad(kl_cov.kl_penalty(old, leaf).sum(), leaf)
         close(slope, torch.exp(logp - old) - 1)
 
     def test_adaptive_bonus(self):
-        """It begins at 0, rises by Δ in each step whose entropy is too low, and pays only in those; never below 0."""
+        """The coefficient starts at 0, rises by Δ at low entropy, else falls to 0 at least; only low steps use it."""
         args, coef, paid = adaptive_entropy.Args(entropy_step=0.5, target_entropy=0.2), 0.0, []
         for mean in (0.3, 0.1, 0.2, 0.1, 0.3, 0.1):
             bonus, coef = adaptive_entropy.adapt(coef, mean, args)
@@ -90,7 +90,7 @@ class TestEntropy:
         assert paid == [0.0, 0.0, 0.5, 1.0, 0.0, 1.0]
 
     def test_entropy_has_its_gradient_in_chunks_too(self, monkeypatch):
-        """Of the whole vocabulary: the same as from all logits at once, and none where it was not asked for."""
+        """Chunked entropy has the gradient of all logits at once, and none unless it is requested."""
         torch.manual_seed(0)
         head = torch.nn.Linear(5, 11, dtype=torch.float64)
         hidden, targets = torch.randn(7, 5, dtype=torch.float64), torch.randint(11, (7, 1))

@@ -1,4 +1,4 @@
-"""Methods whose advantages see more of a group than the mean and std of its rewards: Pass@k Training, GDPO, TTRL."""
+"""Methods that use more of a group than its rewards' mean and std: Pass@k Training, GDPO, TTRL."""
 
 import math
 from math import comb
@@ -23,7 +23,7 @@ class TestPassAtK:
 
     @pytest.mark.parametrize("G,k", [(3, 2), (4, 3), (5, 2), (5, 4)])
     def test_without_the_std_it_is_the_gradient_of_pass_at_k(self, G, k):
-        """∇ (1 - (1 - p)^k) times 1/k, for the mean over subsets, less 1/G: the baseline holds the response itself."""
+        """It is ∇(1 - (1 - p)^k) times 1/k - 1/G: 1/k from the mean over subsets, 1/G from the baseline."""
 
         def without_std(rewards):
             fail = comb(int((rewards == 0).sum()), k) / comb(G, k)
@@ -33,7 +33,7 @@ class TestPassAtK:
         close(expected_gradient(THETA, G, without_std), (1 / k - 1 / G) * exact)
 
     def test_easy_prompts_have_no_signal(self):
-        """With fewer than k incorrect responses; and hard prompts have more than those in between."""
+        """Groups with fewer than k incorrect responses have no signal, and hard prompts have the most."""
         rewards = torch.tensor([[1.0] * correct + [0.0] * (8 - correct) for correct in range(9)], dtype=torch.float64)
         signal = pass_at_k.compute_advantages(rewards, pass_at_k.Args(k=4)).abs().sum(1)
         assert ((signal > 0) == torch.tensor([0, 1, 1, 1, 1, 0, 0, 0, 0], dtype=torch.bool)).all()
@@ -44,7 +44,7 @@ class TestPassAtK:
 
 
 class TestGDPO:
-    """Two functions, of which the second has ten times the range."""
+    """Two reward functions; the second one's range is ten times as large."""
 
     REWARDS = torch.tensor([[[1, 1, 0, 0], [1, 0, 0, 0]], [[0, 10, 0, 10], [0, 10, 10, 10]]], dtype=torch.float64)
 
@@ -61,7 +61,7 @@ class TestGDPO:
         assert (of_batch[2:] == 0).all() and (of_batch[0].abs() > 1.4).all(), "groups without signal raise the others"
 
     def test_the_scale_of_a_reward_does_not_matter(self):
-        """Only its weight does; in GRPO the function with the larger range decides alone."""
+        """A function's scale does not matter; in GRPO the one with the larger range decides alone."""
         scaled = self.REWARDS * torch.tensor([7.0, 0.01])[:, None, None]
         torch.testing.assert_close(
             self.advantages(scaled, 1, 1), self.advantages(self.REWARDS, 1, 1), rtol=1e-3, atol=1e-4
@@ -72,7 +72,7 @@ class TestGDPO:
         assert merged[1] > merged[3] > 0.5 and merged[0] < -0.5
 
     def test_it_separates_what_a_sum_merges(self):
-        """(1, 0) and (0, 1) have the same sum, but where few get the first, it is worth more."""
+        """(1, 0) and (0, 1) have the same sum, but the reward that fewer responses get is worth more."""
         rewards = torch.tensor([[[1, 0, 0, 0]], [[0, 1, 1, 0]]], dtype=torch.float64)
         merged = grpo.compute_advantages(rewards.sum(0), grpo.Args())[0]
         rare, common, _, _ = self.advantages(rewards, 1, 1)[0]
@@ -81,7 +81,7 @@ class TestGDPO:
 
 class TestTTRL:
     def test_where_the_majority_is_correct_it_is_grpo(self, tiny_model, tmp_path, monkeypatch, half_correct, capsys):
-        """To the bit."""
+        """If the majority vote equals the verdicts, the run equals GRPO's bit for bit."""
 
         def correct(verifier, rollouts, G):
             return torch.tensor(rollouts.correct).view(-1, G).float()

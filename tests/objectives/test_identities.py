@@ -39,11 +39,11 @@ def rows(seed, spread=0.5):
 
 
 def gradient(script, inputs, weights=None, **settings):
-    """Gradient (B, T) of a minibatch's loss, TIS off unless asked for; `weights` replaces the script's own."""
+    """Gradient (B, T) of a minibatch's loss, by default without TIS; `weights` replaces the script's own."""
     logp, old, rollout, advantages, mask = inputs
     args = script.Args(**({"tis_cap": 0.0} if hasattr(script.Args, "tis_cap") else {}) | settings)
     logp = logp.detach().clone().requires_grad_()
-    # DPPO's ratio is to the policy that sampled.
+    # DPPO's ratio is to the rollout policy.
     anchor = rollout if getattr(args, "ratio_anchor", "learner") == "engine" else old
     values = {"logp": logp, "rollout_logp": rollout, "advantages": advantages, "mask": mask, "args": args}
     loss, _ = call(script.policy_loss, old_logp=anchor, **values)
@@ -86,7 +86,7 @@ class TestOnPolicy:
 @pytest.mark.parametrize("seed", range(3))
 class TestGradients:
     def test_ppo_clip_is_a_mask(self, seed):
-        """The gradient of the minimum is M r A; its value is not: clipped tokens still count (1 ± ε) A."""
+        """The gradient of PPO's minimum is M r A; its value is not, because clipped tokens still count (1 ± ε) A."""
         inputs = rows(seed)
         logp, old, _, a, mask = inputs
         r = torch.exp(logp - old)
@@ -97,7 +97,7 @@ class TestGradients:
         assert not torch.allclose(loss, -(keep * r * a))
 
     def test_gspo_is_the_same_for_every_token(self, seed):
-        """-(1/B) M_i s_i A_i / |o_i|."""
+        """Every token's gradient is -(1/B) M_i s_i A_i / |o_i|."""
         inputs = rows(seed, spread=5e-4)
         logp, old, _, a, mask = inputs
         length = mask.double().sum(1, keepdim=True)
@@ -107,7 +107,7 @@ class TestGradients:
         close(gradient(gspo, inputs), -1.0 * mask * keep * s * a / (B * length))
 
     def test_gmpo_drops_clipped_tokens_only(self, seed):
-        """-(1/B) w_i A_i / |o_i| on tokens that are not clipped; w_i holds the clipped ones."""
+        """Tokens that are not clipped get -(1/B) w_i A_i / |o_i|, where w_i includes the clipped ones."""
         inputs = rows(seed)
         logp, old, _, a, mask = inputs
         d, length = logp - old, mask.double().sum(1, keepdim=True)
@@ -128,7 +128,7 @@ class TestGradients:
         assert (gradient(cispo, inputs, ratio_cap=1.2)[inputs[-1]] != 0).all()
 
     def test_dppo_mask_forms(self, seed):
-        """Eq. 12 with binary TV is the authors' code: masked iff π - μ > δ (A > 0) or π - μ < -δ (A < 0)."""
+        """Eq. 12 with binary TV equals the authors' code: masked iff π - μ > δ (A > 0) or π - μ < -δ (A < 0)."""
         inputs = rows(seed)
         logp, _, rollout, a, _ = inputs
         args = dppo.Args(delta=0.1)
@@ -143,7 +143,7 @@ class TestGradients:
         close(gradient(dppo, (logp, old, rollout, a, mask)), gradient(dppo, (logp, old - 1.0, rollout, a, mask)))
 
     def test_dppo_with_the_ratio_as_divergence_is_ppo(self, seed, monkeypatch):
-        """D → |r - 1| turns the mask into PPO's clip, here with the rollout policy as the old policy."""
+        """With D = |r - 1| the mask is PPO's clip, here with the rollout policy as the old policy."""
         inputs = rows(seed)
         logp, _, rollout, a, mask = inputs
         monkeypatch.setattr(dppo, "divergence", lambda mu, pi, kind: (pi[..., 0] / mu[..., 0] - 1).abs())
@@ -161,7 +161,7 @@ class TestGradients:
             close(gradient(script, inputs, tis_cap=1.1), capped)
 
     def test_tis_of_a_response(self, seed):
-        """A response with one loss: GSPO averages its weights arithmetically, GMPO geometrically."""
+        """For one loss per response, GSPO averages the TIS weights arithmetically, GMPO geometrically."""
         inputs = rows(seed, spread=1e-5)
         _, old, rollout, _, mask = inputs
         weight, length = torch.exp(old - rollout).clamp(max=1.1), mask.double().sum(1, keepdim=True)
@@ -172,7 +172,7 @@ class TestGradients:
         assert not torch.allclose(arithmetic, geometric)
 
     def test_clip_higher(self, seed):
-        """DAPO's wider upper bound changes positive advantages with a ratio in (1.2, 1.28] only."""
+        """DAPO's higher upper bound only changes positive advantages with a ratio in (1.2, 1.28]."""
         inputs = rows(seed, spread=0.25)
         logp, old, _, a, mask = inputs
         r = torch.exp(logp - old)
@@ -187,7 +187,7 @@ class TestGradients:
         torch.testing.assert_close(dapo.token_weights(mask), grpo.token_weights(mask))
 
 
-# A policy over three outcomes, of which the first is correct: everything can be enumerated
+# A policy over three outcomes, the first of which is correct: everything can be enumerated
 
 
 def bandit(theta, G):
@@ -245,14 +245,14 @@ def test_rloo_is_a_multiple_of_the_mean_baseline():
 
 
 def test_maxrl_largest_advantage():
-    """One correct response in N has the advantage N - 1."""
+    """The only correct response among N has advantage N - 1."""
     rewards = torch.zeros(1, 16, dtype=torch.float64)
     rewards[0, 3] = 1
     assert maxrl.compute_advantages(rewards)[0, 3].item() == pytest.approx(15)
 
 
 def test_std_weighs_easy_and_hard_prompts_alike():
-    """With the population's std, a group with success rate p has A = √((1-p)/p) and -√(p/(1-p))."""
+    """With the population's std and success rate p, advantages are √((1-p)/p) and -√(p/(1-p))."""
     for correct in range(1, 8):
         rewards = torch.tensor([[1.0] * correct + [0.0] * (8 - correct)], dtype=torch.float64)
         p = correct / 8
@@ -284,7 +284,7 @@ def test_k3_against_the_exact_kl():
 
 
 def test_k1_belongs_in_the_reward():
-    """E[k1 ∇log π] is ∇KL(π‖ref), as REINFORCE, RLOO and PPO use it; differentiated in the loss k1 gives 0."""
+    """E[k1 ∇log π] is ∇KL(π‖ref), as used in REINFORCE, RLOO and PPO; as a loss, k1 has expected gradient 0."""
     logits = torch.tensor([0.3, -0.5, 1.1, 0.2], dtype=torch.float64, requires_grad=True)
     logp = logits.log_softmax(0)
     ref = torch.tensor([0.1, 0.4, -0.3, 0.9], dtype=torch.float64).log_softmax(0)
@@ -298,7 +298,7 @@ def test_k1_belongs_in_the_reward():
 
 @pytest.mark.parametrize("n", [1, 4, 7])
 def test_pass_at_k_by_enumeration(n):
-    """The fraction of all k-subsets of the n samples that hold a correct one."""
+    """pass@k is the fraction of the n samples' k-subsets with a correct one."""
     for correct in range(n + 1):
         for k in range(1, n + 1):
             samples = [1] * correct + [0] * (n - correct)

@@ -1,4 +1,4 @@
-"""Rewards that depend on the length: L1's LCPO, Kimi k1.5's, and the cosine."""
+"""Rewards that depend on length: L1's LCPO, Kimi k1.5's, and the cosine."""
 
 import math
 
@@ -39,7 +39,7 @@ class TestLengthRewards:
         ],
     )
     def test_equal_lengths_are_grpo(self, script, settings):
-        """Length does not matter: advantages are those of correctness alone."""
+        """With equal lengths, advantages depend only on correctness."""
         shaped = rewards(script, lengths=torch.full_like(LENGTHS, 20), **settings)
         expected = grpo.compute_advantages(CORRECT, grpo.Args())
         torch.testing.assert_close(script.compute_advantages(shaped, script.Args()), expected, rtol=1e-4, atol=1e-12)
@@ -50,7 +50,7 @@ class TestLengthRewards:
         close(longer, CORRECT - 0.05)
 
     def test_max_is_a_limit(self):
-        """From 1 far below the budget over δ at it to 0 beyond, and nothing for incorrect answers."""
+        """Correct answers get 1 far below the budget, δ at it and 0 far above; incorrect ones get 0."""
         lengths = BUDGETS + torch.tensor([-9, -2, 0, 2, 60])
         shaped = rewards(lcpo_max, torch.ones(3, 5, dtype=torch.float64), lengths, alpha=0.1, delta=0.5)
         close(shaped, torch.tensor([1.0, 0.7, 0.5, 0.3, 0.0], dtype=torch.float64).expand(3, 5))
@@ -64,7 +64,7 @@ class TestLengthRewards:
         close(rewards(kimi_length), rewards(kimi_length, lengths=3 * LENGTHS + 5))
 
     def test_cosine_ends(self):
-        """Correct: 2 falls to 1. Incorrect: -10 rises to 0. At the limit itself -10 for both."""
+        """Correct answers get 2 to 1, incorrect ones -10 to 0, and all get -10 at the limit."""
         T = 1000
         lengths = torch.tensor([[0, T // 2, T - 1, T]]).double()
         correct, incorrect = (
@@ -74,7 +74,7 @@ class TestLengthRewards:
         assert incorrect[0].tolist() == pytest.approx([-10.0, -5.0, 0.0, -10.0], abs=1e-4)
 
     def test_budgets(self):
-        """Even over the range, one for each question, and another with another seed."""
+        """Budgets are uniform over the range, fixed for each question, and different with another seed."""
         args = lcpo.Args(min_budget=0.4, max_response_tokens=70)
         budgets = torch.tensor([lcpo.budget(f"{i}+1=?", args) for i in range(4000)]).double()
         assert budgets.min() == 28 and budgets.max() == 70
@@ -84,7 +84,7 @@ class TestLengthRewards:
         assert budgets[:100].tolist() != [lcpo.budget(f"{i}+1=?", args) for i in range(100)]
 
     def test_prompts_tell_the_budget(self):
-        """In training and held-out prompts; in the last of several chat messages; without budgets nothing is added."""
+        """Training, held-out and chat prompts (in the last message) state the budget; an empty text adds nothing."""
         args = lcpo.Args(eval_problems=5)
         for problems in load_problems(args, *load_model(args), lambda question: lcpo.budget_text(question, args)):
             for p in problems[:5]:

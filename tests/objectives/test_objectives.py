@@ -1,6 +1,6 @@
 """Every discovered script's advantages, weights, loss and gradient against its oracle, in float64.
 
-Inputs are fresh for each seed: rows of different lengths, both signs of the advantage, ratios on both sides of every
+Each seed gives new inputs: rows of different lengths, both signs of the advantage, ratios on both sides of every
 bound, and three different sets of log-probs. A script without an oracle fails here.
 """
 
@@ -28,7 +28,7 @@ def arguments(name, **settings):
 
 
 def cases(name):
-    """The settings under which a script is compared with its oracle, those that only matter in a run left out."""
+    """The settings under which a script is compared with its oracle, without those that only matter in a run."""
     kept = []
     for case in load_oracle_class(name).CASES:
         case = {key: value for key, value in case.items() if key not in {f.name for f in fields(Settings)}}
@@ -60,7 +60,7 @@ def make_rows(seed, spread):
 
 
 def to_tensors(rows, width):
-    """The same rows as (B, T) tensors; padding is filled with values that would show if they leaked."""
+    """The rows as (B, T) tensors; padding has values that would show if they leaked."""
 
     def pad(values, filler):
         return torch.tensor([row + [filler] * (width - len(row)) for row in values], dtype=torch.float64)
@@ -72,7 +72,7 @@ def to_tensors(rows, width):
 
 
 def weighted_loss(name, logp, old, rollout, advantages, mask, args):
-    """The scalar loss of a whole minibatch, as the loop of the script forms it, and the metrics of `policy_loss`."""
+    """The scalar loss of a whole minibatch, as in the script's loop, and the metrics of `policy_loss`."""
     script = load(name)
     anchor = rollout if getattr(args, "ratio_anchor", "learner") == "engine" else old
     values = {"logp": logp, "rollout_logp": rollout, "advantages": advantages, "mask": mask, "args": args}
@@ -83,7 +83,7 @@ def weighted_loss(name, logp, old, rollout, advantages, mask, args):
 
 
 def total_loss(name, rows, args, width=T):
-    """The loss of a whole minibatch and its gradient (B, T)."""
+    """A whole minibatch's loss and its gradient (B, T)."""
     logp, old, rollout, advantages, mask = to_tensors(rows, width)
     total, _ = weighted_loss(name, logp, old, rollout, advantages, mask, args)
     (gradient,) = torch.autograd.grad(total, logp)
@@ -117,14 +117,14 @@ def test_loss_and_gradient(name, case, spread):
 
 
 def own_settings(name):
-    """The settings of a method that not all scripts have, with their defaults."""
+    """A method's settings that not all scripts have, with their defaults."""
     shared = set.intersection(*({f.name for f in fields(load(other).Args)} for other in SCRIPTS))
     return {f.name: f.default for f in fields(load(name).Args) if f.name not in shared}
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_defaults_are_those_written_down(name):
-    """The paper's, where it gives any."""
+    """Every own setting's default is the oracle's, which is the paper's where it gives one."""
     written = load_oracle_class(name).DEFAULTS
     missing = set(own_settings(name)) - set(written)
     assert not missing, f"DEFAULTS in tests/oracles/{name}.py lacks {sorted(missing)}"
@@ -135,7 +135,7 @@ def test_defaults_are_those_written_down(name):
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_every_setting_of_the_method_is_varied(name):
-    """Between them the oracle's cases give every own setting a value that is not its default."""
+    """The oracle's cases give every own setting a value other than its default."""
     defaults = own_settings(name)
     own = defaults.keys() - load_oracle_class(name).ELSEWHERE
     varied = {
@@ -145,7 +145,7 @@ def test_every_setting_of_the_method_is_varied(name):
 
 
 def test_a_script_without_an_oracle_is_noticed():
-    """`oracles/` has exactly one file for each discovered script."""
+    """`oracles/` has exactly one file per discovered script."""
     found = {path.stem for path in (Path(__file__).parents[1] / "oracles").glob("*.py")} - {"__init__"}
     assert not set(SCRIPTS) - found, f"scripts without an oracle: {sorted(set(SCRIPTS) - found)}"
     assert not found - set(SCRIPTS), f"oracles without a script: {sorted(found - set(SCRIPTS))}"
@@ -164,10 +164,10 @@ def test_padding_width_changes_nothing(name):
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_extreme_ratios_stay_finite(name, sign):
-    """Log-ratios of ±80 to the old policy and to the engine, in float32: value and gradient stay finite."""
+    """With log-ratios of ±80 to the old policy and to the engine, value and gradient stay finite in float32."""
     args = arguments(name)
     shift = torch.tensor([[80.0, -80.0, 0.0, 80.0], [-80.0, -80.0, -80.0, -80.0], [80.0, 80.0, 80.0, 80.0]])
-    shift = shift.repeat(8, 1)  # rows of whole groups
+    shift = shift.repeat(8, 1)  # whole groups
     base = torch.full_like(shift, -81.0)
     for old, rollout in ((base, base), (base, base - 0.5), (base, base + shift / 2)):
         logp = (base + shift).requires_grad_()
@@ -181,7 +181,7 @@ def test_extreme_ratios_stay_finite(name, sign):
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_no_rows_are_no_loss(name):
-    """A process without a row of a micro-batch keeps step with the others: its loss is 0 and has a gradient."""
+    """A process without rows in a micro-batch stays in step: its loss sums to 0 and has a gradient."""
     empty = torch.zeros(0, T, dtype=torch.float64)
     logp = empty.clone().requires_grad_()
     values = {"logp": logp, "old_logp": empty, "rollout_logp": empty, "advantages": empty, "mask": empty.bool()}
@@ -200,7 +200,7 @@ def random_rewards(seed, P=6, G=5):
 
 
 def advantage_cases():
-    """Of the scripts whose advantages come from rewards alone; the others have tests of their own."""
+    """Cases of scripts whose advantages come from rewards alone; the other scripts have their own tests."""
     of_tokens = {name for name in SCRIPTS if hasattr(load_oracle_class(name), "token_advantages")}
     return [param for param in objective_cases() if param.values[0] not in of_tokens]
 
@@ -222,7 +222,7 @@ def test_maxrl_refuses_shaped_rewards():
 @pytest.mark.parametrize("kind", ["topk-tv", "topk-kl"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_dppo_top_k(kind, seed):
-    """The K likeliest tokens, the sampled one if it is not among them, and the rest of a real softmax."""
+    """The divergence is over the K likeliest tokens, the sampled one if it is another, and the rest of a softmax."""
     generator = torch.Generator().manual_seed(seed)
     V, K, B = 9, 3, 6
     mu = torch.randn(B, T, V, generator=generator, dtype=torch.float64).mul(1.5).log_softmax(-1)
@@ -253,7 +253,7 @@ def test_dppo_top_k(kind, seed):
 
 
 def test_dr_grpo_has_no_length_bias():
-    """Making one response longer does not change any token's weight; under GRPO it does."""
+    """A longer response changes no token's weight in Dr. GRPO, but does in GRPO."""
     dr_grpo, grpo = load("dr_grpo"), load("grpo")
     short = torch.tensor([[1, 1, 0, 0], [1, 1, 1, 0]]).bool()
     long = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]]).bool()
@@ -297,7 +297,7 @@ def test_clip_is_one_sided(ratio, advantage, value, slope):
 
 
 def test_overlong_penalty():
-    """2503.14476, Eq. 13, with the paper's own lengths: free up to 16,384, -1 at 20,480."""
+    """2503.14476, Eq. 13, with the paper's lengths: no penalty up to 16,384 tokens, -1 at 20,480."""
     dapo = load("dapo")
     args = dapo.Args(max_response_tokens=20480, overlong_cache=4096)
     lengths = torch.tensor([1.0, 16384.0, 18432.0, 20480.0])

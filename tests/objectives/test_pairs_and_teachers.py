@@ -29,14 +29,14 @@ class TestDPO:
         return dpo.compute_advantages(scores, rewards, dpo.Args(**settings))[0]
 
     def test_two_responses_are_grpo(self):
-        """At the reference, a pair alone: GRPO's direction with token sums, β/√2 times as long."""
+        """At the reference, DPO on a group of two is GRPO with token sums, times β/√2."""
         rewards = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [0.0, 0.0]], dtype=torch.float64)
         ours = self.advantages(rewards, kl_beta=0.3)
         close(2 * ours, 0.3 / 2**0.5 * grpo.compute_advantages(rewards, grpo.Args()) * (1 + 1e-6 * 2**0.5))
         assert (ours[2:] == 0).all()
 
     def test_at_the_reference_every_group_has_the_direction_of_grpo(self):
-        """For any group size, advantages are GRPO's times a factor that depends on the group."""
+        """For any group size, DPO's advantages are GRPO's times a factor per group."""
         ours, theirs = self.advantages(self.rewards), grpo.compute_advantages(self.rewards, grpo.Args())
         for a, b in zip(ours[:2], theirs[:2], strict=True):
             close(a / a.norm(), b / b.norm())
@@ -44,7 +44,7 @@ class TestDPO:
 
     @pytest.mark.parametrize("seed", range(3))
     def test_it_is_the_gradient_of_the_papers_loss(self, seed):
-        """Eq. 7 over all pairs of all groups, differentiated by autograd through sums of token log-probs."""
+        """The gradient is autograd's of Eq. 7 over all pairs of all groups, through sums of token log-probs."""
         logp, ref, _, _, mask = rows(seed)
         logp = logp.clone().requires_grad_()
         scores = ((logp - ref) * mask).sum(1)
@@ -64,7 +64,7 @@ class TestDPO:
         close(gradient(dpo, inputs), torch.autograd.grad(expected, logp)[0])
 
     def test_pairs_that_are_told_apart_pull_less(self):
-        """β σ(-m): half of β at the reference, nothing far on the correct side, all of β on the other one."""
+        """The weight β σ(-m) is β/2 at the reference, 0 for a clearly correct order, and β for a clearly wrong one."""
         rewards = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
         for score, pull in ((0.0, 0.25), (1000.0, 0.0), (-1000.0, 0.5)):
             advantages, _ = dpo.compute_advantages(score * rewards, rewards, dpo.Args(kl_beta=0.5))
@@ -77,14 +77,14 @@ class TestDPO:
         close(ours[1], shifted[1])
 
     def test_spin_begins_as_imitation(self):
-        """At the opponent, Eq. 4.7's gradient is β/2 times: up with the solution, down with one's own responses."""
+        """At the opponent, Eq. 4.7's gradient is β/2 times: up for the solution, down for the policy's responses."""
         scores, preferred = torch.zeros(4, 3, dtype=torch.float64), torch.tensor([[1.0, 0.0, 0.0]] * 4)
         ours, _ = spin.compute_advantages(scores, preferred, spin.Args(kl_beta=0.3))
         close(ours, 0.3 / 2 / 4 * torch.tensor([[1.0, -0.5, -0.5]] * 4, dtype=torch.float64))
 
     @pytest.mark.parametrize("seed", range(3))
     def test_spin_ends_where_both_are_the_same(self, seed):
-        """A response equal to the data set's solution makes a pair without a gradient, for any policy."""
+        """A response equal to the data set's solution gives a pair without a gradient, for any policy."""
         logp, ref, _, _, mask = (x[:2] for x in rows(seed))
         logp, ref, mask = logp[:1].repeat(2, 1), ref[:1].repeat(2, 1), mask[:1].repeat(2, 1)
         scores, preferred = ((logp - ref) * mask).sum(1).view(1, 2), torch.tensor([[1.0, 0.0]])
@@ -94,7 +94,7 @@ class TestDPO:
         assert each.abs().max() > 0 and each.sum(0).abs().max() == 0 and loss.item() == pytest.approx(math.log(2))
 
     def test_spin_puts_the_solution_in_front(self, capsys):
-        """Whole, with its EOS, and as nothing that the engine has sampled; the policy's own responses stay."""
+        """Each group starts with a whole solution, EOS included, marked as not sampled; the other responses stay."""
         args = spin.Args()
         model, tokenizer = load_model(args)
         train, _ = load_problems(args, model, tokenizer)
@@ -114,7 +114,7 @@ class TestDPO:
             assert text.count("\n") == sum(map(problem.question.count, "+-")), "all steps are there"
 
     def test_spin_on_real_data(self, chat_model, gsm8k_file, tmp_path, capsys):
-        """The whole column is the solution; one that does not fit is refused."""
+        """The whole column is the solution, and one that does not fit is refused."""
         settings = {"model": str(chat_model), "dataset": str(gsm8k_file), "solution_column": "answer"}
         weights, logged = run("spin", tmp_path / "run", **settings)
         assert logged[1]["dpo_loss"] == pytest.approx(math.log(2), abs=1e-3) and logged[1]["grad_norm"] > 0
@@ -140,7 +140,7 @@ class TestOPD:
         assert (loss == 0).all()
 
     def test_sampled_kl_has_the_gradient_of_the_kl(self):
-        """By enumeration of four tokens: E[-r A] has the value and the gradient of KL(π‖teacher)."""
+        """Over four enumerated tokens, E[-r A] has the value and the gradient of KL(π‖teacher)."""
         logits = torch.tensor([0.3, -0.5, 1.1, 0.2], dtype=torch.float64, requires_grad=True)
         logp = logits.log_softmax(0)
         teacher = torch.tensor([0.1, 0.4, -0.3, 0.9], dtype=torch.float64).log_softmax(0)
@@ -151,7 +151,7 @@ class TestOPD:
         close(*(torch.autograd.grad(x, logits, retain_graph=True)[0] for x in (sampled, exact)))
 
     def test_full_kl(self):
-        """At each response token that of the two distributions, 0 on padding; only the student has a gradient."""
+        """The KL is exact at each response token and 0 on padding; only the student has a gradient."""
         args = opd.Args(temperature=0.7)
         model, tokenizer = load_model(args)
         args.teacher = teacher_of("worlds/sums/model")
@@ -176,7 +176,7 @@ class TestOPD:
 
     @pytest.mark.parametrize("seed", range(3))
     def test_within_the_clip_it_is_grpo(self, seed):
-        """With the same advantages; there is no clip beyond it."""
+        """With the same advantages OPD is GRPO without a clip."""
         inputs = rows(seed)
         close(gradient(opd, inputs), gradient(grpo, inputs, clip_eps=1e6))
 

@@ -1,4 +1,4 @@
-"""Process rewards: their advantages in closed form, their labels on a policy that can be enumerated, and GRPO."""
+"""Process rewards: advantages in closed form, labels on an enumerated policy, and GRPO as a special case."""
 
 import grpo
 from common.engines import Request, prompt_seeds
@@ -14,7 +14,7 @@ OWN = ("process_reward", "reward_model_accuracy", "response_steps")
 
 
 def test_advantages_by_hand():
-    """Two responses, of two steps and of one: rewards 0.2, 0.8 and 0.5, of mean 0.5 and sample std 0.3."""
+    """Two responses, with two steps and one: rewards 0.2, 0.8 and 0.5 have mean 0.5 and sample std 0.3."""
     rewards = torch.tensor([[0.0, 0.2, 0.0, 0.8], [0.0, 0.5, 0.0, 0.0]])
     last = torch.tensor([[0.0, 1, 0, 1], [0, 1, 0, 0]]) > 0
     args = process_rewards.Args(responses_per_prompt=2)
@@ -35,7 +35,7 @@ def test_with_one_step_they_are_grpos_advantages(ddof):
 
 
 def test_a_reward_model_that_knows_the_verdict_gives_grpo(tiny_model, tmp_path, monkeypatch, capsys):
-    """With one step per response; with the model that was trained, the run ends elsewhere."""
+    """With one step per response and a model that knows the verdict it is GRPO; with the trained model it is not."""
     settings = on_tiny(tiny_model) | {"lr": 1e-2}
     monkeypatch.setattr(  # texts of an odd length are correct, if they end
         "common.verification.Verifier.judge",
@@ -52,7 +52,7 @@ def test_a_reward_model_that_knows_the_verdict_gives_grpo(tiny_model, tmp_path, 
             verdicts.append(rewards.view(-1, 1))
             return rewards
 
-    def knowing(function, batch, args):  # a logit of ±50 is a chance of 1 or 0
+    def knowing(function, batch, args):  # a logit of ±50 means a probability of 1 or 0
         return (100 * verdicts[-1] - 50).expand(batch.token_mask.shape)
 
     monkeypatch.setattr(process_rewards, "Verifier", Watched)
@@ -66,7 +66,7 @@ def test_a_reward_model_that_knows_the_verdict_gives_grpo(tiny_model, tmp_path, 
 
 @pytest.mark.parametrize("labels", ["soft", "hard"])
 def test_labels_are_the_chances_of_a_policy_that_is_enumerated(labels):
-    """Within five standard errors of 4,000 continuations; hard ones are 1 wherever an ending is correct."""
+    """Soft labels are within five standard errors (4,000 continuations); hard ones are 1 if an ending is correct."""
     args = process_rewards.Args(label_samples=4000, labels=labels, responses_per_prompt=2)
     chain, problems = Chain(args), [Problem("a", "1", "a", [7])] * 3
     rollouts = chain.sample_shards(Request([[7]] * 3, 1, [9] * 3, 1.0, prompt_seeds(3, 1)))
@@ -82,7 +82,7 @@ def test_labels_are_the_chances_of_a_policy_that_is_enumerated(labels):
 
 
 def test_a_step_holds_what_begins_in_it():
-    """The end of a line belongs to the step before it, and EOS to the last one."""
+    """The end of a line belongs to the step before it, and EOS to the last step."""
     assert process_rewards.split_steps([5, 3, 5, 5, 3, 5, 1], {3}) == [2, 5, 7]
     assert process_rewards.split_steps([5, 3, 5, 3, 1], {3}) == [2, 5]
     assert process_rewards.split_steps([3], {3}) == [1]

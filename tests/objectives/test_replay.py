@@ -1,4 +1,4 @@
-"""Replay: hard prompts come back with a correct response, which joins a group without one."""
+"""Replay: hard prompts come back with a correct response, which joins a group that has none."""
 
 from types import SimpleNamespace
 
@@ -14,13 +14,13 @@ OTHER = SimpleNamespace(prompt="2+2=?")
 
 
 def responses(verdicts, first=0):
-    """One response of a single token for each verdict; tokens are numbered from `first` on."""
+    """A single-token response per verdict; the tokens are numbered starting at `first`."""
     rows = [[first + i] for i in range(len(verdicts))]
     return Rollouts(rows, [[-0.5]] * len(rows), [False] * len(rows), [[True]] * len(rows), correct=list(verdicts))
 
 
 def buffer_after(steps, problems=(QUESTION,), **settings):
-    """The buffer after some steps, each a number and the verdicts of a group to each problem."""
+    """The buffer after some steps; each step has its number and, per problem, the verdicts of a group."""
     buffer, args = {}, replay.Args(**settings)
     for step, *groups in steps:
         flat = [verdict for group in groups for verdict in group]
@@ -30,7 +30,7 @@ def buffer_after(steps, problems=(QUESTION,), **settings):
 
 
 def test_without_a_buffer_it_is_grpo(tiny_model, tmp_path, half_correct, capsys):
-    """To the bit; with one, some groups are others."""
+    """Without a buffer the run equals GRPO's bit for bit; with one, prompts are replayed."""
     settings = on_tiny(tiny_model) | {"responses_per_prompt": 2, "lr": 1e-2, "steps": 4}
     (theirs, rows), (ours, own), (_, replayed) = (
         run(name, tmp_path / f"{name}{more}", **settings | more)
@@ -81,7 +81,7 @@ def test_what_was_just_tried_waits_longest_and_the_oldest_give_way():
 
 
 def test_a_kept_response_joins_only_where_none_is_correct():
-    """As the first response, with its own log-probs and reward."""
+    """The kept response becomes the first one, with its own log-probs and reward."""
     kept = {"step": 1, "reward": 0.75, "response": vars(responses([1], first=90))}
     sampled, rewards = responses([0, 0, 0, 1]), torch.tensor([[0.0, 0.0], [0.0, 1.0]])
     buffer = {QUESTION.prompt: kept, OTHER.prompt: kept}
@@ -93,7 +93,7 @@ def test_a_kept_response_joins_only_where_none_is_correct():
 
 
 def test_old_responses_count_by_their_importance():
-    """TIS weight and ratio multiply to π_θ / π_past, up to C; with the engine as the anchor the ratio is that alone."""
+    """TIS weight times ratio is π_θ / π_past; where the TIS weight exceeds the cap C, it is C."""
     past, old, new = torch.tensor([[[-2.0, -2.0, -1.0]], [[-1.5, -0.5, -3.0]], [[-1.4, -0.4, -2.9]]])
     args, ones = replay.Args(tis_cap=2.0), torch.ones(1, 3)
     loss, _ = replay.policy_loss(new, old, ones, args)

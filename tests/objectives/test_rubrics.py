@@ -10,11 +10,11 @@ CRITERIA = ARGS.persistent + ARGS.candidates
 
 
 def test_the_judge():
-    """Of the default criteria, in order: box; first terms, last term, goes on, boxes the result; guesses, false."""
+    """Scores by the default criteria: box; first terms, last term, goes on, boxes the result; guesses, false."""
     prompt = "9-2+26=?\n"
     responses = {
         "9-2=7\n7+26=33\n\\boxed{33}": [1, 1, 1, 1, 1, 0, 0],
-        "9-2=8\n8+26=34\n\\boxed{34}": [1, 1, 1, 0, 1, 0, 1],  # the mark ends the sum that the next one goes on from
+        "9-2=8\n8+26=34\n\\boxed{34}": [1, 1, 1, 0, 1, 0, 1],  # the mark separates a sum from the next line
         "9-2=7\n5+26=31\n\\boxed{30}": [1, 1, 1, 0, 0, 0, 0],
         "9-2=7\n\\boxed{7}": [1, 1, 0, 0, 1, 0, 0],
         "\\boxed{33}": [1, 0, 0, 0, 0, 1, 0],
@@ -26,12 +26,12 @@ def test_the_judge():
 
 
 def test_criteria_come_and_go():
-    """Those that separate a group are added, those that no longer do are dropped; of the others the best K stay."""
+    """Criteria that separate a group are added, those that no longer do are dropped, and the best K others stay."""
     args = rubrics.Args(persistent=("a",), candidates=("b", "c", "!d"), max_criteria=2)
     scores = torch.tensor([
-        [[1.0, 1, 1, 1], [1, 1, 1, 1]],  # persistent, the same for all
+        [[1.0, 1, 1, 1], [1, 1, 1, 1]],  # persistent, equal for all responses
         [[1, 0, 0, 0], [0, 0, 0, 0]],  # separates one group a little
-        [[0, 0, 0, 0], [1, 1, 1, 1]],  # differs between groups only
+        [[0, 0, 0, 0], [1, 1, 1, 1]],  # differs only between groups
         [[1, 1, 0, 0], [0, 1, 0, 1]],
     ])  # fmt: skip
     used = rubrics.add_criteria([0], scores)

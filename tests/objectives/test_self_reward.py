@@ -1,4 +1,4 @@
-"""Self-rewarding: the policy's own judgements take the verifier's place."""
+"""Self-rewarding: the policy's own judgements replace the verifier."""
 
 from methods import self_reward
 
@@ -8,7 +8,7 @@ from runs import assert_same_rows, assert_same_weights, differing, ended, on_tin
 
 
 def test_with_a_judge_that_is_right_it_is_grpo(tiny_model, tmp_path, monkeypatch, capsys):
-    """To the bit; with one that is not, it ends elsewhere. Texts of an odd length are correct, if they end."""
+    """With a perfect judge the run equals GRPO's bit for bit, and not with a poor one. Odd-length texts are correct."""
     monkeypatch.setattr(
         "common.verification.Verifier.judge",
         lambda self, texts, golds, cut: [float(len(t) % 2 and not c) for t, c in zip(texts, cut, strict=True)],
@@ -37,5 +37,5 @@ def test_a_judgement_that_the_model_cannot_read(tiny_model, tmp_path, monkeypatc
      (["7+5=12 yes", "7+5=12 yes", "7+5=13 no", "7+5=13 no"], [1.0, 0.0])],
 )  # fmt: skip
 def test_a_judgement_accepts_in_its_first_line(texts, expected):
-    """What is found later is another attempt, not the answer that is judged."""
+    """Only a judgement's first line counts; a later `yes` is about another attempt."""
     torch.testing.assert_close(self_reward.scores(texts, self_reward.Args()), torch.tensor(expected))

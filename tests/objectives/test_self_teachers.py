@@ -1,4 +1,4 @@
-"""Self-distillation: the teacher is the model itself, and only what it is told makes the difference."""
+"""Self-distillation: the teacher is the same model, and differs only by the feedback in its prompt."""
 
 import json
 
@@ -11,7 +11,7 @@ from runs import ended, on_tiny, refused, run
 
 @pytest.mark.parametrize("kl", ["full", "sampled"])
 def test_a_teacher_that_is_told_nothing_teaches_nothing(kl, tiny_model, half_correct, tmp_path, capsys):
-    """On-policy its KL has no gradient; told a number, it has one."""
+    """On-policy, the KL to a teacher without feedback has no gradient; with feedback it has one."""
     settings = on_tiny(tiny_model) | {"num_minibatches": 1, "kl": kl, "steps": 1, "answer_format": "last-number"}
     norms = {}
     for feedback in ("", " = 7"):
@@ -27,7 +27,7 @@ def test_a_teacher_that_cannot_read_what_it_is_told(tiny_model, half_correct, tm
 
 
 def test_the_sampled_form_is_the_full_one_in_expectation():
-    """Over every token of a vocabulary of 6, with GRPO's part switched off."""
+    """Over a vocabulary of 6, the sampled KL's expected gradient is the full KL's, with GRPO's part at weight 0."""
     generator = torch.Generator().manual_seed(0)
     logits, teacher = torch.randn(2, 4, 6, generator=generator)
     logits.requires_grad_()
@@ -59,10 +59,10 @@ def test_a_response_is_shown_another_correct_one_of_its_group():
 
 
 class TestOPSD:
-    """The same, told the data set's solution."""
+    """The same for OPSD, whose teacher sees the data set's solution."""
 
     def test_every_response_is_taught_without_rewards(self, tiny_model, tmp_path, capsys):
-        """With all responses incorrect; a teacher that is told nothing has no gradient here either."""
+        """Incorrect responses are taught too; a teacher without the solution has no gradient here either."""
         settings = on_tiny(tiny_model) | {"num_minibatches": 1, "steps": 1, "responses_per_prompt": 1}
         norms = {}
         for feedback in ("", " = {solution}"):

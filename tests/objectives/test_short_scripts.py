@@ -1,4 +1,4 @@
-"""Scripts are short, and their functions take only what they use."""
+"""Scripts are short, and their functions take only the inputs that they use."""
 
 import ast
 import math
@@ -11,7 +11,7 @@ SCRIPTS = list(parents())
 
 
 def top_level_functions(name):
-    """Those of a script, except `main`."""
+    """A script's functions except `main`."""
     nodes = ast.parse(script_path(name).read_text()).body
     return [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name != "main"]
 
@@ -27,7 +27,7 @@ def test_functions_use_what_they_take(name):
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_shapes_are_those_of_the_call(name):
-    """The loss gets a micro-batch of m rows, as the loop says, never the B rows of a rollout batch."""
+    """The loss functions state shapes (m, T) of a micro-batch, never (B, T) of a rollout batch."""
     text = script_path(name).read_text()
     for function in top_level_functions(name):
         if function.name in ("policy_loss", "kl_penalty", "value_loss"):
@@ -37,7 +37,7 @@ def test_shapes_are_those_of_the_call(name):
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_the_docstring_names_the_tis_weight(name):
-    """In the formula, as min(ρ, C), or in the same words everywhere."""
+    """A docstring mentions TIS in its formula as min(ρ, C), or in a sentence that all scripts share."""
     text, tree = script_path(name).read_text(), ast.parse(script_path(name).read_text())
     docstring = ast.get_docstring(tree)
     in_formula = name in ("olmo3", "pipeline_rl")
@@ -47,7 +47,7 @@ def test_the_docstring_names_the_tis_weight(name):
 
 
 LONGEST = 230  # lines of a script
-# a critic, a tree of values, a reward model that is trained, a recipe's many parts, its stages
+# for a critic, a tree of values, a trained reward model, a recipe with many components, and one with stages
 MAY_BE_LONGER = {"vapo", "vineppo", "process_rewards", "scalerl", "r1"}
 
 

@@ -1,4 +1,4 @@
-"""Methods that use the data set's solutions: as hints in prompts (POPE), and as responses (LUFFY)."""
+"""Methods that use the data set's solutions: as hints in prompts (POPE) and as responses (LUFFY)."""
 
 import json
 import re
@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 class TestSolutions:
     @pytest.mark.parametrize("dataset", ["sums", "search", "search-hard"])
     def test_those_of_generated_problems_are_correct(self, dataset, monkeypatch):
-        """As responses, with a box and all steps; short ones are the answer alone where that is not a number."""
+        """Long solutions end with a correct box; short ones are only the answer, unless the answer is a number."""
         pairs = generated_problems(dataset, "train")[:300]
         monkeypatch.setattr("worlds.generated_problems", lambda *_: pairs)
         answers = dict(pairs)
@@ -60,7 +60,7 @@ class TestSolutions:
 
 class TestPOPE:
     def test_a_hint_is_a_part_of_the_solution(self):
-        """Numbers with their signs, one to as many as allowed, and none for a question without a solution."""
+        """A hint has one or more signed numbers, up to the allowed part; there is none without a solution."""
         solutions = {f"{i}": "52+7-11-3" for i in range(200)} | {"text": "First, add 3 and 4. Then stop."}
         hints = [pope.hint(question, solutions, pope.Args()) for question in [*solutions][:200]]
         assert {*hints} == {" start 52", " start 52+7", " start 52+7-11"}
@@ -70,7 +70,7 @@ class TestPOPE:
         assert " start First, add" in whole and " start First, add 3 and 4. Then stop" in whole and len(whole) == 7
 
     def test_without_a_prefix_it_is_grpo(self, tiny_model, tmp_path, half_correct, capsys):
-        """To the bit; with one, the groups without a correct response are others."""
+        """Without a prefix the run equals GRPO's bit for bit; with one, it ends with other weights."""
         settings = on_tiny(tiny_model) | {"responses_per_prompt": 2, "lr": 1e-2}
         (theirs, rows), (ours, own) = (
             run(name, tmp_path / name, **settings | more) for name, more in (("grpo", {}), ("pope", {"max_prefix": 0}))
@@ -84,7 +84,7 @@ class TestPOPE:
         assert "--hint must contain {prefix}" in refused(capsys, tmp_path, pope, hint=" start here")
 
     def test_held_out_problems_have_no_hint(self, tiny_model, tmp_path, monkeypatch, capsys):
-        """Nor has a prompt with a correct response."""
+        """Neither held-out problems nor prompts with a correct response get a hint."""
         asked = []
         monkeypatch.setattr(
             "common.verification.Verifier.judge",
@@ -97,7 +97,7 @@ class TestPOPE:
 
 class TestLUFFY:
     def test_without_demonstrations_it_is_grpo(self, tiny_model, tmp_path, half_correct, capsys):
-        """To the bit; and with one, where it is right and the policy is not, the policy comes to write it."""
+        """Without demonstrations the run equals GRPO's bit for bit."""
         settings = on_tiny(tiny_model) | {"lr": 1e-2}
         (theirs, rows), (ours, own) = (
             run(name, tmp_path / name, **settings | more)
@@ -109,9 +109,9 @@ class TestLUFFY:
 
     @pytest.mark.parametrize("gamma", [0.02, 0.1, 0.5])
     def test_the_gradient_is_largest_at_gamma(self, gamma):
-        """It is γ π / (π + γ)² for each token of a solution, and not clipped; without f it would be π."""
+        """A solution token's gradient is γ π / (π + γ)² and not clipped; without f it would be π."""
         prob = torch.linspace(0.002, 0.998, 499, dtype=torch.float64)[None]
-        logp, old = prob.log().requires_grad_(), torch.full_like(prob, -40.0)  # the ratio is far beyond any clip
+        logp, old = prob.log().requires_grad_(), torch.full_like(prob, -40.0)  # the ratio is far outside any clip
         mask, advantages = torch.zeros(prob.shape, dtype=torch.bool), torch.full_like(prob, 2.0)
         loss, metrics = luffy.policy_loss(logp, old, advantages, mask, luffy.Args(gamma=gamma))
         (slope,) = torch.autograd.grad(loss.sum(), logp)
@@ -121,9 +121,9 @@ class TestLUFFY:
         assert (slope.abs() > 2 * prob)[unlikely].all(), "unlikely tokens have more than π"
 
     def test_it_imitates_where_the_policy_fails(self, tiny_model, tmp_path, capsys):
-        """With all responses incorrect, the solutions become likelier than they were; wrong ones do not."""
+        """If all responses are incorrect, correct solutions become likelier, and incorrect ones do not."""
         gains = {}
-        for form in ("last-number", "boxed"):  # a solution such as 17+17=34 has no box
+        for form in ("last-number", "boxed"):  # a solution such as 17+17=34 has no box, so it is incorrect
             settings = on_tiny(tiny_model) | {"lr": 3e-2, "steps": 4, "warmup_steps": 0, "answer_format": form}
             run("luffy", tmp_path / form, **settings)
             gains[form] = self.mean_logp(tmp_path / form / "checkpoint-000004") - self.mean_logp(tiny_model)

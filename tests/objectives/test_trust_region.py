@@ -1,4 +1,4 @@
-"""TRPO's step: the natural gradient where the KL is a quadratic, and never outside the region where it is not."""
+"""TRPO's step: the natural gradient if the KL is quadratic, and otherwise never outside the trust region."""
 
 import math
 
@@ -11,7 +11,7 @@ from runs import refused
 
 
 def definite(n, seed):
-    """A positive definite matrix (n, n) with eigenvalues from 1e-2 to 10, and a vector (n,)."""
+    """A positive definite (n, n) matrix with eigenvalues from 1e-2 to 10, and a vector (n,)."""
     generator = torch.Generator().manual_seed(seed)
     axes, _ = torch.linalg.qr(torch.randn(n, n, generator=generator, dtype=torch.float64))
     return axes * torch.logspace(-2, 1, n, dtype=torch.float64) @ axes.T, torch.randn(n, generator=generator).double()
@@ -19,7 +19,7 @@ def definite(n, seed):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_natural_gradient_of_a_quadratic(seed):
-    """Linear loss, KL = ½ xᵀF x: the step is the minimum of the loss on the boundary, √(2δ / gᵀF⁻¹g) F⁻¹(-g)."""
+    """With a linear loss and KL = ½ xᵀF x, the step is the best one on the boundary, √(2δ / gᵀF⁻¹g) F⁻¹(-g)."""
     F, g = definite(7, seed)
     torch.testing.assert_close(conjugate_gradient(F.matmul, g, 7), torch.linalg.solve(F, g), rtol=1e-5, atol=1e-5)
     args = trpo.Args(delta=0.03, cg_iterations=7)
@@ -28,7 +28,7 @@ def test_the_natural_gradient_of_a_quadratic(seed):
     natural = torch.linalg.solve(F, -g)
     torch.testing.assert_close(step, math.sqrt(2 * 0.03 / (-g @ natural).item()) * natural, rtol=1e-5, atol=1e-5)
     assert numbers["step_kl"] == pytest.approx(0.03) and numbers["step_fraction"] == 1
-    steeper = lambda x: look(x) * torch.tensor([1, 3.0])  # noqa: E731 (a KL of three times what F says)
+    steeper = lambda x: look(x) * torch.tensor([1, 3.0])  # noqa: E731 (three times the KL that F predicts)
     half, numbers = trpo.natural_step(g, F.matmul, steeper, 1.0, args)
     assert torch.equal(half, step / 2) and numbers["step_fraction"] == 0.5
     other = torch.randn(1000, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
@@ -42,7 +42,7 @@ def test_the_natural_gradient_of_a_quadratic(seed):
 @pytest.mark.parametrize("delta", [1e-3, 0.1, 2.0])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_softmax_policy_stays_in_the_region(seed, delta):
-    """Of 6 actions: a first step goes along the advantages; fifty end at the best action, none leaves the region."""
+    """With 6 actions, the first step follows the advantages, and no step leaves the region or lowers the surrogate."""
     generator = torch.Generator().manual_seed(seed)
     theta, values = torch.randn(2, 6, generator=generator, dtype=torch.float64)
     args, start = trpo.Args(delta=delta, cg_iterations=10), values @ theta.softmax(0)
@@ -60,7 +60,7 @@ def test_a_softmax_policy_stays_in_the_region(seed, delta):
         assert look(step)[1] <= delta and look(step)[0] <= look(0 * step)[0]
         assert numbers["step_kl"] == pytest.approx(look(step)[1].item(), abs=1e-12)
         if number == 0:
-            natural = advantages - advantages.mean()  # F x = p A, up to a constant in all logits
+            natural = advantages - advantages.mean()  # solves F x = p A, up to a constant in all logits
             assert torch.cosine_similarity(step - step.mean(), natural, 0) > 0.999
         theta = theta + step
     assert values @ theta.softmax(0) > start and (delta == 1e-3 or theta.softmax(0)[values.argmax()] > 0.9)
@@ -69,7 +69,7 @@ def test_a_softmax_policy_stays_in_the_region(seed, delta):
 def test_nothing_to_learn_is_no_step():
     F, g = definite(4, 0)
     look = lambda x: torch.stack([g @ x, x @ F @ x / 2])  # noqa: E731
-    uphill = lambda x: look(x) * torch.tensor([-1, 1.0])  # noqa: E731 (the surrogate falls wherever the gradient leads)
+    uphill = lambda x: look(x) * torch.tensor([-1, 1.0])  # noqa: E731 (every step lowers the surrogate)
     outside = lambda x: look(x) + torch.tensor([0, 1.0]) * bool(x.any())  # noqa: E731
     for gradient, found in ((0 * g, look), (g, uphill), (g, outside)):
         step, numbers = trpo.natural_step(gradient, F.matmul, found, 1.0, trpo.Args())

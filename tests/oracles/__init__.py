@@ -1,7 +1,7 @@
-"""A slow, plain reference for each script: row by row, in Python loops and float64, sharing nothing with the scripts.
+"""A slow, plain reference for each script: row by row, in Python loops and float64, without any code of the scripts.
 
-Each file holds a class `Oracle` for the script of the same name. It inherits from its parent's and says again, from the
-paper, what the method changes. `test_objectives.py` compares functions with it, `test_steps.py` every update of `main`.
+Each file has a class `Oracle` for the script of the same name. It inherits from the parent's oracle and implements what
+the method changes again, from the paper. `test_objectives.py` compares functions with it, `test_steps.py` every update.
 """
 
 import importlib
@@ -13,9 +13,9 @@ from tools.scripts import call
 
 import torch
 
-# Settings that many CASES share. The ratio's denominator: the engine's log-probs.
+# Settings that many CASES share. Here the ratio's denominator has the engine's log-probs.
 ENGINE_ANCHOR = {"ratio_anchor": "engine", "tis_cap": 0.0}
-# One update per rollout batch, with groups of another size.
+# One update per rollout batch, with another group size.
 ONE_UPDATE = {"tis_cap": 1.1, "num_minibatches": 1, "update_epochs": 1, "responses_per_prompt": 3}
 
 
@@ -23,36 +23,36 @@ ONE_UPDATE = {"tis_cap": 1.1, "num_minibatches": 1, "update_epochs": 1, "respons
 class Row:
     """One response as the loss sees it; lists have one entry per token."""
 
-    new: list[float]  # log-probs under the policy now
+    new: list[float]  # log-probs under the current policy
     old: list[float]  # under the learner at the rollout weights
     rollout: list[float]  # as the engine reported them
     advantages: list[float]
     ref: list[float] | None = None  # under the reference model
-    # for the top-K divergences: {token id: log-prob} at each position, of the K tokens that the engine reported
+    # For the top-K divergences: {token id: log-prob} at each position, for the K tokens that the engine reported
     top_new: list[dict[int, float]] = field(default_factory=list)
     top_rollout: list[dict[int, float]] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     entropies: list[float] = field(default_factory=list)  # under the learner at the rollout weights
-    chosen: list[bool] = field(default_factory=list)  # what the function named by `Reference.CHOOSES` has returned
-    teacher: list[Any] = field(default_factory=list)  # log-probs (V,) at each position, of the method's second model
-    # of a mixture of experts: the routers' log-probs (L, E) at each position, at the rollout weights and now
+    chosen: list[bool] = field(default_factory=list)  # the result of the function named by `Reference.CHOOSES`
+    teacher: list[Any] = field(default_factory=list)  # the method's second model: log-probs (V,) at each position
+    # For a mixture of experts: the routers' log-probs (L, E) at each position, at the rollout weights and now
     old_routers: list[Any] = field(default_factory=list)
     routers: list[Any] = field(default_factory=list)
 
 
 @dataclass
 class Response:
-    """A response as it was sampled, and what became of it."""
+    """A sampled response and its verdict."""
 
     prompt: list[int]
     tokens: list[int]
     logps: list[float]
     truncated: bool
     correct: bool
-    sampled: list[bool]  # the other tokens were inserted: they have no loss
+    sampled: list[bool]  # other tokens were inserted and have no loss
     top: list[dict[int, float]] = field(default_factory=list)  # {token id: log-prob} at each position
-    step: int = 0  # in which it was sampled; 0 if the engine has not sampled it
-    # By the token at which they were loaded: which of the engine's weights, and whether all is read again with them.
+    step: int = 0  # the step that sampled it; 0 if the engine did not sample it
+    # Weights loaded during the response, by token: their version, and whether keys and values are recomputed.
     weights: dict[int, tuple[int, bool]] = field(default_factory=lambda: {0: (0, True)})
 
 
@@ -77,23 +77,23 @@ def at_least(bound: int) -> Any:
 
 
 def without(settings: dict[str, Any], *names: str) -> dict[str, Any]:
-    """RANGES or DEFAULTS of a parent, except settings that the method lacks."""
+    """A parent's RANGES or DEFAULTS without settings that the method lacks."""
     return {name: value for name, value in settings.items() if name not in names}
 
 
 class Reference:
-    """REINFORCE's step; the methods override what they change."""
+    """REINFORCE's step; methods override what they change."""
 
-    # Settings of the whole runs that are compared. Together they give every setting of the method a value other than
-    # its default. The first is the one in the quick layer: it should use as much of the method as possible.
+    # Settings of whole runs to compare. Together they give every setting of the method a value other than its default.
+    # The quick layer runs the first one, which should use as much of the method as possible.
     CASES: list[dict[str, Any]] = [{}]
-    # For each number among the method's settings, whether a value is allowed: the types in `Args`, a second time.
+    # For each numeric setting of the method, whether a value is allowed, independently of the types in `Args`.
     RANGES: dict[str, Any] = {}
-    # Defaults of the method's settings: the paper's, where it gives any.
+    # Defaults of the method's settings: the paper's, if it gives any.
     DEFAULTS: dict[str, Any] = {}
-    # Settings that no case varies, because they do not act in the loop of `main`; they need tests of their own.
+    # Settings that no case varies, because they have no effect in the loop of `main`; they need their own tests.
     ELSEWHERE: set[str] = set()
-    # Whether the weights still move when all answers are correct, and when all are incorrect and of the same length.
+    # Whether the weights still move if all answers are correct, and if all are incorrect and equally long.
     LEARNS_WHEN_ALL_IS_CORRECT = LEARNS_WITHOUT_REWARDS = False
     # The script's function that returns a mask (B, T) of chosen tokens, if it has one; `Row.chosen` is its result.
     CHOOSES = ""
@@ -102,22 +102,22 @@ class Reference:
         self.args = args
 
     def settings_fit(self) -> bool:
-        """Whether the method's settings, each within its range, go together."""
+        """Whether the method's settings are compatible, each being within its range."""
         return True
 
     # From what was sampled to the rows of the batch
 
     def batch(self, rounds: list[list[list[Response]]]) -> list[list[Response]]:
-        """The groups that are trained on, of those that each round of generation brought."""
+        """The groups to train on, out of those from each round of generation."""
         (groups,) = rounds
         return groups
 
     def counts(self, response: Response) -> bool:
-        """Whether a response has a part in the loss."""
+        """Whether a response is part of the loss."""
         return True
 
     def leaves_out(self) -> bool:
-        """Whether some of a run's responses have none."""
+        """Whether a run may leave some responses out of the loss."""
         return False
 
     def rewards(self, groups: list[list[Response]], kl: list[list[float]]) -> list[list[float]]:
@@ -128,40 +128,40 @@ class Reference:
         raise NotImplementedError("each method has its own")
 
     def both_advantages(self, module: Any, rewards: list[list[float]]) -> tuple[Any, Any]:
-        """Advantages of rewards (P, G): a tensor that the script's functions return, and this oracle's as lists."""
+        """Advantages for rewards (P, G): the script's, as a tensor, and this oracle's, as lists."""
         of_script = call(module.compute_advantages, rewards=torch.tensor(rewards, dtype=torch.float64), args=self.args)
         return of_script, self.advantages(rewards)
 
     def prepare(self, rows: list[Row]) -> None:
-        """All rows of a rollout batch, at the rollout weights; here advantages become different from token to token."""
+        """Handle all rows of a rollout batch at the rollout weights; advantages may become different per token."""
 
     def passes(self, rows: list[Row]) -> list[list[list[bool]]]:
-        """Passes over the minibatches of a rollout batch: in each, which tokens of each row have a loss."""
+        """Passes over a rollout batch's minibatches: for each pass, which tokens of each row have a loss."""
         return [[[True] * len(row.old) for row in rows]]
 
     def learns(self, step: int) -> bool:
-        """Whether the policy is updated in a step."""
+        """Whether a step updates the policy."""
         return True
 
     def renews_reference(self, step: int, rows: list[Row], responses: list[Response]) -> bool:
-        """Whether the policy becomes the reference before the updates of a step; `rows` still have the old one."""
+        """Whether the policy becomes the reference before a step's updates; `rows` still have the old one."""
         return False
 
     def restarts_optimizer(self) -> bool:
-        """Whether Adam's moments begin anew with a new reference."""
+        """Whether Adam's moments are reset with a new reference."""
         return False
 
     def prepare_update(self, rows: list[Row], responses: list[Response]) -> None:
-        """The rows of a minibatch at the weights before its update; may change advantages."""
+        """Handle a minibatch's rows at the weights before its update; may change advantages."""
 
     # The loss
 
     def length(self, row: Row) -> int:
-        """Tokens of a response that count."""
+        """Number of a response's tokens that count."""
         return len(row.old)
 
     def weight(self, lengths: list[int], i: int) -> float:
-        """Of each token of response i in a minibatch."""
+        """The weight of each token of response i in a minibatch."""
         raise NotImplementedError("each method has its own")
 
     def tis(self, row: Row) -> list[float]:
@@ -175,23 +175,23 @@ class Reference:
         return row.rollout if getattr(self.args, "ratio_anchor", "learner") == "engine" else row.old
 
     def row(self, row: Row) -> tuple[list[float], list[float]]:
-        """A response's losses per token, weighted by TIS, and the derivative of their sum by each `new` log-prob."""
+        """A response's losses per token, weighted by TIS, and their sum's derivative by each `new` log-prob."""
         raise NotImplementedError("each method has its own")
 
     def entropy_slopes(self, row: Row) -> list[float]:
-        """The slope of a response's losses in the policy's entropy at each token."""
+        """The derivative of a response's losses by the policy's entropy at each token."""
         return [0.0] * len(row.new)
 
     def slope_beside(self, responses: list[Response], i: int) -> float:
-        """The slope of a second loss of the minibatch in each log-prob of response i, the same for any log-prob."""
+        """The derivative of a second minibatch loss by response i's log-probs, the same for all of them."""
         return 0.0
 
     def distribution_loss(self, row: Row, every: list[Any]) -> Any:
-        """What a response's loss has of whole distributions (V,), to be differentiated; weights as elsewhere."""
+        """The part of a response's loss that depends on whole distributions (V,), for autograd."""
         return 0.0
 
     def with_kl(self, row: Row) -> tuple[list[float], list[float]]:
-        """The same with what the KL adds to the loss."""
+        """The result of `row` plus the KL in the loss."""
         return self.row(row)
 
     # The log: numbers by their names in docs/runs.md
@@ -203,24 +203,24 @@ class Reference:
     def step_numbers(
         self, rounds: list[list[list[Response]]], groups: list[list[Response]], rows: list[Row]
     ) -> dict[str, float]:
-        """The method's own, of a step: of what was generated, the groups of the batch, and its rows."""
+        """The method's own numbers for a step, from what was generated, the groups of the batch, and its rows."""
         return {}
 
     def rollout_numbers(self, row: Row) -> dict[str, list[float]]:
-        """Of each token of a response, at the rollout weights."""
+        """Numbers for each token of a response, at the rollout weights."""
         weights, cap = self.tis(row), self.args.tis_cap
         return {"tis_weight": weights, "tis_truncated": [abs(w - cap) < 1e-9 and cap > 0 for w in weights]}
 
     def ratios(self, row: Row) -> list[float]:
-        """Of each token of a response, in an update."""
+        """The ratio at each token of a response in an update."""
         return [math.exp(new - anchor) for new, anchor in zip(row.new, self.anchor(row), strict=True)]
 
     def token_numbers(self, row: Row) -> dict[str, list[float]]:
-        """Of each token of a response, in an update, besides the ratio."""
+        """Other numbers for each token of a response in an update, besides the ratio."""
         return {}
 
     def update_numbers(self, rows: list[Row], responses: list[Response]) -> dict[str, float]:
-        """Of an update, besides the loss and the norm of the gradient."""
+        """Numbers for an update, besides the loss and the gradient's norm."""
         return {}
 
 

@@ -7,7 +7,7 @@ class Oracle(entropy_bonus.Oracle):
     LEARNS_WITHOUT_REWARDS = LEARNS_WHEN_ALL_IS_CORRECT = False  # the coefficient starts at 0
     CASES = [
         {"entropy_step": 0.2, "target_entropy": 10.0, "steps": 3, "kl_beta": 0.3, "tis_cap": 1.1, "clip_eps": 0.05},
-        # A target between the mean over tokens, which is 3.6, and one over padding too.
+        # A target between the mean over tokens, 3.6, and the lower mean that includes padding.
         {"entropy_step": 0.2, "target_entropy": 3.0, "steps": 3, "ddof": 0, "tis_cap": 0.0},
         ENGINE_ANCHOR,
         ONE_UPDATE,

@@ -6,7 +6,7 @@ from transformers import AutoTokenizer
 
 
 class Oracle(grpo.Oracle):
-    """The environment is that of letters.py."""
+    """Expects the environment of letters.py."""
 
     CASES = [
         {"clip_eps": 0.05, "kl_beta": 0.3, "tis_cap": 1.1},
@@ -29,7 +29,7 @@ class Oracle(grpo.Oracle):
         """Each further round continues, in order, the episodes that went on."""
         groups, *later = rounds
         tokenizer, T = AutoTokenizer.from_pretrained("worlds/sums/model"), self.args.max_response_tokens
-        self.turns = {id(r): [(0, "")] for group in groups for r in group}  # first token and state
+        self.turns = {id(r): [(0, "")] for group in groups for r in group}  # each turn's first token and state
         going, self.stopped, responses = [r for group in groups for r in group], 0, sum(map(len, groups))
         later = [[end for (end,) in turn] for turn in later]
         for number in range(1, self.args.max_turns + 1):

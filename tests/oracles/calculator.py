@@ -7,7 +7,7 @@ from transformers import AutoTokenizer
 
 
 class Oracle(grpo.Oracle):
-    # Calls that a random model makes: of a number or letter between two others.
+    # Calls that a random model makes: a lower-case letter, then a digit or letter as the expression.
     CALL = "[a-m]([0-9a-zA-Z])"
     CASES = [
         {"call": CALL, "clip_eps": 0.05, "kl_beta": 0.3, "tis_cap": 1.1},
@@ -27,7 +27,7 @@ class Oracle(grpo.Oracle):
     }
 
     def batch(self, rounds):
-        """Each further round continues, in order, the responses that ended with a call in the round before."""
+        """Each further round continues, in order, the responses that ended with a call in the previous round."""
         groups, *turns = rounds
         tokenizer, T = AutoTokenizer.from_pretrained("worlds/sums/model"), self.args.max_response_tokens
         turns = [[end for (end,) in turn] for turn in turns]
@@ -44,7 +44,7 @@ class Oracle(grpo.Oracle):
                         break
                 else:
                     continue
-                # a group is one character here, so what is computed is itself or nothing
+                # the expression is one character, so its value is itself or an error
                 self.calls += 1
                 result = str(Fraction(found[1])) if found[1].isdigit() else "error"
                 given = tokenizer(result)["input_ids"][: T - stop]

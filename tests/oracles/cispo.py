@@ -23,11 +23,11 @@ class Oracle(grpo.Oracle):
         return 1 / sum(lengths)
 
     def row(self, row: Row):
-        slopes = []  # every token keeps a gradient
+        slopes = []  # every token has a gradient
         for new, anchor, a, w in zip(row.new, self.anchor(row), row.advantages, self.tis(row), strict=True):
             slopes.append(-w * min(math.exp(new - anchor), self.args.ratio_cap) * a)
         return [slope * new for slope, new in zip(slopes, row.new, strict=True)], slopes
 
     def clipped(self, row: Row):
-        """Whether the cap holds the weight, which here leaves a gradient."""
+        """Whether the cap applies; in CISPO such tokens keep their gradient."""
         return [ratio > self.args.ratio_cap for ratio in self.ratios(row)]

@@ -26,13 +26,13 @@ class Oracle(grpo.Oracle):
 
     @staticmethod
     def covariances(rows):
-        """Of all tokens, each one's part of the covariance of log-prob and advantage."""
+        """Each token's contribution to the covariance of log-prob and advantage."""
         pairs = [pair for row in rows for pair in zip(row.old, row.advantages, strict=True)]
         mean_logp, mean_advantage = (fmean(column) for column in zip(*pairs, strict=True))
         return [(logp - mean_logp) * (a - mean_advantage) for logp, a in pairs]
 
     def prepare(self, rows):
-        """As many as there should be, all of them between the bounds; which ones, chance decides."""
+        """The right number of tokens is chosen, all between the bounds; which ones is random."""
         scores, chosen = self.covariances(rows), [was for row in rows for was in row.chosen]
         count = max(1, math.floor(self.args.cov_fraction * len(scores)))
         inside = [min(s - self.args.cov_low, self.args.cov_high - s) for s in scores]

@@ -12,7 +12,7 @@ class Oracle(kimi_length.Oracle):
     RANGES, DEFAULTS = grpo.Oracle.RANGES, grpo.Oracle.DEFAULTS
 
     def reward(self, response: Response, group: list[Response]):
-        """The cosine from its value at length 0 to that at T: 2 to 1 for correct answers, -10 to 0 for the others."""
+        """A cosine from length 0 to T: from 2 to 1 for correct answers, from -10 to 0 for the others."""
         length, T = len(response.tokens), self.args.max_response_tokens
         if length == T:
             return -10.0

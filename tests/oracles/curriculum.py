@@ -5,7 +5,7 @@ from oracles import ENGINE_ANCHOR, ONE_UPDATE, at_least, fraction, grpo
 
 class Oracle(grpo.Oracle):
     CASES = [
-        # Three batches of four out of five problems, so that prompts come back.
+        # Three batches of four out of five problems, so that prompts repeat.
         {"pool": 5, "memory": 0.25, "clip_eps": 0.05, "ddof": 0, "kl_beta": 0.3, "tis_cap": 1.1, "steps": 3},
         {"pool": 4, "memory": 0.0, "kl_beta": 0.3, "tis_cap": 0.0},
         {"pool": 1000, "memory": 1.0, "target": 0.25} | ENGINE_ANCHOR,
@@ -23,13 +23,13 @@ class Oracle(grpo.Oracle):
 
     def __init__(self, args):
         super().__init__(args)
-        self.visits = {}  # of each prompt, its groups' verdicts
+        self.visits = {}  # each prompt's verdicts by group
 
     def settings_fit(self):
         return self.args.pool >= self.args.prompts_per_step
 
     def step_numbers(self, rounds, groups, rows):
-        """What was expected before this step; each visit weighs λ for every one after it."""
+        """The accuracy expected before this step; a visit's weight is λ to the number of later visits."""
         expected, weight = [], Fraction(self.args.memory)
         for group in groups:
             before = self.visits.setdefault(tuple(group[0].prompt), [])

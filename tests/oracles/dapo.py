@@ -54,7 +54,7 @@ class Oracle(grpo.Oracle):
         start, cache = self.args.max_response_tokens - self.args.overlong_cache, self.args.overlong_cache
         rewards = []
         for group in groups:
-            # A group without signal has none from its lengths either: equal rewards have advantages of 0.
+            # Lengths give no signal to a group without one: equal rewards have advantages of 0.
             penalty = [min(1.0, max(0.0, (len(r.tokens) - start) / cache)) if cache else 0.0 for r in group]
             rewards.append(
                 [(1.0 if r.correct else -1.0) - p for r, p in zip(group, penalty, strict=True)]
@@ -67,7 +67,7 @@ class Oracle(grpo.Oracle):
         return 1 / max(1, sum(lengths))
 
     def logged_rewards(self, groups, kl):
-        """Those of groups without signal too."""
+        """Rewards of all groups, including those without signal."""
         start, cache = self.args.max_response_tokens - self.args.overlong_cache, self.args.overlong_cache
         return [
             [

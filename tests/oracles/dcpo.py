@@ -11,7 +11,7 @@ class Oracle(grpo.Oracle):
         {"clip_eps_low": 0.002, "clip_eps_high": 0.003, "ddof": 0, "kl_beta": 0.3, "tis_cap": 1.1},
         {"ratio_cap": 1.02, "kl_beta": 0.3, "tis_cap": 0.0},
         ENGINE_ANCHOR,
-        # Four passes over 32 problems: prompts come back, some of them in the same batch.
+        # Four passes over 32 problems: prompts repeat, some within a batch.
         {"tis_cap": 1.1, "num_minibatches": 1, "update_epochs": 1, "responses_per_prompt": 2, "steps": 4}
         | {"prompts_per_step": 30, "eval_problems": 8},
     ]
@@ -30,7 +30,7 @@ class Oracle(grpo.Oracle):
 
     def __init__(self, args):
         super().__init__(args)
-        self.visits, self.prompts = {}, None  # the rewards of every visit of each prompt; the prompts of the batch
+        self.visits, self.prompts = {}, None  # rewards of each prompt's visits; the batch's prompts
 
     def rewards(self, groups, kl):
         self.prompts = [tuple(group[0].prompt) for group in groups]
@@ -43,7 +43,7 @@ class Oracle(grpo.Oracle):
             groups = self.visits.setdefault(prompt, [])
             groups.append(row)
             n, means = len(groups), [fmean(group) for group in groups]
-            # The variance within the groups and that of their means.
+            # The variance within groups plus that of their means.
             std_of_all = math.sqrt(fmean(std(group) ** 2 for group in groups) + pvariance(means))
             new = [(r - fmean(row)) / (std(row) + 1e-6) for r in row]
             of_all = [(r - fmean(means)) / (std_of_all + 1e-6) for r in row]
@@ -61,7 +61,7 @@ class Oracle(grpo.Oracle):
         return 1 / prompts / lengths[i]
 
     def row(self, row: Row):
-        """The bounds as the solutions of |r - 1| r q = ε."""
+        """Solve |r - 1| r q = ε for the bounds."""
         cap = self.args.ratio_cap
         losses, slopes = [], []
         for new, anchor, a, w in zip(row.new, self.anchor(row), row.advantages, self.tis(row), strict=True):

@@ -16,13 +16,13 @@ class Oracle(reinforce.Oracle):
     DEFAULTS = {"kl_beta": 0.1, "num_minibatches": 4}
 
     def both_advantages(self, module, rewards):
-        """At the reference, where nothing tells the responses of a pair apart."""
+        """Advantages at the reference, where both responses of a pair have score 0."""
         zeros = [[0.0] * len(row) for row in rewards]
         scores, preferred = (torch.tensor(rows, dtype=torch.float64) for rows in (zeros, rewards))
         return module.compute_advantages(scores, preferred, self.args)[0], self.of_pairs(zeros, rewards)
 
     def of_pairs(self, scores, rewards):
-        """Minus the slope of the mean loss of all pairs in the log-prob of each response."""
+        """Minus the derivative of the mean loss over all pairs by each response's log-prob."""
         slopes = [[0.0] * len(row) for row in rewards]
         pairs = [
             (g, w, x)
@@ -39,10 +39,10 @@ class Oracle(reinforce.Oracle):
         return slopes
 
     def advantages(self, rewards):
-        return [[0.0] * len(row) for row in rewards]  # until `prepare_update`
+        return [[0.0] * len(row) for row in rewards]  # `prepare_update` sets them
 
     def preferred(self, responses):
-        """What decides which response of a pair is the better one, of the responses to one prompt."""
+        """For each response to a prompt, a value; the response with the higher value is the better of a pair."""
         return [float(response.correct) for response in responses]
 
     def prepare_update(self, rows, responses):

@@ -2,11 +2,11 @@ import math
 
 from oracles import ENGINE_ANCHOR, ONE_UPDATE, Row, fraction, grpo
 
-ROUNDING = 1e-4  # of the scores that decide which tokens are chosen
+ROUNDING = 1e-4  # rounding error of the scores that choose tokens
 
 
 def check_largest(scores: list[float], chosen: list[bool], part: float) -> None:
-    """The tokens with the largest scores above 0 are chosen, as many as this fraction of all, but at least one."""
+    """The chosen tokens have the largest scores above 0; their number is this fraction of all, but at least one."""
     count = max(1, math.floor(part * len(scores)))
     threshold = sorted(scores)[-count]
     for t, (score, was) in enumerate(zip(scores, chosen, strict=True)):
@@ -35,7 +35,7 @@ class Oracle(grpo.Oracle):
         return 1 / sum(lengths)
 
     def row(self, row: Row):
-        """Tokens that are not chosen have no loss, but count in the mean."""
+        """Tokens that are not chosen have no loss but count in the mean."""
         losses, slopes = super().row(row)
         for t, was in enumerate(row.chosen):
             if not was:

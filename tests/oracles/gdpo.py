@@ -17,10 +17,10 @@ class Oracle(grpo.Oracle):
 
     def __init__(self, args):
         super().__init__(args)
-        self.each = {}  # (P, G) values of each reward function, by its name
+        self.each = {}  # (P, G) values by reward function
 
     def weights(self):
-        """Of the reward functions, by name."""
+        """The reward functions' weights, by name."""
         pairs = [reward.partition("=") for reward in self.args.reward or ("correct",)]
         return {name.rpartition(":")[2]: float(weight or 1) for name, _, weight in pairs}
 
@@ -38,7 +38,7 @@ class Oracle(grpo.Oracle):
         return self.total(self.each)
 
     def total(self, each):
-        """Weighted sums (P, G) of what is (P, G) for each function."""
+        """Weighted sums (P, G) over the functions' (P, G) values."""
         parts = [[[w * value for value in group] for group in each[name]] for name, w in self.weights().items()]
         return [[sum(values) for values in zip(*groups, strict=True)] for groups in zip(*parts, strict=True)]
 
@@ -51,7 +51,7 @@ class Oracle(grpo.Oracle):
         return self.of_each(self.each or {"correct": rewards})
 
     def both_advantages(self, module, rewards):
-        """Of two functions, the second of which gives something else in every group."""
+        """Advantages for two functions; the second one's values differ between groups."""
         self.args.reward = ("correct=2", "b.py:other=-0.5")
         other = [[reward * (i + 1) - j for j, reward in enumerate(group)] for i, group in enumerate(rewards)]
         values = torch.tensor([rewards, other], dtype=torch.float64)  # (n, P, G)

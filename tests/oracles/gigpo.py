@@ -16,7 +16,7 @@ class Oracle(agent.Oracle):
     DEFAULTS = {**agent.Oracle.DEFAULTS, "discount": 0.95, "step_weight": 1.0}
 
     def token_advantages(self, responses):
-        """Each turn is compared with every turn of its group, one by one."""
+        """Compare each turn with every turn of its group, one by one."""
         G, rows = self.args.responses_per_prompt, []
         for i, response in enumerate(responses):
             group = responses[i // G * G : i // G * G + G]
@@ -41,7 +41,7 @@ class Oracle(agent.Oracle):
         return rows
 
     def followed(self, response, turn):
-        """The reward, discounted for each turn after this one."""
+        """The reward, discounted once per later turn."""
         reward = float(response.correct)
         for _ in self.turns[id(response)][turn + 1 :]:
             reward *= self.args.discount

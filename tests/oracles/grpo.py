@@ -35,11 +35,11 @@ class Oracle(Reference):
         return 1 / (len(lengths) * lengths[i])
 
     def bounds(self):
-        """The least and the largest ratio between which a gradient flows in both directions."""
+        """The ratios between which the gradient is nonzero for both signs of the advantage."""
         return 1 - self.args.clip_eps, 1 + self.args.clip_eps
 
     def row(self, row: Row):
-        """PPO's clip as a case distinction instead of a minimum."""
+        """PPO's clip by cases instead of by a minimum."""
         low, high = self.bounds()
         losses, slopes = [], []
         for new, anchor, a, w in zip(row.new, self.anchor(row), row.advantages, self.tis(row), strict=True):
@@ -76,7 +76,7 @@ class Oracle(Reference):
         return {"clip_pos": [was and a > 0 for was, a in clipped], "clip_neg": [was and a < 0 for was, a in clipped]}
 
     def kl_numbers(self, row: Row):
-        """k3 of each token, where the KL is in the loss."""
+        """k3 of each token if the KL is in the loss."""
         if not self.args.kl_beta:
             return {}
         return {"kl": [math.exp(ref - new) - (ref - new) - 1 for new, ref in zip(row.new, row.ref, strict=True)]}

@@ -30,11 +30,11 @@ class Oracle(grpo.Oracle):
         s = math.exp(sum(new - anchor for new, anchor in zip(row.new, self.anchor(row), strict=True)) / len(row.new))
         clipped = (a > 0 and s > high) or (a < 0 and s < low)
         value = (high if a > 0 else low) * a if clipped else s * a
-        # The weighted row is -Σ_t w_t s A; each log-prob moves s by s / |o|.
+        # The weighted row is -Σ_t w_t s A; the derivative of s by a log-prob is s / |o|.
         slope = 0.0 if clipped else -sum(weights) * s * a / len(row.new)
         return [-w * value for w in weights], [slope] * len(row.new)
 
     def ratios(self, row: Row):
-        """One for all tokens of a response: the geometric mean."""
+        """One ratio for all tokens of a response: the geometric mean."""
         ratios = super().ratios(row)
         return [math.prod(ratios) ** (1 / len(ratios))] * len(ratios)

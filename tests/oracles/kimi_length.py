@@ -19,5 +19,5 @@ class Oracle(grpo.Oracle):
         lengths, w = [len(r.tokens) for r in group], self.args.length_weight
         if min(lengths) == max(lengths):
             return float(response.correct)
-        place = (len(response.tokens) - min(lengths)) / (max(lengths) - min(lengths))  # 0 is the shortest
+        place = (len(response.tokens) - min(lengths)) / (max(lengths) - min(lengths))  # 0 for the shortest
         return 1.0 + w * (0.5 - place) if response.correct else w * min(0.0, 0.5 - place)

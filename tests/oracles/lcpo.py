@@ -21,7 +21,7 @@ class Oracle(kimi_length.Oracle):
     }
 
     def budget(self, response: Response):
-        """Read from the prompt, which holds only the question and the budget."""
+        """The budget in the prompt, which otherwise has only the question."""
         prompt = AutoTokenizer.from_pretrained("worlds/sums/model").decode(response.prompt)
         before, after = map(re.escape, self.args.budget_prompt.split("{n}"))
         n = int(re.fullmatch(rf"[-+\d]+=\?{before}(\d+){after}\n", prompt)[1])

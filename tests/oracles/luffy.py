@@ -5,7 +5,7 @@ from oracles import ENGINE_ANCHOR, ONE_UPDATE, Response, Row, grpo, positive, sp
 
 class Oracle(grpo.Oracle):
     LEARNS_WITHOUT_REWARDS = True  # from the solutions
-    # A solution of the tiny model's data set ends with a number; without a box it is incorrect.
+    # Solutions in the tiny model's data set end with a number and have no box, so with "boxed" they are incorrect.
     NUMBERS = {"answer_format": "last-number"}
     CASES = [
         {"gamma": 0.3, "clip_eps": 0.05, "ddof": 0, "kl_beta": 0.3, "tis_cap": 1.1} | NUMBERS,
@@ -35,7 +35,7 @@ class Oracle(grpo.Oracle):
         return [[one, *group] for one, group in zip(before, groups, strict=True)]
 
     def is_solution(self, row: Row):
-        """Its log-probs under the engine count as 0."""
+        """Solutions have engine log-probs of 0."""
         return not any(row.rollout)
 
     def tis(self, row: Row):
@@ -55,5 +55,5 @@ class Oracle(grpo.Oracle):
         return [False] * len(row.old) if self.is_solution(row) else super().clipped(row)
 
     def logged_rewards(self, groups, kl):
-        """Of those that were sampled."""
+        """Rewards of the sampled responses."""
         return [[float(response.correct) for response in group if response.step] for group in groups]

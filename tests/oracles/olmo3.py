@@ -21,7 +21,7 @@ class Oracle(dapo.Oracle):
 
     def __init__(self, args):
         super().__init__(args)
-        self.waiting, self.silent = [], set()  # groups for later steps; prompts of this one's groups without signal
+        self.waiting, self.silent = [], set()  # groups for later steps; this step's responses without signal
 
     def settings_fit(self):
         return True
@@ -31,7 +31,7 @@ class Oracle(dapo.Oracle):
 
     def batch(self, rounds):
         P = self.args.prompts_per_step
-        enough = [len(self.waiting)]  # groups with signal before each round, and after the last
+        enough = [len(self.waiting)]  # groups with signal before each round and after the last
         for groups in rounds:
             enough.append(enough[-1] + sum(map(self.has_signal, groups)))
         assert enough[-1] >= P or len(rounds) == self.args.max_rounds, "it stopped too early"

@@ -20,7 +20,7 @@ class Oracle(grpo.Oracle):
     }
 
     def token_advantages(self, responses):
-        return [[0.0] * len(response.tokens) for response in responses]  # until the teacher has spoken
+        return [[0.0] * len(response.tokens) for response in responses]  # `prepare` sets them
 
     def prepare(self, rows):
         for row in rows:
@@ -39,7 +39,7 @@ class Oracle(grpo.Oracle):
         return losses, slopes
 
     def distribution_loss(self, row, every):
-        """The KL token by token, as sums over the vocabulary."""
+        """The KL at each token as a sum over the vocabulary."""
         if self.args.kl == "sampled":
             return 0.0
         return sum(

@@ -15,7 +15,7 @@ class Oracle(sdpo.Oracle):
     LEARNS_WITHOUT_REWARDS = True
 
     def teacher_prompts(self, responses):
-        """Each question is followed by the solution of its own."""
+        """Each question is followed by its solution."""
         self.own, prompts = [True] * len(responses), []
         for response in responses:
             tokens, *_ = spin.solution(response.prompt)

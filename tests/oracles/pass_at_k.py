@@ -18,7 +18,7 @@ class Oracle(grpo.Oracle):
         return self.args.k < self.args.responses_per_prompt
 
     def advantages(self, rewards):
-        """The mean z-score of the subsets of k responses that a response is in; the best of each counts."""
+        """A response's mean z-score over its subsets of k responses; a subset's reward is its best one."""
         advantages = []
         for group in rewards:
             subsets = list(itertools.combinations(range(len(group)), self.args.k))

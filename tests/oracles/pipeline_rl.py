@@ -5,7 +5,7 @@ from oracles import ENGINE_ANCHOR, Row, at_least, grpo
 
 
 class Oracle(grpo.Oracle):
-    # Of ten tokens at most: with three at a time while the learner trains, some have weights of three versions.
+    # With at most ten tokens per response and few per training step, some get three versions of the weights.
     IN_FLIGHT = {"staleness": 2, "training_tokens": 2, "in_flight_prompts": 6, "steps": 4}
     CASES = [
         IN_FLIGHT | {"tis_cap": 1.3, "clip_eps": 0.05, "kl_beta": 0.3},

@@ -24,7 +24,7 @@ class Oracle(grpo.Oracle):
     ELSEWHERE = {"solution_column"}
 
     def batch(self, rounds):
-        """The groups without a correct response, in the second round with hints, in their places."""
+        """In the second round, groups without a correct response are replaced by groups with hints."""
         plain, *more = rounds
         again = iter(more[0] if more else [])
         groups = [group if self.is_plain(group) else next(again) for group in plain]
@@ -37,7 +37,7 @@ class Oracle(grpo.Oracle):
         return self.args.max_prefix == 0 or any(response.correct for response in group)
 
     def check_hint(self, before: Response, response: Response, is_plain: bool):
-        """Nothing is added to a question such as 17+17=?, or the first of 17, +17, =34, as many as are allowed."""
+        """A plain prompt is unchanged; for 17+17=? a hint has the first of 17, +17, =34, as many as are allowed."""
         old, new = AutoTokenizer.from_pretrained("worlds/sums/model").batch_decode([before.prompt, response.prompt])
         x = re.fullmatch(r"(\d+)\+\1=\?\n", old)[1]
         words = [f"{x}", f"+{x}", f"={2 * int(x)}"]

@@ -7,7 +7,7 @@ from transformers import AutoModelForCausalLM
 
 
 class Critic:
-    """V in float64, one response at a time: the body of the model and a scalar head."""
+    """V in float64, one response at a time: the model's body and a scalar head."""
 
     def __init__(self, folder):
         self.body = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64).base_model
@@ -24,7 +24,7 @@ class Critic:
             parameter.grad = None
 
     def values(self, response):
-        """Before each token of the response: of the prompt and the tokens before it."""
+        """The value before each token of the response, given the prompt and the tokens before it."""
         values = []
         for t in range(len(response.tokens)):
             seen = torch.tensor([response.prompt + response.tokens[:t]])
@@ -62,7 +62,7 @@ class Oracle(grpo.Oracle):
         return Critic(folder)
 
     def token_advantages(self, responses, kl, old_values):
-        """Whitened advantages and the critic's targets of every response, per token."""
+        """Whitened advantages and the critic's targets for every response, per token."""
         rewards = [self.token_rewards(r.correct, ks) for r, ks in zip(responses, kl, strict=True)]
         both = [self.gae(r, v) for r, v in zip(rewards, old_values, strict=True)]
         tokens = [
@@ -74,13 +74,13 @@ class Oracle(grpo.Oracle):
         return [self.whiten(tokens, row) for row, _ in both], [targets for _, targets in both]
 
     def token_rewards(self, correct, kl):
-        """Of one response: minus the KL at each token, and the reward at the last."""
+        """A response's rewards: minus the KL at each token, plus the reward at the last."""
         rewards = [-self.args.kl_beta * k for k in kl]
         rewards[-1] += float(correct)
         return rewards
 
     def gae(self, rewards, values):
-        """Advantages and returns of one response: Â_t = Σ_l (γλ)^l δ_{t+l}, summed forwards."""
+        """A response's advantages and returns: Â_t = Σ_l (γλ)^l δ_{t+l}, summed forward."""
         gamma, lam, n = self.args.gamma, self.args.gae_lambda, len(rewards)
         after = [*values[1:], 0.0]
         delta = [rewards[t] + gamma * after[t] - values[t] for t in range(n)]
@@ -89,7 +89,7 @@ class Oracle(grpo.Oracle):
 
     @staticmethod
     def whiten(tokens, values):
-        """Values in units in which all tokens of the rollout batch have mean 0 and sample variance 1."""
+        """Rescale values so that all tokens of the rollout batch have mean 0 and sample variance 1."""
         mean = sum(tokens) / len(tokens)
         variance = sum((a - mean) ** 2 for a in tokens) / (len(tokens) - 1)
         return [(a - mean) / math.sqrt(variance + 1e-8) for a in values]
@@ -98,10 +98,10 @@ class Oracle(grpo.Oracle):
         return 1 / sum(lengths)
 
     def with_kl(self, row: Row):
-        return self.row(row)  # the KL is a part of the rewards
+        return self.row(row)  # the KL is in the rewards
 
     def value_slopes(self, values, old_values, returns):
-        """Slope of ½ max((V - R)², (clip(V) - R)²) in V, by cases."""
+        """Derivative of ½ max((V - R)², (clip(V) - R)²) by V, by cases."""
         slopes = []
         for v, old, target in zip(values, old_values, returns, strict=True):
             near = min(max(v, old - self.args.value_clip), old + self.args.value_clip)
@@ -110,7 +110,7 @@ class Oracle(grpo.Oracle):
         return slopes
 
     def value_losses(self, values, old_values, returns):
-        """½ max((V - R)², (clip(V) - R)²) of each token."""
+        """½ max((V - R)², (clip(V) - R)²) for each token."""
         clip = self.args.value_clip
         triples = zip(values, old_values, returns, strict=True)
         near = [(v, min(max(v, old - clip), old + clip), wanted) for v, old, wanted in triples]

@@ -7,12 +7,12 @@ import torch
 from slow import AdamW, check_adam, close
 from transformers import AutoTokenizer
 
-# With a smaller rate a group's chances differ by little more than rounding, which their std then makes large.
+# At a smaller rate a group's probabilities are almost equal, and dividing by their std would magnify rounding.
 OFTEN = {"labeled_problems": 3, "label_samples": 2, "reward_model_updates": 2, "reward_model_lr": 0.03, "steps": 3}
 
 
 class Oracle(grpo.Oracle):
-    LEARNS_WHEN_ALL_IS_CORRECT = True  # to the reward model no two responses are alike
+    LEARNS_WHEN_ALL_IS_CORRECT = True  # the reward model scores every response differently
     CASES = [
         OFTEN | {"step_ends": "abcdefghijklm<>.+", "train_every": 2, "labels": "hard"}
         | {"clip_eps": 0.05, "kl_beta": 0.3, "tis_cap": 1.1},
@@ -42,11 +42,11 @@ class Oracle(grpo.Oracle):
     }
 
     def batch(self, rounds):
-        """Before them the responses that were labeled, and the continuations of their steps."""
+        """The last round has the batch; labeled responses and continuations of their steps come before it."""
         return rounds[-1]
 
     def ends(self, response):
-        """Of each step; a step of nothing but the last token belongs to the one before it."""
+        """The end of each step; a step that is only the last token belongs to the previous one."""
         tokenizer = AutoTokenizer.from_pretrained("worlds/sums/model")
         ends = [
             t + 1
@@ -56,7 +56,7 @@ class Oracle(grpo.Oracle):
         return [*ends, len(response.tokens)]
 
     def labels(self, rounds):
-        """Of each labeled response, the end and the label of each step."""
+        """For each labeled response, the end and the label of each step."""
         labeled, continued = rounds[0], rounds[1] if len(rounds) == 3 else []
         found = {}
         for (response,) in continued:
@@ -71,7 +71,7 @@ class Oracle(grpo.Oracle):
         return of_all
 
     def check_second_model(self, updates, rounds, folder):
-        """The reward model's updates in a step: cross-entropy with the labels, by AdamW without a schedule."""
+        """Check a step's updates of the reward model: cross-entropy with the labels, by AdamW without a schedule."""
         if not hasattr(self, "model"):
             self.model = ppo.Critic(folder)
         step, every = rounds[0][0][0].step, self.args.train_every
@@ -83,7 +83,7 @@ class Oracle(grpo.Oracle):
             self.model.set(before)
             self.model.zero_grad()
             for response, of_steps in labels:
-                logits = self.model.values(response)  # before each token: a step is read without its last one
+                logits = self.model.values(response)  # before each token: the model reads a step without its last token
                 chosen = [logits[end - 1] for end, _ in of_steps]
                 slopes = [1 / (1 + math.exp(-z.item())) - y for z, (_, y) in zip(chosen, of_steps, strict=True)]
                 sum(slope / count * z for slope, z in zip(slopes, chosen, strict=True)).backward()

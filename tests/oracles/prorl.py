@@ -40,7 +40,7 @@ class Oracle(dapo.Oracle):
         return super().settings_fit() and not (self.args.renew_at_kl > 0 and self.args.kl_beta == 0)
 
     def renews_reference(self, step, rows, responses):
-        """After n, 2n, ... steps, or where the KL of the tokens in the loss has reached the limit."""
+        """After n, 2n, ... steps, or once the mean KL of the tokens in the loss has reached the limit."""
         n, limit = self.args.renew_every, self.args.renew_at_kl
         counted = [row for row, response in zip(rows, responses, strict=True) if self.counts(response)]
         gaps = [ref - old for row in counted for ref, old in zip(row.ref, row.old, strict=True)]

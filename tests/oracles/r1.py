@@ -3,7 +3,7 @@ from oracles import at_least, grpo
 
 class Oracle(grpo.Oracle):
     CASES = [*grpo.Oracle.CASES, {"renew_every": 2, "kl_beta": 0.3, "steps": 4}]
-    # Supervised stages and what they are made of: test_recipes.py
+    # Settings of the supervised stages, which tests/steps/test_r1.py covers
     ELSEWHERE = {
         "stages", "cold_start", "cold_start_solutions", "rejection_prompts", "student",
         "sft_epochs", "sft_batch", "sft_lr",

@@ -5,7 +5,7 @@ import torch
 
 class Oracle(Reference):
     CASES = [
-        # Three steps: in the first, whose policy is the reference, the KL is 0.
+        # Three steps, because in the first one the policy is the reference and the KL is 0.
         {"baseline": "ema", "ema_decay": 0.7, "kl_beta": 0.3, "tis_cap": 1.1, "num_minibatches": 2, "update_epochs": 2}
         | {"steps": 3},
         {"baseline": "none", "tis_cap": 0.0},

@@ -6,7 +6,7 @@ import torch
 
 
 def normalize(rows: list[Row]) -> None:
-    """Advantages of all tokens of a rollout batch get mean 0 and std 1."""
+    """Give the advantages of all tokens in a rollout batch mean 0 and std 1."""
     tokens = [a for row in rows for a in row.advantages]
     mean, std = fmean(tokens), pstdev(tokens)
     for row in rows:
@@ -27,7 +27,7 @@ class Oracle(grpo.Oracle):
         return rewards
 
     def both_advantages(self, module, rewards):
-        """Of responses of 1 to 4 tokens; those of the tokens."""
+        """Token advantages of responses with 1 to 4 tokens."""
         flat = [r for row in rewards for r in row]
         mask = torch.tensor([[t <= i % 4 for t in range(4)] for i in range(len(flat))])
         kl = torch.arange(mask.numel()).double().sin().view(mask.shape) * mask
@@ -41,7 +41,7 @@ class Oracle(grpo.Oracle):
         return actual[mask], [a for row in rows for a in row.advantages]
 
     def prepare(self, rows):
-        """The KL of a token and of those after it is a part of what the token is worth."""
+        """A token's advantage includes the KL of this and all later tokens."""
         for row in rows:
             kl = [old - ref for old, ref in zip(row.old, row.ref, strict=True)]
             row.advantages = [a - self.args.kl_beta * sum(kl[t:]) for t, a in enumerate(row.advantages)]

@@ -9,7 +9,7 @@ class Kept:
     """A hard prompt with a correct response, and when it was last in a batch."""
 
     response: Response
-    seen: tuple[int, int]  # step, and place in its batch
+    seen: tuple[int, int]  # the step, and its place in the batch
 
 
 class Oracle(grpo.Oracle):
@@ -50,7 +50,7 @@ class Oracle(grpo.Oracle):
         self.kept = {}
 
     def batch(self, rounds):
-        """Some groups have an earlier response in front; the buffer is then what the step leaves."""
+        """Some groups start with an earlier response; the buffer then has what the step leaves."""
         groups, step = super().batch(rounds), rounds[0][0][0].step
         most = math.floor(self.args.replay_fraction * len(groups))
         waiting = sorted(self.kept, key=lambda prompt: self.kept[prompt].seen)[:most]

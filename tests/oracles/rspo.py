@@ -14,7 +14,7 @@ class Oracle(gmpo.Oracle):
     DEFAULTS = {**gmpo.Oracle.DEFAULTS, "model": "sums-experts", "router_floor": 0.8}
 
     def gammas(self, row: Row):
-        """The factor on each token's ratio, by the two experts of each layer that were likeliest before."""
+        """The factor on each token's ratio, from the two likeliest experts of each layer at the rollout weights."""
         found = []
         for now, before in zip(row.routers, row.old_routers, strict=True):
             layers = []
@@ -25,7 +25,7 @@ class Oracle(gmpo.Oracle):
         return found or [1.0] * len(row.new)
 
     def anchor(self, row: Row):
-        """That the ratio is times γ says the same as that π_old is divided by it."""
+        """Multiplying the ratio by γ is the same as dividing π_old by γ."""
         anchors = zip(super().anchor(row), self.gammas(row), strict=True)
         return [anchor - math.log(gamma) for anchor, gamma in anchors]
 

@@ -5,7 +5,7 @@ from oracles import ENGINE_ANCHOR, ONE_UPDATE, at_least, grpo
 
 from transformers import AutoTokenizer
 
-# Patterns that a random model's responses differ in; one compares response and prompt.
+# Patterns that differ between a random model's responses; one compares response and prompt.
 OTHERS = ("\n.*[5-9]", "![A-F]", "\n.*[+-]", "!\n.*=", "([0-9]).*\n.*\\1", "never found")
 LISTS = {"persistent": ("\n.*[0-4]", "[a-z]"), "candidates": OTHERS}
 
@@ -34,7 +34,7 @@ class Oracle(grpo.Oracle):
         super().__init__(args)
         self.given = {}
         self.tokenizer = AutoTokenizer.from_pretrained("worlds/sums/model")
-        self.used = set()  # candidates in use, from step to step
+        self.used = set()  # candidates in use after each step
 
     def batch(self, rounds):
         (groups,) = rounds
@@ -43,7 +43,7 @@ class Oracle(grpo.Oracle):
         return groups
 
     def rewards(self, groups, kl):
-        """Of the step's responses, as they were judged once."""
+        """The rewards from judging the step's responses once."""
         return [[self.given.get(id(r), float(r.correct)) for r in group] for group in groups]
 
     def judged(self, groups):

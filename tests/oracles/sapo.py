@@ -23,7 +23,7 @@ class Oracle(grpo.Oracle):
     }
 
     def row(self, row: Row):
-        """The gate as 2/τ (1 + tanh(τ (r - 1) / 2)), whose slope in r is sech² of the same."""
+        """The gate 2/τ (1 + tanh(τ (r - 1) / 2)), whose derivative by r is sech²(τ (r - 1) / 2)."""
         losses, slopes = [], []
         for new, anchor, a, w in zip(row.new, self.anchor(row), row.advantages, self.tis(row), strict=True):
             tau = self.args.tau_pos if a > 0 else self.args.tau_neg
@@ -34,7 +34,7 @@ class Oracle(grpo.Oracle):
         return losses, slopes
 
     def token_numbers(self, row: Row):
-        """The gate's slope in r, against that of r itself."""
+        """The gate's derivative by r."""
         taus = [self.args.tau_pos if a > 0 else self.args.tau_neg for a in row.advantages]
         halves = [tau * (ratio - 1) / 2 for tau, ratio in zip(taus, self.ratios(row), strict=True)]
         return {"gate": [1 / math.cosh(half) ** 2 for half in halves], **self.kl_numbers(row)}

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 class Oracle(cispo.Oracle):
     INTERRUPTED = {"interrupt_from": 0.3, "interrupt_to": 0.6, "interrupt_text": "=?", "thinking_end": "T"}
     CASES = [
-        # The gradient is not clipped: clipping would hide the scale of the mean.
+        # The gradient is not clipped, because clipping would hide the scale of the mean.
         {
             **{"steps": 3, "staleness": 1, "training_tokens": 2, "in_flight_prompts": 6, "max_grad_norm": 1e6},
             **{"kl_beta": 0.3, **INTERRUPTED},
@@ -58,14 +58,14 @@ class Oracle(cispo.Oracle):
 
     def __init__(self, args):
         super().__init__(args)
-        self.solved, self.silent = set(), set()  # prompts that are not submitted again; responses without signal
+        self.solved, self.silent = set(), set()  # prompts not submitted again; responses without signal
 
     def settings_fit(self):
         fits = self.args.interrupt_from == 1 or self.args.interrupt_from <= self.args.interrupt_to
         return fits and (not self.args.overlap or os.cpu_count() > 1)
 
     def batch(self, rounds):
-        """What a second round of generation brought are the ends of those that were interrupted."""
+        """A second round of generation has the endings of interrupted responses."""
         groups, *more = rounds
         ends = [end for (end,) in more[0]] if more else []
         groups = [[self.interrupted(response, ends) for response in group] for group in groups]
@@ -79,11 +79,11 @@ class Oracle(cispo.Oracle):
         return groups
 
     def interrupted(self, response, ends):
-        """A response with its end, where that is the first of `ends`, which it takes away."""
+        """The response with its ending if the first of `ends` belongs to it, which is then removed from the list."""
         if self.args.interrupt_from == 1:
             return response
         tokenizer, T = AutoTokenizer.from_pretrained("worlds/sums/model"), self.args.max_response_tokens
-        text = tokenizer.convert_tokens_to_ids(list(self.args.interrupt_text))  # a token for each character
+        text = tokenizer.convert_tokens_to_ids(list(self.args.interrupt_text))  # one token per character
         first, last = math.floor(self.args.interrupt_from * T), math.floor(self.args.interrupt_to * T)
         thinks = [
             t < len(response.tokens) and self.args.thinking_end not in tokenizer.decode(response.tokens[:t])

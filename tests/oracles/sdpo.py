@@ -5,7 +5,7 @@ from oracles import ENGINE_ANCHOR, ONE_UPDATE, at_least, fraction, not_negative,
 
 from transformers import AutoTokenizer
 
-# A random model writes numbers, but no boxes.
+# A random model writes numbers but no boxes.
 NUMBERS = {"answer_format": "last-number", "feedback": " = {answer}"}
 
 
@@ -35,11 +35,11 @@ class Oracle(opd.Oracle):
         "grpo_weight": 0.0,
         "kl": "full",
     }
-    LEARNS_WITHOUT_REWARDS = False  # nothing to show
+    LEARNS_WITHOUT_REWARDS = False  # no correct response to show
     own: list[bool] = []  # whether each response of a step has feedback
 
     def teacher_prompts(self, responses):
-        """The prompt that the teacher reads before each response."""
+        """The teacher's prompt for each response."""
         G, self.own, prompts = self.args.responses_per_prompt, [], []
         for i, response in enumerate(responses):
             group = responses[i // G * G : i // G * G + G]
@@ -61,7 +61,7 @@ class Oracle(opd.Oracle):
         )
 
     def token_advantages(self, responses):
-        """GRPO's part; the other follows from the teacher."""
+        """GRPO's part; `prepare` adds the teacher's."""
         G = self.args.responses_per_prompt
         means = [sum(r.correct for r in responses[i : i + G]) / G for i in range(0, len(responses), G)]
         return [[self.args.grpo_weight * (r.correct - means[i // G])] * len(r.tokens) for i, r in enumerate(responses)]

@@ -4,12 +4,12 @@ from common.verification.answers import last_number
 from oracles import ENGINE_ANCHOR, ONE_UPDATE, at_least, grpo
 from oracles.sdpo import tokenizer
 
-# A random model writes numbers, but no boxes.
+# A random model writes numbers but no boxes.
 NUMBERS = {"answer_format": "last-number"}
 
 
 class Oracle(grpo.Oracle):
-    LEARNS_WHEN_ALL_IS_CORRECT = True  # the judge does not know
+    LEARNS_WHEN_ALL_IS_CORRECT = True  # the judge does not know the answers
     CASES = [
         NUMBERS | {"judge_prompt": " ={answer}?", "accepts": "[0-4]", "judgements": 3, "clip_eps": 0.05, "ddof": 0}
         | {"kl_beta": 0.3, "tis_cap": 1.1},
@@ -26,7 +26,7 @@ class Oracle(grpo.Oracle):
         "model": "search",
         "dataset": "search",
     }
-    judgements = None  # of a step, in order
+    judgements = None  # of the current step, in order
 
     def batch(self, rounds):
         groups, *more = rounds
@@ -40,7 +40,7 @@ class Oracle(grpo.Oracle):
         return sum(1 for text in texts if re.search(self.args.accepts, text)) / len(texts)
 
     def rewards(self, groups, kl):
-        """What the judge says of each answer, 0 without one; without judgements, as if it were always right."""
+        """The judge's score of each answer, 0 without an answer; without judgements, the verdicts."""
         if self.judgements is None:
             return super().rewards(groups, kl)
         rest = iter(zip(self.judgements, self.asked, strict=True))

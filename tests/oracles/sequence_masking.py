@@ -14,7 +14,7 @@ class Oracle(grpo.Oracle):
     DEFAULTS = {**grpo.Oracle.DEFAULTS, "delta": 0.02}
 
     def row(self, row: Row):
-        """No loss where a response is incorrect and its tokens have become unlikely."""
+        """A response with a negative advantage has no loss if its tokens' mean of μ - π exceeds δ."""
         losses, slopes = super().row(row)
         away = fmean(mu - pi for mu, pi in zip(row.rollout, row.new, strict=True)) > self.args.delta
         for t, a in enumerate(row.advantages):

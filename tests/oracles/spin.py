@@ -2,8 +2,8 @@ from oracles import Response, dpo
 
 
 def solution(prompt):
-    """Of a question such as 17+17=? with a line break, as the tiny model's data set has it: a row of `Response`."""
-    digit = {20 + d: str(d) for d in range(10)}  # of the embedded tokenizer
+    """The solution of a question such as 17+17=? and a line break, for the tiny model, as `Response` fields."""
+    digit = {20 + d: str(d) for d in range(10)}  # token ids of the embedded tokenizer
     first = "".join(digit[token] for token in prompt[: next(i for i, t in enumerate(prompt) if t not in digit)])
     tokens = [*prompt[:-2], *(20 + int(d) for d in str(2 * int(first))), 1]
     return tokens, [0.0] * len(tokens), False, True, [True] * len(tokens)
@@ -20,12 +20,12 @@ class Oracle(dpo.Oracle):
     ]
 
     def batch(self, rounds):
-        """The first response is a solution that was not sampled."""
+        """Each group starts with a solution, which was not sampled."""
         groups = super().batch(rounds)
         return [[Response(group[0].prompt, *solution(group[0].prompt)), *group] for group in groups]
 
     def prepare(self, rows):
-        """The reference is the opponent, the policy that sampled."""
+        """The reference is the opponent, that is, the rollout policy."""
         for row in rows:
             row.ref = row.old
 
@@ -36,5 +36,5 @@ class Oracle(dpo.Oracle):
         return [0.0 if response.step else 1.0 for response in responses]
 
     def logged_rewards(self, groups, kl):
-        """Of those that were sampled."""
+        """Rewards of the sampled responses."""
         return [[float(response.correct) for response in group if response.step] for group in groups]

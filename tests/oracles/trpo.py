@@ -6,7 +6,7 @@ import torch
 from slow import close, of_sampled
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-FIXED = {"weight_decay": 0.0, "warmup_steps": 2}  # TRPO's step has no decay
+FIXED = {"weight_decay": 0.0, "warmup_steps": 2}  # TRPO's step has no weight decay
 
 
 class Oracle(reinforce.Oracle):
@@ -31,7 +31,7 @@ class Oracle(reinforce.Oracle):
         "steps": 40,
         "learner_precision": "fp32",
     }
-    ELSEWHERE = {"learner_precision"}  # has one value
+    ELSEWHERE = {"learner_precision"}  # has only one value
 
     def settings_fit(self):
         return self.args.weight_decay == 0
@@ -44,7 +44,7 @@ class Oracle(reinforce.Oracle):
         return losses, losses
 
     def check_step(self, model, some, gradient, update, lr, what):
-        """The step from a gradient, by exact products and a search in float64; its numbers in the log."""
+        """Check a step against exact products and a line search in float64; return its logged numbers."""
         _, _, before, minus_step, after = update
         args, T = self.args, self.args.temperature
         old = [of_sampled(response, [d.detach() for d in model.distributions(response, T)]) for _, response, _ in some]
@@ -58,7 +58,7 @@ class Oracle(reinforce.Oracle):
             return sum(parts) / len(parts)
 
         def product(v):
-            with sdpa_kernel(SDPBackend.MATH):  # the others have no second derivative
+            with sdpa_kernel(SDPBackend.MATH):  # other backends have no second derivative
                 first = torch.autograd.grad(
                     mean_kl(range(0, len(some), args.fisher_every)), model.parameters, create_graph=True
                 )
@@ -100,7 +100,7 @@ def inner(a, b):
 
 
 def solve(product, b, iterations):
-    """Conjugate gradients by the book: each direction is made conjugate to all before it."""
+    """Textbook conjugate gradients: each direction is made conjugate to all previous ones."""
     x, directions = [0 * part for part in b], []
     for _ in range(iterations):
         image = product(x)

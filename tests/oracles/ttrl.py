@@ -7,7 +7,7 @@ from oracles import ENGINE_ANCHOR, ONE_UPDATE, Response, grpo
 
 from transformers import AutoTokenizer
 
-NUMBERS = {"answer_format": "last-number"}  # which a random model writes, unlike boxes
+NUMBERS = {"answer_format": "last-number"}  # a random model writes numbers but no boxes
 
 
 @cache
@@ -16,12 +16,12 @@ def tokenizer():
 
 
 class Oracle(grpo.Oracle):
-    LEARNS_WHEN_ALL_IS_CORRECT = True  # correct or not, the answers of a group differ
+    LEARNS_WHEN_ALL_IS_CORRECT = True  # answers in a group differ even with equal verdicts
     CASES = [NUMBERS | case for case in (*grpo.Oracle.CASES[:2], ENGINE_ANCHOR, ONE_UPDATE)]
 
     def __init__(self, args):
         super().__init__(args)
-        self.agree = {}  # whether a response has the majority answer, by its id
+        self.agree = {}  # by id, whether a response has the majority answer
 
     def batch(self, rounds):
         (groups,) = rounds
@@ -29,7 +29,7 @@ class Oracle(grpo.Oracle):
         return groups
 
     def majority(self, group: list[Response]):
-        """The responses with the answer that most of a group have; of several such answers, the first one."""
+        """The responses with the group's most frequent answer; in a tie, the first such answer."""
         best = []
         for candidate in group:
             if (answer := self.answer(candidate)) is not None:
@@ -42,12 +42,12 @@ class Oracle(grpo.Oracle):
         return None if response.truncated else last_number(text)
 
     def is_equal(self, answer, other):
-        """Each is a correct answer where the other is the gold one."""
+        """Each answer is correct if the other one is the gold answer."""
         pairs = [(answer, other), (other, answer)]
         return other is not None and all([] in compare_with_each(*pair, Fraction(0)) for pair in pairs)
 
     def rewards(self, groups, kl):
-        """By the vote, if there was one."""
+        """Rewards from the vote, or verdicts if there was none."""
         return [[float(self.agree.get(id(r), r.correct)) for r in group] for group in groups]
 
     def step_numbers(self, rounds, groups, rows):

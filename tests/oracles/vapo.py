@@ -34,7 +34,7 @@ class Oracle(ppo.Oracle):
         return step > self.args.value_pretraining * self.args.steps
 
     def gae(self, rewards, values):
-        """Advantages with the response's own λ; targets that hold no value."""
+        """Advantages with the response's own λ, and targets that do not depend on values."""
         gamma, n = self.args.gamma, len(rewards)
         lam = max(0.0, 1 - 1 / (self.args.gae_alpha * n))
         after = [*values[1:], 0.0]

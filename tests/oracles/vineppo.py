@@ -29,7 +29,7 @@ class Oracle(grpo.Oracle):
     }
 
     def batch(self, rounds):
-        """The second round of generation are the continuations, K of each state."""
+        """The second round of generation has the continuations, K per state."""
         groups, continuations = rounds
         self.values = defaultdict(list)
         for (response,) in continuations:
@@ -44,7 +44,7 @@ class Oracle(grpo.Oracle):
         return fmean(self.values[state])
 
     def steps(self, response):
-        """Start and end of each step; a step of nothing but the last token belongs to the one before it."""
+        """Start and end of each step; a step that is only the last token belongs to the previous one."""
         tokenizer = AutoTokenizer.from_pretrained("worlds/sums/model")
         starts = [0]
         for t, token in enumerate(response.tokens):

@@ -1,4 +1,4 @@
-"""The site as a person uses it, in headless Chromium. Not part of `pytest -n 3`, which has no browser.
+"""Use the site as a person would, in headless Chromium. Not part of `pytest -n 3`, which has no browser.
 
 python -m tools.site && pytest tests/site
 """
@@ -36,23 +36,23 @@ class Visit:
         page.on("request", lambda r: None if r.url.startswith(("file:", "data:")) else self.problems.append(r.url))
 
     def failed(self, request):
-        if "ERR_ABORTED" not in str(request.failure):  # the test left the page while it loaded
+        if "ERR_ABORTED" not in str(request.failure):  # the test left the page while it was loading
             self.problems.append(f"failed: {request.url}: {request.failure}")
 
     def open(self, url):
         """Open a page from its file, wait for its scripts, and return it."""
         self.page.goto(f"file://{SITE.resolve()}/{url}")
-        self.page.reload()  # an address that differs only after # would not load again
+        self.page.reload()  # a change after # alone does not reload the page
         self.page.wait_for_selector("html[data-ready]", state="attached")
         return self.page
 
 
 @pytest.fixture
 def visit(browser, request):
-    """A window of a width, by default 1200 pixels, light."""
+    """A browser window, by default 1200 pixels wide and in the light scheme."""
     width, scheme = getattr(request, "param", (1200, "light"))
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    context.set_default_timeout(600_000)  # a busy machine is no error
+    context.set_default_timeout(600_000)  # a slow machine must not fail the test
     yield Visit(context.new_page())
     context.close()
 
@@ -69,7 +69,7 @@ def test_every_page_opens_and_fits_a_phone(visit):
 
 
 def printed(left, right, capsys, monkeypatch):
-    """The rows of `python -m tools.compare`, as (left, right, differs), hunk by hunk."""
+    """The rows of `python -m tools.compare` as (left, right, differs), hunk by hunk."""
     monkeypatch.setenv("COLUMNS", "400")
     compare.main([left, right])
     text = capsys.readouterr().out
@@ -77,7 +77,7 @@ def printed(left, right, capsys, monkeypatch):
     for line in text.splitlines()[text[: text.find("┼")].count("\n") :]:
         if "┼" in line:
             continue
-        # A line is as wide as its column; marks count as characters there.
+        # Each line is padded to its column's width, which counts combining marks as characters.
         rows.append((line[:width].rstrip(), line[width + 3 :].rstrip(), line[width + 1] == "┃"))
     return rows
 
@@ -91,7 +91,7 @@ READ_ROWS = """() => [...document.querySelectorAll("#diff .row")].map((row) => {
 
 
 def joined(rows):
-    """Marks that touch are one: code is highlighted in pieces."""
+    """Join adjacent marks, because highlighting splits the code."""
     return [(left.replace("»«", ""), right.replace("»«", ""), differs) for left, right, differs in rows]
 
 
@@ -284,7 +284,7 @@ def test_nothing_serious_for_assistive_technology(visit):
 
 @pytest.mark.parametrize("visit", [(1200, "light"), (1200, "dark"), (360, "light")], indirect=True)
 def test_screenshots(visit, request):
-    """Of six pages, for a look."""
+    """Save screenshots of six pages for visual inspection."""
     SHOTS.mkdir(parents=True, exist_ok=True)
     width, scheme = request.node.callspec.params["visit"]
     for url in SIX:

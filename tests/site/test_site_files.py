@@ -1,4 +1,4 @@
-"""The files of the site: a page for everything, links, sizes. Not part of `pytest -n 3`, which builds no site."""
+"""The site's files: a page for everything, links, sizes. Not part of `pytest -n 3`, which builds no site."""
 
 import html
 import re
@@ -44,7 +44,7 @@ def test_no_link_is_dead():
             file, _, anchor = target.partition("#")
             file = file or name
             known = anchors.get(file, set()) | ({anchor} if file == "compare.html" else set())
-            if file.removesuffix(".html") in SCRIPTS:  # lines of the source, which the page draws
+            if file.removesuffix(".html") in SCRIPTS:  # the page shows source lines
                 known |= {f"L{i + 1}" for i in range(len(script_path(Path(file).stem).read_text().splitlines()))}
             if not (SITE / file).exists() or (anchor and anchor not in known):
                 dead.append(f"{name}: {target}")

@@ -1,4 +1,4 @@
-"""The page of tools.watch in headless Chromium: its curves, its responses, and runs of strangers."""
+"""The page of tools.watch in headless Chromium: its curves, its responses, and untrusted runs."""
 
 import html
 import math
@@ -26,9 +26,9 @@ def rows(steps, scale=1.0):
 
 @pytest.fixture
 def visit(browser, tmp_path):
-    """Open the page of all runs in the test's folder. It must load nothing from elsewhere and have no error."""
+    """A function that opens the page of all runs in the test's folder, without requests elsewhere or errors."""
     context = browser.new_context(viewport={"width": 1200, "height": 900})
-    context.set_default_timeout(600_000)  # a busy machine is no error
+    context.set_default_timeout(600_000)  # a slow machine must not fail the test
     page, problems = context.new_page(), []
     with watched(tmp_path) as port:
         address = f"http://localhost:{port}/"
@@ -51,7 +51,7 @@ CURVES = """() => Object.fromEntries([...document.querySelectorAll("#panels figu
 
 
 def test_curves_of_runs_over_each_other(visit, tmp_path):
-    """Every line is the log's, evaluations are points, and a run can be taken away."""
+    """Curves show the logs' values, evaluations are points, and unchecking a run removes its curves."""
     logs = {"a": rows(4), "b": rows(3, 2.0)}
     for name, log in logs.items():
         write_logs(tmp_path / name, log, {})
@@ -72,7 +72,7 @@ def test_curves_of_runs_over_each_other(visit, tmp_path):
 
     assert page.evaluate(CURVES) == expected(["a", "b"])
     page.locator("#runs input").nth(1).uncheck()
-    for _ in range(1000):  # the page's policy forbids Playwright's own way to wait
+    for _ in range(1000):  # the page's policy forbids Playwright's wait_for_function
         if len(page.evaluate(CURVES)[PANELS[0][0]]) == 2:
             break
         page.wait_for_timeout(50)
@@ -80,7 +80,7 @@ def test_curves_of_runs_over_each_other(visit, tmp_path):
 
 
 def test_it_renews_itself(visit, tmp_path):
-    """New rows, responses and runs appear, and the chosen step stays chosen."""
+    """New rows, responses and runs appear, and the selected step stays selected."""
     write_logs(tmp_path / "a", rows(2), {1: [response(text="old")]})
     page = visit()
     page.wait_for_selector("article:has-text('old')")
@@ -96,7 +96,7 @@ def test_it_renews_itself(visit, tmp_path):
 
 
 def test_tokens_have_the_colors_of_their_values(visit, tmp_path):
-    """The menu offers what the file holds, the largest value has the strongest color, the best reward is first."""
+    """The menu lists the file's values, the largest one has the strongest color, and the best reward comes first."""
     old, engine = [math.log(0.9), math.log(0.2)], [math.log(0.8), math.log(0.7)]
     tokens = {"advantage": [2.0, -1.0], "ratio": [0.5, 1.0], "old_logp": old, "rollout_logp": engine}
     some = [response(0.0, "no"), response(1.0, "ok", tokens), response(0.5, "so", {"advantage": [0.0, 1.0]})]
@@ -124,7 +124,7 @@ def test_tokens_have_the_colors_of_their_values(visit, tmp_path):
 
 
 def test_many_tokens(visit, tmp_path):
-    """More than a function takes as arguments, most of them of responses that are not shown at first."""
+    """The page copes with more tokens than a function takes arguments, most of them not shown at first."""
     few, many = (
         response(1.0, "ok", {"advantage": [2.0, 1.0]}),
         response(0.0, "n" * 20_000, {"advantage": [-4.0] * 20_000}),
@@ -136,8 +136,8 @@ def test_many_tokens(visit, tmp_path):
 
 
 def test_no_text_of_a_run_is_html(visit, tmp_path):
-    """Wherever a stranger can write something, it is shown letter by letter."""
-    name = HOSTILE.replace("/", "")  # a folder's name
+    """Text from an untrusted run is always shown as plain text."""
+    name = HOSTILE.replace("/", "")  # used as a folder's name
     texts = {"prompt": HOSTILE, "answer": HOSTILE, "rewards": {HOSTILE: 1.0}}
     hostile = response(text="x", **texts) | {"tokens": {"text": [HOSTILE], HOSTILE: [1.0], "advantage": [1.0]}}
     odd = [[], None, {"tokens": 3}, {"reward": {}, "tokens": {"text": "a", HOSTILE: [2.0]}, "rewards": None}]

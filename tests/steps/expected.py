@@ -1,4 +1,4 @@
-"""The numbers that a step must log, by their definitions in docs/runs.md, in plain Python from what was recorded."""
+"""The numbers that a step must log, computed in plain Python from the records by their definitions in docs/runs.md."""
 
 import math
 from collections import defaultdict
@@ -14,16 +14,16 @@ def fmean_or_none(values):
 
 
 class Expected:
-    """One step's numbers; `reference` is the oracle of the script."""
+    """One step's numbers; `reference` is the script's oracle."""
 
     def __init__(self, args, reference, step):
         self.args, self.reference, self.numbers = args, reference, {"step": step}
-        self.weighted = defaultdict(list)  # (weight, value) of each token, by name
-        self.of_updates = defaultdict(list)  # a value for each update
+        self.weighted = defaultdict(list)  # by name, each token's (weight, value)
+        self.of_updates = defaultdict(list)  # by name, a value per update
         self.ratios = []
 
     def add_rollouts(self, groups, rewards, rows):
-        """Groups of responses with their rewards, and the rows that have a part in the loss, at the rollout weights."""
+        """Add groups of responses with their rewards, and the rows in the loss at the rollout weights."""
         responses = [response for group in groups for response in group]
         lengths = [len(response.tokens) for response in responses]
         verdicts = [response.correct for response in responses]
@@ -48,7 +48,7 @@ class Expected:
             }
 
     def add_tokens(self, rows, lengths, values, parts=None):
-        """Values of each token by name, those of each row in a list, with the weights of the loss."""
+        """Add token values by name, a list per row, with the weights of the loss."""
         for i in range(len(rows)):
             weight = self.reference.weight(lengths, i)
             for name, of_tokens in values(rows[i]).items():
@@ -57,20 +57,20 @@ class Expected:
                         self.weighted[name].append((weight, float(value)))
 
     def add_at_rollout(self, rows):
-        """The rows that have a part in the loss, at the rollout weights."""
+        """Add the rows in the loss, at the rollout weights."""
         self.weighted["entropy"] = []
         lengths = [self.reference.length(row) for row in rows]
         self.add_tokens(rows, lengths, lambda row: {"entropy": row.entropies} | self.reference.rollout_numbers(row))
 
     def add_update(self, rows, parts, responses, loss, norm):
-        """An update by a minibatch: rows, which of their tokens have a loss, the loss, and its gradient's norm."""
+        """Add an update on a minibatch: rows, which of their tokens have a loss, the loss, and its gradient's norm."""
         lengths = [self.reference.length(row) for row in rows]
         self.add_tokens(rows, lengths, self.of_token, parts)
         self.ratios += [ratio for row in rows for ratio in self.reference.ratios(row)]
         self.add_numbers({"loss": loss, "grad_norm": norm} | self.reference.update_numbers(rows, responses))
 
     def add_numbers(self, numbers):
-        """Of an update."""
+        """Add an update's numbers."""
         for name, value in numbers.items():
             self.of_updates[name].append(value)
 
@@ -78,7 +78,7 @@ class Expected:
         return {"ratio": self.reference.ratios(row)} | self.reference.token_numbers(row)
 
     def result(self):
-        """All numbers but times."""
+        """All numbers except times."""
         found = dict(self.numbers)
         for name, pairs in self.weighted.items():
             total = sum(weight for weight, _ in pairs)
@@ -89,10 +89,10 @@ class Expected:
         return found
 
     def compare(self, row):
-        """With a row of the log, whose times need only fit together."""
+        """Compare with a row of the log; its times only need to be consistent."""
         times = {name for name in row if name.startswith(("seconds/", "tokens_per_second/"))}
         logged, expected = {name: row[name] for name in row if name not in times}, self.result()
-        if not self.weighted["entropy"]:  # nothing has a part in the loss: every mean over tokens is 0
+        if not self.weighted["entropy"]:  # no token is in the loss, so every mean over tokens is 0
             expected = dict.fromkeys(logged.keys() - set(self.numbers), 0.0) | expected
         assert logged.keys() == expected.keys(), f"logged in one only: {sorted(logged.keys() ^ expected.keys())}"
         wrong = {

@@ -1,4 +1,4 @@
-"""Records what a whole run generates and decides, and each of its optimizer updates."""
+"""Records what a whole run generates and decides, and every optimizer update."""
 
 from collections import defaultdict
 
@@ -10,12 +10,12 @@ from schedule import Schedule
 
 
 class Recorder:
-    """Watches a run: what was generated and judged in each step, the minibatches, and every optimizer update."""
+    """Records a run: each step's generated and judged responses, the minibatches, and every optimizer update."""
 
     def __init__(self, monkeypatch, script, choosing, insert):
         self.rounds, self.minibatches, self.updates, self.chosen = defaultdict(list), defaultdict(list), [], {}
-        self.seeds = defaultdict(list)  # of each prompt, a list for each time that something is generated
-        self.step, self.loads = 0, []  # weights that the engine got, as they were and shifted
+        self.seeds = defaultdict(list)  # by step, a list of prompt seeds for each generation
+        self.step, self.loads = 0, []  # the engine's weights, original and shifted
         self.insert, self.schedule = insert, None
         monkeypatch.setattr(run.Run, "evaluate", lambda *args: None)
         monkeypatch.setattr(run.Run, "summarize", lambda *args: None)
@@ -25,7 +25,7 @@ class Recorder:
             self.schedule = Schedule(self, monkeypatch)
 
     def watch_learner(self, monkeypatch, script, choosing):
-        """The number of the step, verdicts, chosen tokens, minibatches, and updates."""
+        """Record the step's number, verdicts, chosen tokens, minibatches, and updates."""
         recorder, verifier, minibatches = self, script.Verifier, script.minibatches
         seed_step, choose = run.seed_step, getattr(script, choosing, None)
 
@@ -34,11 +34,11 @@ class Recorder:
             return seed_step(seed, step)
 
         class Judge(verifier):
-            """Verdicts by chance, but the same for the same response."""
+            """Gives pseudo-random verdicts, the same for the same response."""
 
             def judge(self, responses, golds, truncated):
                 waiting = [r for r in recorder.rounds[recorder.step] if len(r) == 5]
-                if not waiting:  # the majority answer's verdicts, after those by the data set's answers
+                if not waiting:  # verdicts by the majority answer come after those by the data set
                     return super().judge(responses, golds, truncated)
                 verdicts = [
                     sum(map(ord, text)) % 3 == 0 and not cut for text, cut in zip(responses, truncated, strict=True)
@@ -73,7 +73,7 @@ class Recorder:
             monkeypatch.setattr(script, choosing, recorded_choice)
 
     def watch_engine(self, monkeypatch, script):
-        """The weights of the engine, which are a little off the learner's, and what it sampled."""
+        """Shift the engine's weights slightly from the learner's, and record what it samples."""
         recorder, make_engine = self, script.make_engine
 
         def shifted(args, *rest):
@@ -102,17 +102,17 @@ class Recorder:
         monkeypatch.setattr(script, "make_engine", shifted)
 
     def changed(self, rollouts):
-        """With `insert`, some tokens count as not sampled."""
+        """With `insert`, mark some tokens as not sampled."""
         for sampled, logps in zip(rollouts.sampled, rollouts.logps, strict=True):
             for t in range(1, len(sampled) - 1, 3) if self.insert else ():
                 sampled[t], logps[t] = False, 0.0
         return rollouts
 
     def groups(self, step):
-        """The responses of a step: rounds of groups."""
+        """A step's responses, as rounds of groups."""
         rounds = []
         for prompts, n, rollouts, _, _, *judged in self.rounds[step]:
-            verdicts = judged[0] if judged else [None] * len(rollouts.tokens)  # parts of responses have none
+            verdicts = judged[0] if judged else [None] * len(rollouts.tokens)  # parts of responses have no verdict
             weights = self.schedule.weights.get(id(rollouts)) if self.schedule else None
             responses = [
                 Response(

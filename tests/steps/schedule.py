@@ -1,4 +1,4 @@
-"""Records when groups begin and end in a generator that never waits, and which weights sample each token."""
+"""Records when groups start and end in a generator that never waits, and which weights sample each token."""
 
 from statistics import fmean
 
@@ -7,12 +7,12 @@ from recipes import asynchronous
 
 
 class Schedule:
-    """Of one process. A key is the number of a prompt, and 0 or, for a row that was interrupted, 1 + the row."""
+    """The schedule of one process. A key is a prompt's number and 0, or 1 + the row for an interrupted row."""
 
     def __init__(self, recorder, monkeypatch):
-        self.recorder, self.events = recorder, []  # of groups: how they begin, end, and are taken
-        self.requests, self.begun = {}, {}  # of each key: its prompt; the weights by token, as in `Response`
-        self.ended, self.weights = {}, {}  # responses of each key; weights of each part of a round
+        self.recorder, self.events = recorder, []  # loads, tokens, ended groups, and groups taken
+        self.requests, self.begun = {}, {}  # by key: prompt; weights by token, as in `Response`
+        self.ended, self.weights = {}, {}  # by key: responses; by round: weights of each part
         watched = self
 
         class Watched(asynchronous.Worker):
@@ -59,7 +59,7 @@ class Schedule:
         stream.join, stream.take, stream.step = joined, taken, stepped
 
     def record_batch(self, numbers, n):
-        """What a step trains on: its groups as they ended first, and, in a second round, the ends of cut rows."""
+        """A step's batch: groups in the order in which they ended, and a second round with the endings of cut rows."""
         recorder = self.recorder
         self.events.append(("take", numbers))
         whole = [(number, 0) for number in numbers]
@@ -74,7 +74,7 @@ class Schedule:
                 recorder.rounds[recorder.step].append([prompts, size, rollouts, raw[-1:], moved])
 
     def numbers(self, step, args):
-        """What a step must log of the queue: a second bookkeeping, from the events up to its end."""
+        """What a step must log about the queue, computed independently from the events up to its end."""
         queue, ended, P = set(), set(), args.prompts_per_step
         dropped = tokens = idle = 0
 

@@ -1,4 +1,4 @@
-"""A learner, its log-probs, gradient clipping, AdamW and learning rates, in float64 and one response at a time."""
+"""A learner in float64, one response at a time: log-probs, gradient clipping, AdamW, and learning rates."""
 
 import math
 from statistics import variance
@@ -12,7 +12,7 @@ class Model:
 
     def __init__(self, folder):
         self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64)
-        self.model.config._experts_implementation = "eager"  # the others have no float64
+        self.model.config._experts_implementation = "eager"  # other implementations do not support float64
         self.parameters = list(self.model.parameters())
 
     def set(self, tensors):
@@ -27,7 +27,7 @@ class Model:
         return (logits / temperature).log_softmax(-1)
 
     def routers(self, response):
-        """Log-probs (L, E) of the experts before each token of a response; none without experts."""
+        """Router log-probs (L, E) before each token of a response; empty without experts."""
         if not hasattr(self.model.config, "num_local_experts"):
             return []
         tokens = torch.tensor([response.prompt + response.tokens])
@@ -39,7 +39,7 @@ class Model:
         return [d[token] for d, token in zip(self.distributions(response, temperature), response.tokens, strict=True)]
 
     def sampled_logps(self, response, temperature, versions):
-        """Log-probs of the tokens, each under the version of the weights that sampled it."""
+        """The tokens' log-probs, each under the version of the weights that sampled it."""
         logps = []
         for t, token in enumerate(response.tokens):
             if t in response.weights:
@@ -62,13 +62,13 @@ def numbers(tensors):
 
 
 def close(actual, expected, what, rounding=5e-7):
-    """Two lists of tensors agree, as one vector, within what float32 leaves."""
+    """Two lists of tensors, as one vector each, agree within float32's precision."""
     a, b = (torch.cat([t.flatten().double() for t in tensors]) for tensors in (actual, expected))
     assert (a - b).norm() <= 2e-4 * b.norm() + rounding, f"{what}: {(a - b).norm():.2e} of {b.norm():.2e}"
 
 
 def of_sampled(response, values):
-    """The values of the tokens that were sampled."""
+    """The values at the sampled tokens."""
     return [value for value, was in zip(values, response.sampled, strict=True) if was] if len(values) else []
 
 
@@ -81,7 +81,7 @@ def clipped(gradients, most):
 
 
 def explained_variance(responses, values, returns):
-    """The part of the returns' variance over all sampled tokens that the critic's values explain."""
+    """The fraction of the returns' variance over all sampled tokens that the critic's values explain."""
     triples = zip(responses, values, returns, strict=True)
     pairs = [pair for r, *both in triples for pair in zip(*(of_sampled(r, x) for x in both), strict=True)]
     return 1 - variance([wanted - v for v, wanted in pairs]) / max(1e-8, variance([wanted for _, wanted in pairs]))
@@ -107,7 +107,7 @@ class AdamW:
 
 
 def check_adam(adam, before, gradients, after, lr, decay, what):
-    """The weights moved as AdamW moves them with these gradients."""
+    """The weights changed as AdamW would change them with these gradients."""
     moved = adam.step([b.double() for b in before], [g.double() for g in gradients], lr, decay)
     actual = [a - b for a, b in zip(after, before, strict=True)]
     rounding = 1e-7 * math.sqrt(sum((b**2).sum().item() for b in before))  # weights are kept in float32
@@ -115,7 +115,7 @@ def check_adam(adam, before, gradients, after, lr, decay, what):
 
 
 def rate(args, step):
-    """Learning rate of a step, from the definition of the schedules."""
+    """A step's learning rate, from the schedules' definition."""
     if step <= args.warmup_steps:
         return args.lr * step / args.warmup_steps
     x = (step - 1 - args.warmup_steps) / (args.steps - args.warmup_steps)

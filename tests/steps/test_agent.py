@@ -20,28 +20,28 @@ from runs import assert_same_rows, assert_same_weights, differing, on_tiny, refu
 
 
 def episodes(*rows, length=3):
-    """Rollouts of episodes, each given by the states before its turns of so many tokens."""
+    """Rollouts of episodes, each given by the states before its turns, with equally many tokens per turn."""
     found = [Episode([length * k for k in range(len(states))], list(states)) for states in rows]
     return Rollouts([[0] * (length * len(states)) for states in rows], episodes=found)
 
 
 class TestGiGPO:
     def test_turns_from_the_same_state_are_compared_by_what_followed(self):
-        """Two groups, whose equal states are not compared; one episode comes back to a state that it was in."""
+        """Turns from equal states are compared within a group, even if one episode returns to a state."""
         rollouts = episodes(["", "a"], ["", "b", "a"], ["", "a"], [""])
         rewards = torch.tensor([[1.0, 1.0], [1.0, 0.0]])
         found = gigpo.step_advantages(rewards, rollouts, gigpo.Args(discount=0.5, ddof=0))
         first = 1 - 1e-5  # the std has 1e-6 added
         expected = [
             [first] * 3 + [0] * 3,  # 0.5 against 0.25; then, from a, 1 and 1 are equal
-            [-first] * 3 + [0] * 3 + [0] * 3,  # from b nobody else took a turn
-            [first] * 3 + [0] * 3,  # 0.5 against 0, and a of another prompt
+            [-first] * 3 + [0] * 3 + [0] * 3,  # no other turn starts from b
+            [first] * 3 + [0] * 3,  # 0.5 against 0; state a belongs to another prompt
             [-first] * 3,
         ]
         for row, values in zip(found, expected, strict=True):
             assert row[: len(values)].tolist() == pytest.approx(values, abs=2e-5) and not row[len(values) :].any()
         same = episodes(["", "a", "a"], ["", "a"], ["", "c"])
-        values = [0.5, 1.0, 0.0]  # of a: both of the first episode, and that of the second
+        values = [0.5, 1.0, 0.0]  # the three turns from a: two of the first episode, one of the second
         found = gigpo.step_advantages(torch.tensor([[1.0, 0.0, 1.0]]), same, gigpo.Args(discount=0.5))
         mean, std = 0.5, 0.5
         assert found[[0, 0, 1], [3, 6, 3]].tolist() == pytest.approx([(v - mean) / std for v in values], abs=1e-4)
@@ -124,7 +124,7 @@ class TestGuessing:
 
     @pytest.mark.slow
     def test_it_learns_to_take_the_middle(self, tmp_path, capsys):
-        """The base model knows the game and plays it badly: most of its first guesses are the lowest number, or any."""
+        """The base model plays the game badly, guessing the lowest or a random number first; training improves it."""
         settings = dict(steps=30, prompts_per_step=32, responses_per_prompt=8, eval_problems=64, eval_samples=8)
         _, rows = run("agent", tmp_path / "run", max_response_tokens=96, eval_every=0, **settings)
         assert 0.25 < rows[0]["eval/avg"] < 0.5 and rows[0]["eval/greedy"] < 0.5
@@ -135,7 +135,7 @@ class TestGuessing:
 
 @pytest.mark.slow
 def test_with_the_calculator_it_is_its_parent_to_the_bit(tmp_path, capsys):
-    """calculator.py counts answered calls; the turn after the last of them counts too. Some calls are too many."""
+    """With the calculator the run equals calculator.py's bit for bit, even with too many calls."""
     same = {"steps": 2, "lr": 1e-3, "max_response_tokens": 96}
     weights, logged = run("calculator", tmp_path / "calculator", max_calls=1, **same)
     worlds = {"environment": "calculator", "model": "products", "dataset": "products"}

@@ -26,7 +26,7 @@ def tokens_of(text):
 
 
 class Writer(Engine):
-    """An engine that ignores the prompts and writes the next lines of a script, one per response."""
+    """An engine that ignores prompts and writes the next lines of a script, one per response."""
 
     def __init__(self, *turns):
         super().__init__(calculator.Args())
@@ -67,7 +67,7 @@ def test_only_short_expressions_of_integers_have_a_value(expression, value):
 
 
 def test_results_are_put_in_and_the_response_goes_on_behind_them():
-    """Two calls one after the other in one response, none in another, and one that is malformed."""
+    """Results are inserted and responses continue, with two calls, no call, or a malformed call."""
     engine = Writer(
         ["3*17=<<3*17>>99 dropped", "\\boxed{61}", "<<3*>>x"],
         ["\n5*2=<<5*2>>and this", "?"],
@@ -76,7 +76,7 @@ def test_results_are_put_in_and_the_response_goes_on_behind_them():
     calling, rollouts, texts = written(engine, 3)
     assert texts == ["3*17=<<3*17>>51\n5*2=<<5*2>>10\n51+10=61", "\\boxed{61}", "<<3*>>error?"]
     assert rollouts.truncated == [False, False, False]
-    assert calling.observations == 1.0  # three of three responses
+    assert calling.observations == 1.0  # three insertions in three responses
     put_in = [
         "".join(TOKENIZER.convert_ids_to_tokens([t for t, was in zip(*row, strict=True) if not was]))
         for row in zip(rollouts.tokens, rollouts.sampled, strict=True)
@@ -84,12 +84,12 @@ def test_results_are_put_in_and_the_response_goes_on_behind_them():
     assert put_in == ["5110", "", "error"]
     for logps, sampled in zip(rollouts.logps, rollouts.sampled, strict=True):
         assert logps == [-0.5 if was else 0.0 for was in sampled]
-    assert len(set(engine.seeds)) == len(engine.seeds) == 4  # other random numbers in each turn and for each response
+    assert len(set(engine.seeds)) == len(engine.seeds) == 4  # each turn and response has its own random numbers
 
 
 @pytest.mark.parametrize("settings,wasted", [({}, False), ({"stop": ()}, True)])
 def test_the_engine_stops_at_the_end_of_a_call(settings, wasted, monkeypatch):
-    """By default every token that is sampled is kept; without the stop string, what follows a call is dropped."""
+    """By default all sampled tokens are kept; without the stop string, those after a call are dropped."""
     args = calculator.Args(max_response_tokens=40, engine="transformers", **settings)
     model, tokenizer = load_model(args)
     engine, sampled = make_engine(args, model, tokenizer, []), []
@@ -111,11 +111,11 @@ def test_the_length_limit_holds_for_all_turns_together():
     call = "3*17=<<3*17>>"  # 13 tokens
     _, rollouts, texts = written(Writer([call], ["0123456789"]), 1, max_tokens=18)
     assert texts == [call + "51" + "012"] and rollouts.truncated == [True]
-    # no room for the whole result, or for a token behind it: nothing is generated any more
+    # no room for the whole result or a token after it: generation ends
     for limit, text in ((14, "5"), (15, "51")):
         _, rollouts, texts = written(Writer([call]), 1, max_tokens=limit)
         assert texts == [call + text] and rollouts.truncated == [True]
-    # a call that is cut off is none
+    # a truncated call does not count
     _, rollouts, texts = written(Writer([call]), 1, max_tokens=12)
     assert texts == [call[:12]] and rollouts.truncated == [True] and all(rollouts.sampled[0])
 
@@ -126,7 +126,7 @@ def test_only_so_many_calls_are_answered():
 
 
 def test_results_have_no_loss():
-    """The gradient does not depend on the log-probs of what was inserted, and is 0 there."""
+    """Inserted tokens get no gradient, and their log-probs do not affect the gradient of the other tokens."""
     _, rollouts, _ = written(Writer(["<<3*17>>", "51"], ["."]), 2)
     batch, args = collate([PROBLEM], rollouts, "cpu"), calculator.Args()
     mask = batch.response_mask
@@ -168,7 +168,7 @@ def test_products_and_their_writers():
 
 
 def test_the_base_model_calls_now_and_then():
-    """The base model has never seen the value of a product, so without a call it guesses."""
+    """The base model calls sometimes, and guesses otherwise, because it has never seen a product's value."""
     model, tokenizer = load_model(calculator.Args())
     calls, correct = [], []
     for question, _ in generated_problems("products", "eval")[:100]:

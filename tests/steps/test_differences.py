@@ -1,4 +1,4 @@
-"""How the scripts differ: outside the declared sections every line is its parent's."""
+"""How the scripts differ: outside the declared sections every line equals the parent's."""
 
 import ast
 import difflib
@@ -17,9 +17,9 @@ SHARED_TAG = "    # The same in every script"
 
 
 def sections(text):
-    """(line, kind) of every line after the docstring; kinds: import, args, objective, check, main, other.
+    """(line, kind) for every line after the docstring; kinds: import, args, objective, check, main, other.
 
-    A setting that all scripts have, and its help, are of a kind of their own: its name.
+    A setting that all scripts have, with its help, has its name as kind.
     """
     tree, lines = ast.parse(text), text.splitlines()
     kinds = ["other"] * len(lines)
@@ -46,7 +46,7 @@ def sections(text):
 
 
 def refuses(statement):
-    """Whether a statement only refuses settings or warns of them: `if ...: fail(...)`, or a loop of these."""
+    """Whether a statement only refuses settings or warns about them: `if ...: fail(...)`, or a loop of these."""
     if isinstance(statement, ast.If | ast.For):
         return not statement.orelse and all(map(refuses, statement.body))
     call = statement.value if isinstance(statement, ast.Expr) else None
@@ -70,7 +70,7 @@ def marked_lines(rows, tags):
 
 
 def without_arguments(rows, names):
-    """The lines as one text without line breaks, with the arguments of calls of these functions left out."""
+    """The lines joined into one text, without the arguments of calls of these functions."""
     text = " ".join(line.strip() for line, _ in rows)
     for name in names:
         text = re.sub(rf"\b{name}\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)", f"{name}(...)", text)
@@ -78,16 +78,15 @@ def without_arguments(rows, names):
 
 
 def words(rows):
-    """The names in some lines, without those of keywords and keys."""
+    """The names in these lines, without keywords and keys."""
     return set(re.findall(r"\w+", re.sub(r'"\w+": |\b\w+=(?=\w)', "", " ".join(line for line, _ in rows))))
 
 
 def check_difference(old_text, new_text):
-    """Outside the declared sections lines are identical; hunks of `main` carry a method's name in a comment.
+    """Outside the declared sections lines are identical; hunks of `main` have a method's name in a comment.
 
-    Without it, calls of the script's own functions may differ in their arguments, and names that a marked hunk assigns
-    may be added or missing in a line elsewhere. Where all scripts have a setting but a method its own default, the
-    setting stands among the method's own.
+    Without it, only the arguments of calls of the script's own functions may differ, and names that a marked hunk
+    assigns may be added or missing. A shared setting for which a method has its own default is among its own settings.
     """
     old, new = sections(old_text), sections(new_text)
     tags = [re.search(f"^{METHOD_TAG}$", text, re.M)[1] for text in (old_text, new_text)]
@@ -168,7 +167,7 @@ def test_every_script_has_its_place():
 
 
 def test_every_number_has_a_range():
-    """Beside its field: a number without one would take anything."""
+    """Every numeric setting has a range in its type; otherwise any number would be accepted."""
     bare = [
         f"{name}.py: {setting}"
         for name in parents()
@@ -179,7 +178,7 @@ def test_every_number_has_a_range():
 
 
 def test_sync_carries_a_shared_line_into_all_scripts(tmp_path, monkeypatch, capsys):
-    """A changed line that all have arrives everywhere; one in a place that a script has changed is reported."""
+    """--sync copies a changed line into all scripts that share it, and reports one that a script has changed."""
     for name in ("grpo", "cispo", "gspo"):
         (tmp_path / f"{name}.py").write_text(source(name))
     for git in (["init", "-q"], ["add", "."], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "a"]):
@@ -206,7 +205,7 @@ def test_sync_carries_a_shared_line_into_all_scripts(tmp_path, monkeypatch, caps
 
 
 def test_compare_shows_formulas_and_wraps_long_lines(monkeypatch, capsys):
-    """At 120 columns every character of a differing line is there, in pieces."""
+    """At 120 columns, long differing lines are wrapped and lose no character."""
     monkeypatch.setenv("COLUMNS", "120")
     compare.main(["grpo", "gspo"])
     output = capsys.readouterr().out
@@ -231,7 +230,7 @@ def test_code_counts_neither_docstrings_nor_comments():
 
 
 def test_every_script_is_in_the_readme():
-    """And where the README says how many lines differ from a parent, the number is right."""
+    """The README names every script, and its numbers of lines that differ from a parent are correct."""
     lines, problems = (ROOT / "README.md").read_text().splitlines(), []
     for name in parents():
         path = str(script_path(name).relative_to(ROOT))

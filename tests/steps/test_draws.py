@@ -1,4 +1,4 @@
-"""What a run draws: new problems in every round, and evaluations that do not depend on its seed."""
+"""Random draws of a run: new problems in every round, and evaluations that do not depend on its seed."""
 
 import json
 from dataclasses import replace
@@ -17,7 +17,7 @@ from runs import on_tiny
 
 @pytest.mark.parametrize("script", [dapo, olmo3])
 def test_every_round_of_every_step_has_new_problems(script, tiny_model, tmp_path, monkeypatch, capsys):
-    """Three steps of up to three rounds, together at most one pass over the problems."""
+    """Every round of three steps draws new problems, within one pass over the data."""
     recorder = Recorder(monkeypatch, script, "", insert=False)
     settings = on_tiny(tiny_model) | {"steps": 3, "prompts_per_step": 4, "responses_per_prompt": 2, "max_rounds": 3}
     script.main(
@@ -38,7 +38,7 @@ def write(path, count):
 
 @pytest.mark.parametrize("kind", ["generated", "one file", "two files", "a second file"])
 def test_held_out_problems_do_not_depend_on_the_seed(kind, tmp_path):
-    """Nor do those to train on: the seed decides their order alone."""
+    """The seed only decides the order of training problems, not which problems are held out."""
     one, other = write(tmp_path / "one.jsonl", 60), write(tmp_path / "other.jsonl", 20)
     settings = {
         "generated": {},
@@ -57,7 +57,7 @@ def test_held_out_problems_do_not_depend_on_the_seed(kind, tmp_path):
 
 
 def test_evaluations_have_the_same_samples_whatever_the_seed(tiny_model, tmp_path, monkeypatch, capsys):
-    """Before the first step two runs with other seeds have the same model, and so the same accuracy."""
+    """Evaluations before the first step have the same samples for any seed, because the model is the same."""
     calls, make_engine = [], grpo.make_engine
 
     def watched(*args):

@@ -1,4 +1,4 @@
-"""Steps that hold nothing to learn from: no division by zero, no endless loop, and no update out of nothing."""
+"""Steps without anything to learn cause no division by zero, no endless loop, and no update."""
 
 import json
 import math
@@ -17,7 +17,7 @@ SCRIPTS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) f
 
 
 def run(name, folder, **settings):
-    """Final weights and logged rows of the steps of a small run, which was evaluated at its ends alone."""
+    """Final weights and logged rows of a small run, evaluated only at its start and end."""
     weights, rows = runs.run(name, folder, eval_problems=1, eval_samples=1, eval_every=0, **settings)
     for row in rows:
         broken = {key: value for key, value in row.items() if value is not None and not math.isfinite(value)}
@@ -26,9 +26,9 @@ def run(name, folder, **settings):
 
 
 def of_script(name, **settings):
-    """Those of the settings that a script has; a β that scales the whole loss, as in DPO, stays above 0.
+    """The settings that a script has; a β that scales the whole loss, as in DPO, stays above 0.
 
-    Its default takes a minute for the reward model of process_rewards.py.
+    The default reward model of process_rewards.py would take a minute.
     """
     settings |= {"labeled_problems": 8, "reward_model_updates": 10}
     if name in ("dpo", "spin"):
@@ -54,10 +54,10 @@ def test_all_responses_truncated_and_incorrect(name, tmp_path, capsys):
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_all_responses_correct(name, tmp_path, monkeypatch, capsys):
-    """Only a few learn from that: PPO's critic, for one, does not know yet that all is well."""
+    """Only a few methods learn from correct responses alone, such as PPO, whose critic starts at 0."""
     monkeypatch.setattr(Verifier, "judge", lambda self, responses, *_: [1.0] * len(responses))
     fixed = of_script(name, kl_beta=0.0, overlong_cache=0, max_rounds=2)
-    fixed |= {"max_response_tokens": 64} if load(name).Args.model == "search" else {}  # which few responses exceed
+    fixed |= {"max_response_tokens": 64} if load(name).Args.model == "search" else {}  # few responses are longer
     weights, rows = run(name, tmp_path / "run", **fixed)
     assert [row["accuracy"] for row in rows] == [1.0, 1.0]
     assert unchanged(name, weights) != type(oracle(name, None)).LEARNS_WHEN_ALL_IS_CORRECT
@@ -71,7 +71,7 @@ def test_overlong_filter_that_leaves_nothing(tmp_path, capsys):
 
 @pytest.mark.parametrize("name", ["grpo", pytest.param("dapo", marks=pytest.mark.slow)])
 def test_data_set_with_one_row(name, tmp_path, capsys):
-    """The one problem fills the batch."""
+    """A single problem fills the batch."""
     for file, question, answer in (("train", "7+5=?", "12"), ("eval", "7+6=?", "13")):
         (tmp_path / f"{file}.jsonl").write_text(json.dumps({"question": question, "answer": answer}) + "\n")
     data = {"dataset": str(tmp_path / "train.jsonl"), "eval_dataset": str(tmp_path / "eval.jsonl")}

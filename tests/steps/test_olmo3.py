@@ -1,4 +1,4 @@
-"""OlmoRL is the sum of its components: each can be removed, and without all of them GRPO is left."""
+"""OlmoRL is the sum of its components: each can be removed, and without any of them it is GRPO."""
 
 import itertools
 import math
@@ -19,7 +19,7 @@ from test_identities import close, gradient, rows
 
 class TestOlmo3:
     def test_without_its_components_it_is_grpo(self, tmp_path, capsys):
-        """All seven flags of the docstring's table: GRPO with its KL and without TIS, to the bit."""
+        """With all seven flags of the docstring's table, it equals GRPO with KL and without TIS, bit for bit."""
         plain = settings_of(olmo3, components("olmo3").values())
         assert len(plain) == 7
         weights, logged = run("olmo3", tmp_path / "olmo3", **plain)
@@ -29,12 +29,12 @@ class TestOlmo3:
 
     @pytest.mark.slow
     def test_each_component_can_be_removed(self, tmp_path, monkeypatch, capsys):
-        """Without any one of them, a step ends at another place; clip-higher acts between the bounds alone."""
+        """Removing any component changes the result; clip-higher acts only between the two bounds."""
         monkeypatch.setattr(Run, "evaluate", lambda *_: None)
         one_round, given = {"max_rounds": 1}, [{}]
         for flag in components("olmo3").values():
             ((name, value),) = settings_of(olmo3, [flag]).items()
-            if name != "clip_eps_high":  # with one round there are groups to be left out
+            if name != "clip_eps_high":  # with one round, some groups are left out
                 given.append({name: value} | (one_round if name == "filter_groups" else {}))
         ends = [run("olmo3", tmp_path / str(i), steps=1, lr=1e-3, **s)[0] for i, s in enumerate(given)]
         assert len(ends) == 7
@@ -47,13 +47,13 @@ class TestOlmo3:
 
     @pytest.mark.parametrize("seed", range(3))
     def test_it_is_dapo_but_for_tis_and_bounds(self, seed):
-        """With the same advantages, bounds, and nothing to correct for."""
+        """With the same advantages and bounds, and no mismatch, the gradient is DAPO's or GRPO's."""
         inputs = rows(seed)
         close(gradient(olmo3, inputs, clip_eps_high=0.28), gradient(dapo, inputs))
         close(gradient(olmo3, inputs, average="response", clip_eps_high=0.2), gradient(grpo, inputs))
 
     def test_in_one_update_only_tis_acts(self):
-        """As in training the Think models: the gradient of a token is min(ρ, C) A, divided by the number of tokens."""
+        """With one update, as for the Think models, a token's gradient is min(ρ, C) A over the number of tokens."""
         inputs = rows(0, spread=0.0)
         _, old, rollout, a, mask = inputs
         rho = torch.exp(old - rollout)
@@ -61,7 +61,7 @@ class TestOlmo3:
         close(gradient(olmo3, inputs, tis_cap=1.2), -mask.double() / mask.sum() * rho.clamp(max=1.2) * a)
 
     def test_advantages(self):
-        """Those of Dr. GRPO, or of GRPO, to the bit."""
+        """Advantages equal Dr. GRPO's or GRPO's bit for bit."""
         rewards = (torch.rand(6, 5, generator=torch.Generator().manual_seed(0)) < 0.4).float()
         assert torch.equal(olmo3.compute_advantages(rewards, olmo3.Args()), dr_grpo.compute_advantages(rewards))
         for ddof in (0, 1):
@@ -70,7 +70,7 @@ class TestOlmo3:
 
     @pytest.mark.parametrize("average", ["token", "response"])
     def test_leaving_groups_out_changes_the_denominator_alone(self, average):
-        """Responses without signal add nothing to the gradient: leaving them out only scales it."""
+        """Leaving out responses without signal only scales the gradient, because they add nothing to it."""
         logp, old, rollout, a, mask = rows(0)
         silent = torch.arange(len(mask))[:, None] >= 24
         a = a * ~silent
@@ -80,7 +80,7 @@ class TestOlmo3:
         close(some, factor * every)
 
     def test_no_group_with_signal_is_thrown_away(self, tmp_path, monkeypatch, capsys):
-        """Each is trained on once, in the order in which they were generated, in its step or the next."""
+        """Every group with signal is trained on once, in order of generation, in its step or the next."""
         generated, trained, step = [], [], 0  # (step, prompt, tokens) of each group
 
         def seed_step(seed, number):
@@ -121,7 +121,7 @@ class TestOlmo3:
 
     @pytest.mark.slow
     def test_a_model_that_is_always_correct(self, tmp_path, monkeypatch, capsys):
-        """The rounds run out; groups without signal fill the batch, teach nothing, and wait for nothing."""
+        """With no signal the rounds run out; the batch's groups teach nothing, and none waits for a later step."""
         monkeypatch.setattr(
             "common.verification.verifier.Verifier.judge", lambda self, responses, *_: [1.0] * len(responses)
         )

@@ -24,13 +24,13 @@ def command(folder, tiny_model, *more):
 
 
 def learn(words, folder, silent_seconds):
-    """The learner's process."""
+    """Target of the learner's process."""
     remote.SILENT_SECONDS = silent_seconds
     play(words, folder)
 
 
 class Overlapped:
-    """A run in a process of its own, and the process that generates for it."""
+    """A run in its own process, and the process that generates for it."""
 
     def __init__(self, words, tmp_path, silent_seconds=remote.SILENT_SECONDS):
         self.output, self.errors = tmp_path / "output", tmp_path / "errors"
@@ -38,7 +38,7 @@ class Overlapped:
         self.process.start()
 
     def generator(self):
-        """The number of the other process, once it is there."""
+        """The generator's process id, once it exists."""
         path = f"/proc/{self.process.pid}/task/{self.process.pid}/children"
         while self.process.is_alive():
             for child in open(path).read().split():  # noqa: SIM115
@@ -55,7 +55,7 @@ class Overlapped:
         pytest.fail(f"no {text!r}: {self.errors.read_text()}")
 
     def end(self, seconds=120):
-        """Exit code and error messages."""
+        """The exit code and the error messages."""
         self.process.join(seconds)
         if self.process.is_alive():
             self.process.kill()
@@ -64,7 +64,7 @@ class Overlapped:
 
 
 def becomes(number, states):
-    """Whether the process is in one of these states within 30 seconds: T stopped, Z ended, X gone."""
+    """Whether the process reaches one of these states within 30 seconds: T stopped, Z ended, X gone."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         try:
@@ -82,12 +82,12 @@ def gone(number):
 
 
 class TestOverlap:
-    """A generator in a process of its own. Moments: as it starts, and once steps are done."""
+    """A generator in its own process. Moments: while it starts, and after some steps."""
 
     @pytest.mark.slow
     @pytest.mark.parametrize("name", ["pipeline_rl", "scalerl"])
     def test_a_run(self, name, tmp_path, monkeypatch, capsys):
-        """It ends as every run; no group is older than η, and some are older than the learner's weights."""
+        """A run ends as usual, no group is older than η, and some are older than the learner's weights."""
         _, logged = run(name, tmp_path / "run", overlap=True, **LONG | {"tis_cap": 0.0})
         assert [row["step"] for row in logged if "age" in row] == [1, 2, 3, 4]
         steps = [row for row in logged if "age" in row]
@@ -96,7 +96,7 @@ class TestOverlap:
 
     @pytest.mark.slow
     def test_without_staleness_it_is_the_same_run(self, tmp_path, capsys):
-        """Then it always waits: both modes end with the same weights, within rounding."""
+        """With staleness 0 the generator always waits, so both modes end with the same weights within rounding."""
         same = LONG | {"staleness": 0, "steps": 3}
         one, rows_ = run("pipeline_rl", tmp_path / "one", **same)
         two, others = run("pipeline_rl", tmp_path / "two", overlap=True, **same)
@@ -110,7 +110,7 @@ class TestOverlap:
         [(signal.SIGKILL, "start"), (signal.SIGKILL, "step"), (signal.SIGTERM, "step"), (signal.SIGINT, "step")],
     )
     def test_a_generator_that_ends(self, number, moment, tiny_model, tmp_path):
-        """One sentence, exit code 1, the steps before saved though no checkpoint was due; the run resumes."""
+        """The learner ends with one sentence and exit code 1, its steps are saved, and the run resumes."""
         running = Overlapped(command(tmp_path / "run", tiny_model), tmp_path)
         generator = running.generator()
         if moment == "step":
@@ -123,7 +123,7 @@ class TestOverlap:
             assert "--resume" in error
             (saved,) = (tmp_path / "run").glob("checkpoint-*")
             steps = int(saved.name[-6:])
-            if number == signal.SIGKILL:  # to the learner the other signals are the same
+            if number == signal.SIGKILL:  # all signals look the same to the learner
                 steps += 1
                 pipeline_rl.main(pipeline_rl.Args(resume=tmp_path / "run", steps=steps))
             logged = [row["step"] for row in read_metrics(tmp_path / "run") if "age" in row]
@@ -132,7 +132,7 @@ class TestOverlap:
     @pytest.mark.slow
     @pytest.mark.parametrize("moment", ["start", "step"])
     def test_a_generator_that_is_stopped(self, moment, tiny_model, tmp_path):
-        """The learner waits for so long, ends with one sentence, and ends the generator."""
+        """The learner waits for a limited time, ends with one sentence, and ends the generator."""
         running = Overlapped(command(tmp_path / "run", tiny_model), tmp_path, silent_seconds=5.0)
         generator = running.generator()
         if moment == "step":
@@ -146,14 +146,14 @@ class TestOverlap:
     @pytest.mark.parametrize("moment", ["start", "step"])
     @pytest.mark.parametrize("stopped", [False, True])
     def test_a_learner_that_is_killed(self, stopped, moment, tiny_model, tmp_path):
-        """The generator ends too, even if it was stopped; the run resumes from what was saved."""
+        """The generator ends too, even if it was stopped, and the run resumes from its last checkpoint."""
         running = Overlapped(command(tmp_path / "run", tiny_model, "--save-every=1"), tmp_path)
         generator = running.generator()
         if moment == "step":
             running.wait_for("  2/1000")
         if stopped:
             os.kill(generator, signal.SIGSTOP)
-            assert becomes(generator, "T")  # the kernel ends what is stopped with the learner, not what soon will be
+            assert becomes(generator, "T")  # the kernel ends a stopped child, but not one that is about to stop
         running.process.kill()
         assert gone(generator), "the generator outlived the learner"
         running.end()
@@ -164,7 +164,7 @@ class TestOverlap:
 
     @pytest.mark.slow
     def test_a_learner_that_is_stopped(self, tiny_model, tmp_path):
-        """For longer than a silent generator may be: both go on afterwards."""
+        """After a stop that is longer than a generator's silence may be, both processes continue."""
         running = Overlapped(command(tmp_path / "run", tiny_model, "--steps=40"), tmp_path)
         running.wait_for("  1/40")
         os.kill(running.process.pid, signal.SIGSTOP)
@@ -176,7 +176,7 @@ class TestOverlap:
     @pytest.mark.slow
     @pytest.mark.parametrize("moment", ["start", "step"])
     def test_ctrl_c(self, moment, tiny_model, tmp_path):
-        """As from a terminal, to the learner's process group: the step is finished and saved, and the run resumes."""
+        """Ctrl-C signals the learner's process group: the step is finished and saved, and the run resumes."""
         running = Overlapped(command(tmp_path / "run", tiny_model), tmp_path)
         generator = running.generator()
         if moment == "step":
@@ -189,9 +189,9 @@ class TestOverlap:
             pipeline_rl.main(pipeline_rl.Args(resume=tmp_path / "run", steps=int(saved.name[-6:]) + 1))
 
     @pytest.mark.slow
-    @pytest.mark.parametrize("seed", [0, 3, 6])  # the generator, both, the learner
+    @pytest.mark.parametrize("seed", [0, 3, 6])  # seeds that signal the generator, both, the learner
     def test_at_a_random_moment(self, seed, tiny_model, tmp_path):
-        """Whatever is killed or interrupted whenever: neither process outlives the other, and what is saved resumes."""
+        """After a kill or an interrupt at any moment, neither process outlives the other, and the run resumes."""
         chance = random.Random(seed)
         running = Overlapped(command(tmp_path / "run", tiny_model, "--save-every=1"), tmp_path)
         generator = running.generator()
@@ -212,7 +212,7 @@ class TestOverlap:
 
     @pytest.mark.slow
     def test_an_error_in_the_generator_is_the_learners(self, tmp_path, capfd, monkeypatch):
-        """With what it says there, as if it had been in this process."""
+        """An error in the generator's process is printed and ends the run like one in the learner's."""
         send = remote.Channel.send
 
         def poisoned(channel, message):

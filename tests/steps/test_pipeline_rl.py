@@ -14,7 +14,7 @@ from runs import assert_same_rows, assert_same_weights, differing, run, settings
 from test_identities import OFF, close, gradient, rows
 
 OF_QUEUE = {"age", "oldest", "generator_idle", "sampled_prompts", "dropped_groups", "queued_groups"}
-# Responses that are long enough to get new weights twice.
+# Responses long enough to get new weights twice.
 LONG = {"steps": 4, "lr": 5e-4, "max_response_tokens": 32, "staleness": 2, "tis_cap": 5.0, "training_tokens": 8}
 LONG |= {"in_flight_prompts": 4}
 CORRECTIONS = get_args(get_type_hints(pipeline_rl.Args)["correction"])
@@ -23,7 +23,7 @@ CORRECTIONS = get_args(get_type_hints(pipeline_rl.Args)["correction"])
 class TestPipelineRL:
     @pytest.mark.slow
     def test_without_its_components_it_is_grpo(self, tmp_path, capsys):
-        """All four flags of the docstring's table: GRPO without TIS, to the bit; with token-tis and its cap, GRPO."""
+        """With all four flags of the table it equals GRPO without TIS bit for bit; with token-tis and a cap, GRPO."""
         plain = settings_of(pipeline_rl, components("pipeline_rl").values())
         assert len(plain) == 4
         for own, of_grpo in (plain, {"tis_cap": 0.0}), (plain | {"correction": "token-tis", "tis_cap": 2.0}, {}):
@@ -34,7 +34,7 @@ class TestPipelineRL:
 
     @pytest.mark.slow
     def test_each_component_can_be_removed(self, tmp_path, monkeypatch, capsys):
-        """Without any one of them a run ends at another place."""
+        """Removing any component changes the result."""
         monkeypatch.setattr(Run, "evaluate", lambda *_: None)
         away = [{}, *(settings_of(pipeline_rl, [flag]) for flag in components("pipeline_rl").values())]
         ends = [run("pipeline_rl", tmp_path / str(i), **LONG | s)[0] for i, s in enumerate(away)]
@@ -43,14 +43,14 @@ class TestPipelineRL:
 
     @pytest.mark.parametrize("correction", CORRECTIONS)
     def test_nothing_to_correct(self, correction):
-        """Where the engine is the learner no correction acts, and the gradient is GRPO's."""
+        """Without mismatch no correction acts, and the gradient is GRPO's."""
         logp, old, _, a, mask = rows(0)
         close(gradient(pipeline_rl, (logp, old, old, a, mask), correction=correction, tis_cap=5.0),
               gradient(grpo, (logp, old, old, a, mask)))  # fmt: skip
 
     @pytest.mark.parametrize("seed", range(3))
     def test_corrections_in_closed_form(self, seed):
-        """Each times the gradient of GRPO; masks have tokens on both sides."""
+        """Each correction multiplies GRPO's gradient by its weight; masks keep some tokens and drop others."""
         inputs = rows(seed)
         _, old, mu, _, mask = inputs
         plain = gradient(grpo, inputs)
@@ -72,7 +72,7 @@ class TestPipelineRL:
 
     @pytest.mark.parametrize("seed", range(3))
     def test_areal_and_pipeline_rl(self, seed):
-        """AReaL's Eq. 5, π_prox / π_behav min(u A, clip(u) A) without a cap; PipelineRL's Eq. 5 where r is 1."""
+        """Without a cap it is AReaL's Eq. 5, π_prox / π_behav min(u A, clip(u) A); with r = 1, PipelineRL's Eq. 5."""
         logp, old, mu, a, mask = inputs = rows(seed)
         each = mask / (len(mask) * mask.double().sum(1, keepdim=True))
         u = torch.exp(logp - old)
@@ -83,7 +83,7 @@ class TestPipelineRL:
         close(gradient(pipeline_rl, (old, old, mu, a, mask), tis_cap=1.3), -each * weight * a)
 
     def test_only_weights_of_whole_responses_are_unbiased(self):
-        """By enumeration: E_μ[ρ R ∇log π] is ∇E_π[R] for two-token responses; with weights per token it is not."""
+        """On enumerated two-token responses, E_μ[ρ R ∇log π] is ∇E_π[R]; with per-token weights it is not."""
         generator = torch.Generator().manual_seed(0)
         first, second, mu_first, mu_second = (
             torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((3,), (3, 3)) * 2
@@ -115,7 +115,7 @@ class TestPipelineRL:
             )
 
     def test_effective_sample_size(self):
-        """1 on-policy; with one of n tokens that counts alone, 1/n."""
+        """The effective sample size is 1 on-policy, and 1/n if only one of n tokens counts."""
         old, mask = torch.zeros(2, 3), torch.ones(2, 3, dtype=torch.bool)
         assert pipeline_rl.effective_sample_size(old, old - 0.7, mask) == pytest.approx(1.0)
         far = torch.full((2, 3), 30.0)
@@ -125,10 +125,10 @@ class TestPipelineRL:
 
 
 class TestQueue:
-    """Admission, age, and what becomes of groups that are too old."""
+    """Admission, age, and what happens to groups that are too old."""
 
     def generator(self, **settings):
-        """A generator whose worker is told when each prompt's group ends; in units of P = 2 prompts."""
+        """A generator, without an engine, for P = 2 prompts per step."""
         made = object.__new__(asynchronous.Generator)
         made.args = pipeline_rl.Args(prompts_per_step=2, **settings)
         made.train = [asynchronous.Problem(f"{i}?", str(i), f"{i}?", [i]) for i in range(40)]
@@ -147,7 +147,7 @@ class TestQueue:
 
     @pytest.mark.parametrize("staleness", [0, 1, 3])
     def test_admission(self, staleness):
-        """(v + η + 1) P prompts by version v, the next ones of the stream, once each."""
+        """By version v, (v + η + 1) P prompts are submitted: the next ones of the stream, each once."""
         generator = self.generator(staleness=staleness)
         for version in (0, 0, 1, 4):
             generator.submit(version, frozenset())
@@ -183,7 +183,7 @@ class TestQueue:
 
     @pytest.mark.all_problems
     def test_long_responses_are_dropped(self, tmp_path, monkeypatch, capsys):
-        """With η = 1 and as many tokens per step as the longest response has, some groups are too old."""
+        """With η = 1 and as many tokens per step as the longest response, some groups are too old and dropped."""
         monkeypatch.setattr(Run, "evaluate", lambda *_: None)
         late = LONG | {"staleness": 1, "training_tokens": 24, "in_flight_prompts": 2, "steps": 6}
         _, logged = run("pipeline_rl", tmp_path / "run", **late)

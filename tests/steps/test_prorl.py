@@ -1,4 +1,4 @@
-"""ProRL is DAPO with a KL to a reference that the policy becomes, again and again; R1 has such a reference too."""
+"""ProRL is DAPO with a KL to a reference that the policy repeatedly replaces; R1 has such a reference too."""
 
 from recipes import prorl, r1
 from tools.scripts import components
@@ -12,7 +12,7 @@ STEPS = {"steps": 4, "lr": 3e-2, "warmup_steps": 0, "overlong_cache": 4}
 
 
 def test_without_its_components_it_is_dapo(tiny_model, tmp_path, half_correct, capsys):
-    """To the bit; without any one of them it ends elsewhere."""
+    """Without its components the run equals DAPO's bit for bit; removing any one component changes it."""
     plain = settings_of(prorl, components("prorl").values())
     assert plain == {"kl_beta": 0.0, "renew_every": 0, "reset_optimizer": False, "clip_eps_high": 0.28}
     settings = on_tiny(tiny_model) | STEPS
@@ -28,7 +28,7 @@ def test_without_its_components_it_is_dapo(tiny_model, tmp_path, half_correct, c
 
 
 def test_the_policy_becomes_the_reference(tiny_model, tmp_path, half_correct, capsys):
-    """The KL is 0 until the first update after that, and the checkpoint has the reference of its step."""
+    """After each renewal the KL is 0 until the first update, and checkpoints have their step's reference."""
     once = {"num_minibatches": 1, "renew_every": 2, "save_every": 1, "keep": 9, "kl_beta": 0.1}
     _, rows = run("prorl", tmp_path / "run", **on_tiny(tiny_model) | STEPS | once)
     kl = {row["step"]: row["kl"] for row in rows if "kl" in row}
@@ -43,7 +43,7 @@ def test_the_policy_becomes_the_reference(tiny_model, tmp_path, half_correct, ca
 
 
 def test_the_policy_becomes_the_reference_where_the_kl_has_reached_a_limit(tiny_model, tmp_path, half_correct, capsys):
-    """Until then, and beyond a limit that it never reaches, the initial model is the reference."""
+    """The initial model is the reference until the KL reaches the limit, or forever if it never does."""
     settings = on_tiny(tiny_model) | STEPS | {"num_minibatches": 1, "renew_every": 0, "kl_beta": 0.1, "lr": 3e-3}
     never, rows = run("prorl", tmp_path / "never", **settings)
     kl = [row["kl"] for row in rows if "kl" in row]
@@ -78,7 +78,7 @@ def test_it_resumes_with_its_reference(script, tiny_model, tmp_path, half_correc
 
 @pytest.mark.parametrize("reset", [True, False])
 def test_a_new_reference_brings_a_new_optimizer(reset, tiny_model, tmp_path, half_correct, capsys):
-    """Its moments count the updates since then."""
+    """With a reset, the moments count only the updates since the new reference."""
     settings = on_tiny(tiny_model) | STEPS | {"renew_every": 3, "reset_optimizer": reset, "num_minibatches": 2}
     run("prorl", tmp_path / "run", **settings)
     state = torch.load(tmp_path / "run/checkpoint-000004/state.pt", weights_only=True)["optimizer"]["state"]

@@ -1,4 +1,4 @@
-"""The world of functions to find: its problems, its programmers, and the interpreter that runs what a model writes."""
+"""The world of functions to find: its problems, its programmers, and the interpreter that runs the model's code."""
 
 import random
 import re
@@ -23,7 +23,7 @@ REWARD = "docs/rewards/code_tests.py:passes_tests"
 
 
 def right(question):
-    """The function with both values."""
+    """The function that has both values."""
     (body,) = (body for body, passes in attempts(question).items() if passes)
     return body
 
@@ -54,7 +54,7 @@ class TestProgrammers:
         written = self.written(textbook=False)
         first_right = [right(question) in text.split("\n")[1] for question, text in written]
         wrong = [text for (_, text), first in zip(written, first_right, strict=True) if not first]
-        assert sum(first_right) / 4000 == pytest.approx(0.2 * 0.48, abs=0.02)  # of two operations, seldom of three
+        assert sum(first_right) / 4000 == pytest.approx(0.2 * 0.48, abs=0.02)  # of two operations, rarely of three
         assert sum(text.count("def") == 1 for text in wrong) / len(wrong) == pytest.approx(0.7, abs=0.02)
 
     def test_a_textbook_tries_until_the_test_passes(self):

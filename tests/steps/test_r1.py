@@ -1,4 +1,4 @@
-"""The stages of R1: what each starts from and learns from, and interruptions of the whole."""
+"""R1's stages: what each starts from and learns from, and interruptions of the whole run."""
 
 import json
 import math
@@ -31,21 +31,21 @@ class TestR1:
 
     @classmethod
     def run(cls, folder, **settings):
-        """All stages; their folders."""
+        """Run all stages; return their folders."""
         r1.main(r1.Args(**cls.small | {"run_dir": folder, "stages": cls.stages} | settings))
         return sorted(path.parent for path in folder.glob("[0-9]-*/config.json"))
 
     @pytest.fixture(scope="class")
     @classmethod
     def whole(cls, tmp_path_factory):
-        """The folder of all stages, one after the other."""
+        """The folder with all stages of a run."""
         folder = tmp_path_factory.mktemp("whole") / "run"
         cls.run(folder)
         return folder
 
     @pytest.mark.slow
     def test_rl_is_grpo(self, tmp_path, capsys):
-        """R1-Zero is grpo.py, to the bit; and so is RL after a cold start, from its model and with its seed."""
+        """R1-Zero equals grpo.py bit for bit, and so does RL after a cold start, with its model and seed."""
         same = {"clip_eps": 0.2, "kl_beta": 0.01}
         zero, logged = run("r1", tmp_path / "zero", **same)
         expected, of_grpo = run("grpo", tmp_path / "grpo", **same)
@@ -61,7 +61,7 @@ class TestR1:
         assert_same_rows(logged, of_grpo)
 
     def test_every_update_of_sft(self, tiny_model, tmp_path, monkeypatch, capsys):
-        """Mean of -log π over the tokens of the solutions, EOS included and questions not, by hand in float64."""
+        """Each SFT update follows the mean of -log π over the solutions' tokens with EOS, by hand in float64."""
         monkeypatch.setattr(Run, "evaluate", lambda *args: None)
         monkeypatch.setattr(Run, "summarize", lambda *args: None)
         updates, adam_step = [], torch.optim.AdamW.step
@@ -76,7 +76,7 @@ class TestR1:
         monkeypatch.setattr(torch.optim.AdamW, "step", recorded)
         monkeypatch.setattr(r1, "sample_rows", lambda *a: used.append(sampled(*a)) or used[-1])
         solutions = [{"question": f"{i}+{i}=?", "solution": "\\boxed{" + "7" * (1 + i % 4) + "}"} for i in range(20)]
-        solutions += [{"question": "1+1=?", "solution": "7" * 30}] * 9  # too long: they are no part of an epoch
+        solutions += [{"question": "1+1=?", "solution": "7" * 30}] * 9  # too long, so not in an epoch
         args = r1.Args(
             model=str(tiny_model), dataset=str(tiny_model / "problems.jsonl"), run_dir=tmp_path / "run",
             sft_epochs=2, sft_batch=7, sft_lr=1e-2, warmup_steps=3, weight_decay=0.1, max_grad_norm=0.3,
@@ -104,13 +104,13 @@ class TestR1:
             check_adam(adam, before, gradients, after, rate(of_run, step), 0.1, f"update {step}")
 
     def test_weights_of_sft(self):
-        """Each token of the solutions counts the same, for any lengths; the weights sum to 1."""
+        """Every solution token counts the same, for any lengths, and the weights sum to 1."""
         mask = torch.tensor([[1, 1, 1, 1], [1, 0, 0, 0]]).bool()
         assert torch.equal(r1.sft_weights(mask), mask * 0.2)
 
     @pytest.mark.slow
     def test_stages_start_where_the_docstring_says(self, whole):
-        """Cold start and rejection from the base, RL from the stage before, distillation from the student."""
+        """Cold start and rejection start from the base, RL from the previous stage, distillation from the student."""
         folders = sorted(whole.glob("[0-9]-*/"))
         assert [f.name for f in folders] == ["1-cold-start", "2-rl", "3-rejection", "4-rl", "5-distill"]
         starts = [json.loads((f / "config.json").read_text())["args"]["model"] for f in folders]
@@ -126,7 +126,7 @@ class TestR1:
 
     @pytest.mark.slow
     def test_the_solutions_are_correct(self, tmp_path, capsys):
-        """Those of the cold start, all steps written down, and those that rejection sampling keeps, each once."""
+        """Cold-start solutions are correct with all steps; rejection sampling keeps correct ones without repeats."""
         args = r1.Args(**self.small | {"engine": "transformers", "rejection_prompts": 40, "responses_per_prompt": 8})
         model, tokenizer = load_model(args)
         train, _ = load_problems(args, model, tokenizer)
@@ -145,13 +145,13 @@ class TestR1:
         assert len(set(pairs)) == len(pairs) > len({q for q, _ in pairs}) > 10, "several to a question, none twice"
 
     def test_what_is_learned_from(self, tmp_path, capsys):
-        """Not from solutions to held-out questions, nor from those that do not fit."""
+        """Solutions to held-out questions and solutions that do not fit are left out."""
         args = r1.Args(max_response_tokens=8)
         model, tokenizer = load_model(args)
         train, held_out = load_problems(args, model, tokenizer)
         row = {"question": train[0].question, "solution": "1234567"}
         longer, asked = row | {"solution": "12345678"}, row | {"question": held_out[0].question}
-        others = {"question": "1+1+1+1+1+1+1=?", "solution": "7"}  # a question that no data set has
+        others = {"question": "1+1+1+1+1+1+1=?", "solution": "7"}  # a question that is in no data set
         given = train, held_out, model, tokenizer, args
         examples = r1.sft_examples([row, longer, asked, others], *given)
         eos = tokenizer.eos_token_id
@@ -170,7 +170,7 @@ class TestR1:
 
     @pytest.mark.slow
     def test_a_kill_at_any_stage(self, whole, tmp_path, monkeypatch, capsys):
-        """Killed once in every stage, between checkpoints or while sampling, it gives an uninterrupted run's result."""
+        """A run killed once in every stage, between checkpoints or while sampling, ends like an uninterrupted one."""
         folder, killed = tmp_path / "cut", []
         save, write = Run.save, r1.write_whole
 
@@ -206,7 +206,7 @@ class TestR1:
 
     @pytest.mark.slow
     def test_an_interrupted_stage_ends_the_run(self, tmp_path, monkeypatch, capsys):
-        """A signal in the first stage: that stage is saved, the next one does not begin, and the run can be resumed."""
+        """After a signal in the first stage, that stage is saved, the next does not start, and the run can resume."""
         original = r1.collate
         monkeypatch.setattr(r1, "collate", lambda *args: (os.kill(os.getpid(), signal.SIGTERM), original(*args))[1])
         assert [f.name for f in self.run(tmp_path / "run")] == ["1-cold-start"]
@@ -217,7 +217,7 @@ class TestR1:
 
     @pytest.mark.slow
     def test_real_model_and_data(self, chat_model, gsm8k_file, tmp_path, monkeypatch, capsys):
-        """Another architecture with a chat template, solutions from a file, and a student with another tokenizer."""
+        """All stages work with another architecture, a chat template, own solutions, and a student's own tokenizer."""
         rows_ = [{"question": f"What is {i} and 1?", "solution": f"It is \\\\boxed{{{i + 1}}}"} for i in range(9)]
         (tmp_path / "solutions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows_))
         monkeypatch.setattr(Verifier, "judge", lambda self, responses, *_: [float(len(r) % 2 == 0) for r in responses])

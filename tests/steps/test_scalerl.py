@@ -1,4 +1,4 @@
-"""ScaleRL is the sum of its components: without all of them CISPO is left. And the fit of its curve."""
+"""ScaleRL is the sum of its components: without any of them it is CISPO. Also the fit of its curve."""
 
 import itertools
 import json
@@ -39,7 +39,7 @@ def few_problems(folder, count):
 
 @pytest.fixture(scope="module")
 def sampled():
-    """Responses of the embedded model, and what else `interrupt` needs."""
+    """Responses of the embedded model, and the other inputs of `interrupt`."""
     args = scalerl.Args(**SMALL | {"max_response_tokens": 96, "prompts_per_step": 16})
     model, tokenizer = load_model(args)
     problems = load_problems(args, model, tokenizer)[0][:16]
@@ -52,7 +52,7 @@ class TestScaleRL:
 
     @pytest.mark.slow
     def test_without_its_components_it_is_cispo(self, tmp_path, capsys):
-        """With all flags of the docstring's table it is CISPO without TIS, to the bit, even with two updates."""
+        """With all flags of the table it equals CISPO without TIS bit for bit, even with two updates."""
         plain = settings_of(scalerl, components("scalerl").values())
         assert len(plain) == 8
         same = {"num_minibatches": 2, "lr": 1e-3}
@@ -63,12 +63,12 @@ class TestScaleRL:
 
     @pytest.mark.slow
     def test_each_component_can_be_removed(self, tmp_path, monkeypatch, capsys):
-        """Without any one of them a run ends at another place: in bf16, on few problems, which come back."""
+        """Removing any component changes the result: in bf16, on few problems, which repeat."""
         monkeypatch.setattr(Run, "evaluate", lambda *_: None)
         plain = settings_of(scalerl, components("scalerl").values())
         same = few_problems(tmp_path, 20) | {"prompts_per_step": 8, "lr": 1e-3, "learner_precision": "bf16"}
         same |= {"rollout_precision": "bf16", "no_resampling_pass_rate": 0.5, "save_every": 0}
-        same |= {"steps": 4, "staleness": 1, "interrupt_from": 0.2}  # so that each of them acts
+        same |= {"steps": 4, "staleness": 1, "interrupt_from": 0.2}  # so that each component has an effect
         given = [same, *(same | {name: value} for name, value in plain.items())]
         ends = [run("scalerl", tmp_path / str(i), **s)[0] for i, s in enumerate(given)]
         for i, j in itertools.combinations(range(9), 2):
@@ -78,7 +78,7 @@ class TestScaleRL:
 
     @pytest.mark.parametrize("seed", range(3))
     def test_on_policy_without_a_cap_it_is_reinforce(self, seed):
-        """One group, one update, and no difference between engine and learner."""
+        """With one group, one update and no mismatch, the gradient is REINFORCE's."""
         logp, *_, a, mask = rows(seed)
         inputs = logp, logp, logp, a, mask
         token_mean = mask.double() / mask.sum()
@@ -87,7 +87,7 @@ class TestScaleRL:
 
     @pytest.mark.parametrize("seed", range(3))
     def test_the_weight_is_the_ratio_to_the_rollout_policy(self, seed):
-        """Capped, without a lower bound, and without a gradient of its own."""
+        """The weight is the capped ratio to the rollout policy, without a lower bound or a gradient."""
         logp, _, rollout, a, mask = rows(seed)
         ratio = torch.exp(logp - rollout)
         assert (ratio[mask] > 1.5).any() and (ratio[mask] < 0.5).any()
@@ -96,7 +96,7 @@ class TestScaleRL:
 
     @pytest.mark.parametrize("seed", range(3))
     def test_each_prompt_counts_the_same(self, seed):
-        """The mean of what DAPO's Eq. 8 gives for each group; with one group the token mean, as with equal lengths."""
+        """The average is the mean of DAPO's Eq. 8 over groups: with one group or equal lengths, the token mean."""
         logp, _, rollout, a, mask = rows(seed)
         inputs = logp, rollout, rollout, a, mask
         groups = [gradient(cispo, [x[i : i + 8] for x in inputs]) for i in range(0, 40, 8)]
@@ -116,7 +116,7 @@ class TestScaleRL:
 
     @pytest.mark.parametrize("average", ["prompt", "token", "response"])
     def test_leaving_groups_out_changes_the_denominator_alone(self, average):
-        """Responses without signal add nothing to the gradient: leaving them out only scales it."""
+        """Leaving out responses without signal only scales the gradient, because they add nothing to it."""
         logp, old, rollout, a, mask = rows(0)
         silent = torch.arange(len(mask))[:, None] >= 24
         a = a * ~silent
@@ -125,7 +125,7 @@ class TestScaleRL:
         close(some, factor * every)
 
     def test_advantages_have_the_std_of_the_batch(self):
-        """1 over the responses with signal, or over all of them; that of raw rewards, as in Lite PPO, is another."""
+        """Std is 1 over the counted responses; Lite PPO's, divided by the std of raw rewards, is smaller."""
         for filtered, counted in ((True, slice(0, 2)), (False, slice(0, 3))):
             for ddof in (0, 1):
                 args = scalerl.Args(filter_groups=filtered, ddof=ddof)
@@ -141,7 +141,7 @@ class TestScaleRL:
             torch.testing.assert_close(*both, rtol=1e-5, atol=0.0)
 
     def test_easy_and_hard_groups_have_the_same_spread(self):
-        """A correct answer is as far above an incorrect one in every group; under the group's std it is not."""
+        """Correct and incorrect answers are equally far apart in every group; with the group's std they are not."""
         for std, same in (("batch", True), ("group", False)):
             advantages = scalerl.compute_advantages(self.rewards, scalerl.Args(std=std))
             spread = (advantages.max(1).values - advantages.min(1).values)[:2]
@@ -152,7 +152,7 @@ class TestScaleRL:
     problems = tuple(Problem(f"{i}?", str(i), f"{i}?\n", [i]) for i in range(7))
 
     def test_without_solved_prompts_the_stream_is_that_of_all_scripts(self):
-        """And with a pass rate above 1 none is ever solved."""
+        """If no prompt is solved, the problems are the stream of all other scripts."""
         args, position = scalerl.Args(), 0
         for step in range(1, 9):
             drawn, position = draw(self.problems, set(), position, 3, args.seed)
@@ -161,7 +161,7 @@ class TestScaleRL:
             assert list(drawn.values()) == found, f"step {step}"
 
     def test_solved_prompts_leave_the_stream(self):
-        """It stays in its order; each of the others comes once in every pass."""
+        """Without solved prompts the stream keeps its order, with every other prompt once per pass."""
         args, solved, position, drawn = scalerl.Args(), {"2?\n", "5?\n"}, 0, []
         for _ in range(5):
             some, position = draw(self.problems, solved, position, 4, args.seed)
@@ -172,7 +172,7 @@ class TestScaleRL:
 
     @pytest.mark.slow
     def test_easy_prompts_run_out_after_one_pass(self, tmp_path, monkeypatch, capsys):
-        """The run ends with one sentence, and the step before is saved; with a pass rate above 1 it goes on."""
+        """Once all are solved the run ends with one sentence and is saved; with a pass rate above 1 it goes on."""
         monkeypatch.setattr(
             "common.verification.verifier.Verifier.judge", lambda self, responses, *_: [1.0] * len(responses)
         )
@@ -180,7 +180,7 @@ class TestScaleRL:
             "steps": 4,
             "eval_every": 0,
             "staleness": 0,
-        }  # eight to train on, four a step
+        }  # eight to train on, four per step
         with pytest.raises(SystemExit) as stop:
             run("scalerl", tmp_path / "run", **data)
         assert stop.value.code == 1
@@ -193,7 +193,7 @@ class TestScaleRL:
     # Interruptions
 
     def interrupted(self, sampled, **changed):
-        """The responses of a generator that interrupts, and what it inserts; all began at the same time."""
+        """Responses before and after interruption, all started at the same time, and the inserted text."""
         problems, rollouts, engine, tokenizer = sampled
         own = scalerl.Args(max_response_tokens=96, responses_per_prompt=4)
         args = engine.args = types.SimpleNamespace(**vars(own) | changed)
@@ -207,7 +207,7 @@ class TestScaleRL:
         return rollouts, Rollouts.join(g.rollouts for g in groups), scalerl.tokens_to_insert(tokenizer, args)
 
     def test_responses_that_think_too_long_are_told_to_answer(self, sampled):
-        """Up to a random place a response is what it was, then comes the text, which was not sampled, and an answer."""
+        """Up to a random place a response is unchanged; then come the inserted text and an answer."""
         tokenizer, places = sampled[-1], set()
         before, after, text = self.interrupted(sampled, interrupt_from=0.1, interrupt_to=0.2)
         assert tokenizer.decode(text) == "\n\\boxed{"
@@ -215,7 +215,7 @@ class TestScaleRL:
             zip(before.tokens, after.tokens, after.sampled, after.logps, strict=True)
         ):
             assert len(new) == len(was) == len(logps) <= 96
-            if all(was):  # it had ended, or written its answer, by the last place at the latest
+            if all(was):  # it had ended or begun to answer before the last place
                 assert new == old and logps == before.logps[i] and after.truncated[i] == before.truncated[i]
                 assert len(old) <= 19 or "\\boxed{" in tokenizer.decode(old[:19])
                 continue
@@ -264,12 +264,12 @@ class TestScaleRL:
 
 
 class TestScalingFit:
-    # (R_0, A, B, C_mid), and the compute of the evaluations: a run here, and ScaleRL's of 8B (Table 1)
+    # (R_0, A, B, C_mid) and the evaluations' compute, for a run here and for ScaleRL's 8B run (Table 1)
     CURVES = (((0.25, 0.92, 3.1, 9.0), np.arange(2, 41, 2)), ((0.2, 0.61, 1.92, 2542.0), np.linspace(1500, 16000, 40)))
 
     @pytest.mark.parametrize("curve,compute", CURVES)
     def test_the_curve(self, curve, compute):
-        """It starts at R_0, ends at A, and is half-way at C_mid, where its slope in log C is B (A - R_0) / 4."""
+        """The curve starts at R_0, ends at A, and is halfway at C_mid, with slope B (A - R_0) / 4 in log C."""
         r0, a, b, c_mid = curve
         far = scaling_fit.sigmoid(c_mid * np.array([1e-9, 1.0, 1e9]), *curve)
         assert far == pytest.approx([r0, (r0 + a) / 2, a])
@@ -278,7 +278,7 @@ class TestScalingFit:
 
     @pytest.mark.parametrize("curve,compute", CURVES)
     def test_a_noisy_curve_is_recovered(self, curve, compute):
-        """A within the paper's ±0.02, from accuracies with a standard error of 0.01."""
+        """A is recovered within the paper's ±0.02 from accuracies with a standard error of 0.01."""
         noise = 0.01 * np.random.default_rng(0).standard_normal(len(compute))
         r0, a, b, c_mid = curve
         fit = scaling_fit.fit(compute, scaling_fit.sigmoid(compute, *curve) + noise, r0)
@@ -286,7 +286,7 @@ class TestScalingFit:
         assert abs(fit.B / b - 1) < 0.15 and abs(fit.C_mid / c_mid - 1) < 0.1
 
     def folder(self, path, steps, curve):
-        """A run folder with evaluations on a curve, at 10 seconds a step."""
+        """A run folder with evaluations on a curve, 10 seconds per step."""
         rows = [{"step": 0, "eval/avg": curve[0], "seconds/evaluate": 99.0}]
         for step in range(1, max(steps) + 1):
             rows.append({"step": step, "seconds/train": 8.0, "seconds/generate": 2.0})
@@ -298,7 +298,7 @@ class TestScalingFit:
         return path
 
     def test_runs(self, tmp_path, capsys):
-        """What the first steps predict, in steps or in seconds; a curve that has not bent yet predicts nothing."""
+        """A fit to the first steps predicts the end; a curve that has not bent yet predicts nothing."""
         curve = 0.25, 0.95, 3.0, 8.0
         run = self.folder(tmp_path / "run", range(2, 31, 2), curve)
         scaling_fit.main(scaling_fit.Args(runs=(run,), until=20, skip=3))

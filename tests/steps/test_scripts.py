@@ -1,4 +1,4 @@
-"""Runs of the scripts are what they should be: the batch's split, the seed, the log, the model and the data."""
+"""Scripts' runs are as specified: batch splitting, the seed, the log, the model, and the data."""
 
 import json
 import shutil
@@ -26,21 +26,21 @@ SPLIT_METRICS = (
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in parents()]
 )
 def test_micro_batches_and_row_order_change_nothing(name, tmp_path, monkeypatch, capsys):
-    """Two runs without evaluations, one in single rows and in another order, end with the same weights and metrics."""
+    """Two runs, one with single rows in another order, end with the same weights and metrics."""
     monkeypatch.setattr(Run, "evaluate", lambda *_: None)
     monkeypatch.setattr(Run, "summarize", lambda *_: None)
     same = {"lr": 1e-3}
-    if name == "trpo":  # of which lr is a part of the step; more iterations magnify rounding
+    if name == "trpo":  # lr scales its step, and more iterations magnify rounding
         same |= {"lr": 1.0, "cg_iterations": 2}
-    if name == "process_rewards":  # its default takes a minute for its reward model
+    if name == "process_rewards":  # its default reward model takes a minute
         same |= {"labeled_problems": 8, "reward_model_updates": 10}
-    if name == "rspo":  # with its model, all of seed 1's responses to the first prompts are incorrect
+    if name == "rspo":  # with seed 1, its model's first responses are all incorrect
         same["seed"] = 2
-    if name == "scalerl":  # it ends responses before that
+    if name == "scalerl":  # it interrupts responses before that
         same["max_response_tokens"] = 64
     if (world := load(name).Args.model) in ("search", "products"):
         same |= {"max_response_tokens": 120, "dataset": world}
-    if name == "lcpo_max":  # only correct answers are paid: a reward that does not depend on reading the budget
+    if name == "lcpo_max":  # only correct answers are rewarded, so use a reward that does not depend on the budget
         (tmp_path / "even.py").write_text(
             "def even(problem, text, tokens, truncated): return float(len(tokens) % 2 == 0)"
         )
@@ -57,7 +57,7 @@ def test_micro_batches_and_row_order_change_nothing(name, tmp_path, monkeypatch,
     initial = load_file(MODELS[load(name).Args.model].folder / "model.safetensors")
     assert any((weights[key] - initial[key]).abs().max() > 5e-4 for key in weights), "nothing was learned"
     for key in weights:
-        # AdamW divides by the gradient's size, so rounding shows in single weights whose gradient is near 0.
+        # AdamW divides by the gradient's size, so rounding shows in a few weights whose gradient is near 0.
         assert (weights[key] - other[key]).abs().mean() < 5e-6, f"{key} depends on the split"
     for a, b in zip(rows, other_rows, strict=True):
         for metric in SPLIT_METRICS:
@@ -66,7 +66,7 @@ def test_micro_batches_and_row_order_change_nothing(name, tmp_path, monkeypatch,
 
 
 def test_same_seed_same_run_and_other_seed_other_run(tmp_path, capsys):
-    """To the bit, on the CPU."""
+    """On the CPU, equal seeds give equal runs bit for bit, and another seed gives another run."""
     weights, rows = run("grpo", tmp_path / "a", steps=1)
     again, again_rows = run("grpo", tmp_path / "b", steps=1)
     other, _ = run("grpo", tmp_path / "c", steps=1, seed=2)
@@ -77,7 +77,7 @@ def test_same_seed_same_run_and_other_seed_other_run(tmp_path, capsys):
 
 @pytest.mark.curves
 def test_run_folder(tmp_path, capsys):
-    """Everything that a run leaves behind."""
+    """A run's folder and output are complete."""
     _, rows = run("grpo", tmp_path / "run", steps=3, eval_every=1)
     folder = tmp_path / "run"
     config = json.loads((folder / "config.json").read_text())
@@ -100,7 +100,7 @@ def test_run_folder(tmp_path, capsys):
 
 @pytest.mark.parametrize("name", ["grpo", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ppo", "dppo"))])
 def test_real_model_and_data(name, chat_model, gsm8k_file, tmp_path, capsys):
-    """A local folder of another architecture with a chat template, and a file in GSM8K's format, end to end."""
+    """A local model of another architecture with a chat template trains on a file in GSM8K's format."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     settings = {"divergence": "topk-tv"} if name == "dppo" else {}
@@ -115,7 +115,7 @@ def test_real_model_and_data(name, chat_model, gsm8k_file, tmp_path, capsys):
 
 
 def test_metrics_are_those_of_the_loss(tmp_path, monkeypatch, capsys):
-    """The logged loss is the mean over the updates of the losses that were differentiated, not the last one."""
+    """The logged loss is the mean of the differentiated losses over all updates, not the last one."""
     losses = []
     backward = torch.Tensor.backward
     monkeypatch.setattr(torch.Tensor, "backward", lambda self, *a, **k: (losses.append(self.item()), backward(self))[1])
@@ -125,7 +125,7 @@ def test_metrics_are_those_of_the_loss(tmp_path, monkeypatch, capsys):
 
 
 def test_dynamic_sampling_keeps_groups_with_signal(tmp_path, monkeypatch, capsys):
-    """Only whether answers are correct counts: rewards that differ by length alone do not save a group."""
+    """Groups are kept by correctness alone: rewards that differ only by length do not save a group."""
     seen = []
     original = dapo.compute_advantages
     monkeypatch.setattr(
@@ -138,7 +138,7 @@ def test_dynamic_sampling_keeps_groups_with_signal(tmp_path, monkeypatch, capsys
 
 
 def test_dynamic_sampling_has_a_limit(tmp_path, monkeypatch, capsys):
-    """With a model that is always correct, groups without signal fill the batch, even with different lengths."""
+    """If all answers are correct, groups without signal fill the batch, even if lengths differ."""
     monkeypatch.setattr(
         "common.verification.verifier.Verifier.judge", lambda self, responses, golds, cut: [1.0] * len(responses)
     )
@@ -149,7 +149,7 @@ def test_dynamic_sampling_has_a_limit(tmp_path, monkeypatch, capsys):
 
 
 def test_staleness_is_a_ring_of_weights(tmp_path, monkeypatch, capsys):
-    """The engine generates with the weights before step s - k, or the first ones, and resumes with the same."""
+    """The engine generates with the weights from k steps ago, or the first ones, even after a resume."""
     generated, trained = [], []
     make_engine, log_step = grpo.make_engine, Run.log_step
 
@@ -172,7 +172,7 @@ def test_staleness_is_a_ring_of_weights(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(Run, "log_step", logged)
     weights, _ = run("grpo", tmp_path / "run", staleness=2, steps=5, lr=1e-3, eval_every=0, save_every=3)
     initial = base_weights()["model.norm.weight"]
-    of_steps = generated[1:-1]  # the first and the last were for evaluations
+    of_steps = generated[1:-1]  # the first and the last are evaluations
     expected = [initial, initial, initial, trained[0], trained[1]]
     assert len(of_steps) == 5 and all(torch.equal(a, b) for a, b in zip(of_steps, expected, strict=True))
     shutil.rmtree(tmp_path / "run" / "checkpoint-000005")
@@ -181,7 +181,7 @@ def test_staleness_is_a_ring_of_weights(tmp_path, monkeypatch, capsys):
 
 
 def test_learning_rate_schedules_are_those_of_transformers():
-    """One rollout batch ahead, so that no step has a rate of 0."""
+    """The schedules equal those of transformers shifted by one step, so no step has a rate of 0."""
     from transformers import get_scheduler
 
     for kind in ("linear", "cosine"):
@@ -200,7 +200,7 @@ def test_learning_rate_schedules_are_those_of_transformers():
 
 @pytest.mark.slow
 def test_it_learns_to_search(tmp_path, capsys):
-    """The base mostly gives up after one attempt; after twelve steps it makes several, and is correct more often."""
+    """The base model mostly gives up after one attempt; after twelve steps it makes several and is more accurate."""
     _, rows = run(
         "grpo", tmp_path / "run", model="search", dataset="search", steps=12, prompts_per_step=16, eval_problems=64,
         responses_per_prompt=8, eval_samples=16, max_response_tokens=240, eval_every=0,

@@ -1,8 +1,8 @@
-"""Whole runs of every script: each optimizer update of `main` is computed again, slowly, from what was recorded.
+"""Whole runs of every script: each optimizer update of `main` is recomputed slowly from the records.
 
-The reference (see `oracles/`) takes the responses that were sampled, their verdicts, the minibatches and the weights
-before each update. Row by row and in float64 it finds advantages, losses and gradients, clips them, and applies AdamW
-by hand. The engine's weights are shifted, the temperature is not 1, the learning rate warms up, gradients are clipped.
+The reference (see `oracles/`) takes the sampled responses, their verdicts, the minibatches and the weights before each
+update. Row by row and in float64 it computes advantages, losses and gradients, clips them, and applies AdamW by hand.
+The engine's weights are shifted, the temperature is not 1, the learning rate warms up, and gradients are clipped.
 """
 
 from collections import defaultdict
@@ -25,7 +25,7 @@ SETTINGS = dict(
     temperature=0.8, lr=1e-2, warmup_steps=3, weight_decay=0.1, max_grad_norm=0.3, micro_batch_tokens=60,
     engine="transformers", eval_problems=2, seed=3,
 )  # fmt: skip
-# Settings that all scripts have in common; `insert` is none: some tokens of the responses count as not sampled.
+# Settings that all scripts share, plus `insert`, which marks some response tokens as not sampled.
 SHARED_CASE = {
     "staleness": 1, "steps": 3, "lr_schedule": "cosine", "warmup_steps": 0, "max_grad_norm": 1e6, "fp32_lm_head": True,
     "insert": True,
@@ -38,18 +38,18 @@ class Replay:
     def __init__(self, recorder, args, folder, reference):
         self.recorder, self.args, self.folder, self.reference = recorder, args, folder, reference
         self.learner, self.frozen, self.engine = Model(folder), Model(folder), Model(folder)
-        taught = hasattr(reference, "teacher_prompts")  # by the model itself
+        taught = hasattr(reference, "teacher_prompts")  # self-distillation: the teacher is the model itself
         self.teacher = Model(folder if taught else args.teacher) if taught or hasattr(args, "teacher") else None
         self.critic = reference.critic(folder) if hasattr(reference, "critic") else None
-        self.current = [p.detach().float() for p in self.frozen.parameters]  # the policy's weights after all updates
+        self.current = [p.detach().float() for p in self.frozen.parameters]  # the policy's weights after each update
         self.adams, self.at_start, self.prompts, self.left_out = defaultdict(AdamW), {}, set(), 0
-        self.log = None  # what the step under way must log
+        self.log = None  # what the current step must log
 
     def compare(self):
         shapes = [p.shape for p in self.current]
         for step in sorted({update[0] for update in self.recorder.updates}):
             updates = [update for update in self.recorder.updates if update[0] == step]
-            # The critic has a head, and no output layer.
+            # The critic has a scalar head instead of an output layer.
             of_policy = [update for update in updates if [p.shape for p in update[2]] == shapes]
             of_critic = [update for update in updates if [p.shape for p in update[2]] != shapes]
             self.log = Expected(self.args, self.reference, step)
@@ -60,7 +60,7 @@ class Replay:
     def compare_step(self, step, of_policy, of_critic):
         args, reference = self.args, self.reference
         rounds = self.recorder.groups(step)
-        if hasattr(reference, "check_second_model"):  # which learns before the policy does
+        if hasattr(reference, "check_second_model"):  # it learns before the policy
             reference.check_second_model(of_critic, rounds, self.folder)
             of_critic = []
         groups = reference.batch(rounds)
@@ -112,20 +112,20 @@ class Replay:
             reference.renew_teacher(self.teacher, self.current)
 
     def check_problems(self, step, responses):
-        """They are new, as long as there are new ones."""
+        """Problems are new as long as there are unused ones."""
         self.prompts |= {tuple(response.prompt) for response in responses}
         different = min(step * self.args.prompts_per_step, PROBLEMS - self.args.eval_problems)
         if not any(hasattr(self.args, name) for name in ("max_rounds", "pool", "replay_fraction")):
             assert len(self.prompts) == different, f"step {step}: {len(self.prompts)} problems so far, not {different}"
 
     def check_engine(self, step, responses):
-        """It has the learner's weights of k steps ago, here shifted, at the same temperature."""
+        """The engine has the learner's weights from k steps ago, shifted here, and samples at the same temperature."""
         self.at_start[step] = self.current
         oldest = step if self.recorder.schedule else max(1, step - self.args.staleness)
         for number, weights in enumerate(self.recorder.rounds[step][-1][3], oldest):
             same = all(map(torch.equal, weights, self.at_start[number]))
             assert same, f"step {step}: the engine did not get the weights before step {number}"
-        for response in [r for r in responses if r.step][::5]:  # some of an earlier step perhaps, some of none
+        for response in [r for r in responses if r.step][::5]:  # some may be from an earlier step
             versions = self.recorder.rounds[response.step][-1][4]
             with torch.no_grad():
                 logps = numbers(self.engine.sampled_logps(response, self.args.temperature, versions))
@@ -133,7 +133,7 @@ class Replay:
             assert actual == pytest.approx(expected, abs=1e-4), f"step {step}: log-probs of the engine"
 
     def make_rows(self, step, responses):
-        """The responses as the loss sees them at the rollout weights, and log π_old - log π_ref of every token."""
+        """The responses as rows at the rollout weights, and log π_old - log π_ref for every token."""
         self.learner.set(self.current)
         rows, kl, T = [], [], self.args.temperature
         taught = hasattr(self.reference, "teacher_prompts")
@@ -158,7 +158,7 @@ class Replay:
         return rows, kl
 
     def advantages(self, groups, kl):
-        """Of every token of every response, where the method has no critic."""
+        """Advantages of every token of every response, for methods without a critic."""
         responses = [response for group in groups for response in group]
         if hasattr(self.reference, "token_advantages"):
             return self.reference.token_advantages(responses)
@@ -168,7 +168,7 @@ class Replay:
         return [[a] * len(response.tokens) for a, response in zip(flat, responses, strict=True)]
 
     def log_rollouts(self, groups, rows, kl):
-        """What the log has of the responses that were sampled."""
+        """Add what the log says about the sampled responses."""
         reference, pairs = self.reference, list(zip(rows, (r for group in groups for r in group), strict=True))
         sums, G = [sum(row) for row in kl], len(groups[0])
         rewards = reference.logged_rewards(groups, [sums[i : i + G] for i in range(0, len(sums), G)])
@@ -177,9 +177,9 @@ class Replay:
         self.log.add_rollouts(groups, rewards, counted)
 
     def compare_update(self, update, some, what):
-        """An update of the policy by a minibatch: its rows, responses, and which of their tokens have a loss.
+        """Compare a policy update on a minibatch: its rows, responses, and which of their tokens have a loss.
 
-        Without an update, as when the policy waits for its critic, only what is logged.
+        Without an update, while the policy waits for its critic, only add what is logged.
         """
         if update:
             before = update[2]
@@ -226,7 +226,7 @@ class Replay:
         return expected
 
     def compare_critic(self, update, targets, lengths, what):
-        """An update of the critic by responses with their old values and returns."""
+        """Compare an update of the critic on responses with their old values and returns."""
         step, optimizer, before, gradients, after = update
         self.critic.set(before)
         self.critic.zero_grad()
@@ -246,10 +246,10 @@ class Replay:
 
 
 def check_draws(recorder, args):
-    """All generations use different random numbers, and all passes over a rollout batch different minibatches."""
+    """All generations use different random numbers, and passes over a rollout batch use different minibatches."""
     seeds = [seed for calls in recorder.seeds.values() for call in calls for seed in call]
     assert len(set(seeds)) == len(seeds), "prompts, steps, rounds or continuations share random numbers"
-    passes = []  # of each step, the minibatches of each pass
+    passes = []  # by step, each pass's minibatches
     for parts in recorder.minibatches.values():
         passes.append([parts[i : i + args.num_minibatches] for i in range(0, len(parts), args.num_minibatches)])
     first = [of_step[0] for of_step in passes]
@@ -260,7 +260,7 @@ def check_draws(recorder, args):
 
 
 def whole_runs():
-    """Every script with every case of its oracle; the quick layer has the first, and of GRPO the shared one."""
+    """Every script with every case of its oracle; the quick layer has each first case, and GRPO's shared case."""
     for name in parents():
         own = type(oracle(name, load(name).Args())).CASES
         for number, case in enumerate([*own, own[0] | SHARED_CASE]):

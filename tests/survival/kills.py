@@ -5,25 +5,25 @@ import sys
 from contextlib import contextmanager
 
 EVENTS = {"open", "os.listdir", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.scandir", "os.truncate"}
-watched = None  # the folder, and what is called before each of its events
+watched = None  # the folder, and a function to call before each of its events
 
 
 def hook(event, arguments):
     global watched
     if watched and event in EVENTS and str(arguments[0]).startswith(str(watched[0])):
-        (folder, call), watched = watched, None  # the call has events of its own
+        (folder, call), watched = watched, None  # the call causes events too
         try:
             call()
         finally:
             watched = folder, call
 
 
-sys.addaudithook(hook)  # for as long as Python lives
+sys.addaudithook(hook)  # stays until Python exits
 
 
 @contextmanager
 def at_events_of(folder, call):
-    """Call a function before every file event in a folder and its subfolders."""
+    """Call a function before every file event in a folder or its subfolders."""
     global watched
     watched = folder, call
     try:
@@ -50,12 +50,12 @@ def restore(folder, state):
 
 @contextmanager
 def states_during(folder):
-    """The different states of a folder while the block runs, also with each file that is written written half."""
+    """All states of a folder while the block runs, including each written file half written."""
     states = [{}]
 
     def look():
         if (state := snapshot(folder)) != (before := states[-1]):
-            for name in state if before.keys() <= state.keys() else ():  # nothing was renamed
+            for name in state if before.keys() <= state.keys() else ():  # no file was renamed
                 old, new = before.get(name) or b"", state[name] or b""
                 if len(new) > len(old) and new.startswith(old):
                     states.append(before | {name: new[: (len(old) + len(new)) // 2]})

@@ -1,4 +1,4 @@
-"""Models and data that are missing, damaged or not what they seem get one clear sentence and exit code 2."""
+"""Models and data that are missing, damaged or of the wrong kind get one clear sentence and exit code 2."""
 
 import json
 import shutil
@@ -70,7 +70,7 @@ def test_corrupt_model(damage, capsys, tmp_path):
         weights.write_bytes(weights.read_bytes()[:5000])
     else:
         weights.unlink()
-    if damage == "pickle":  # which could run code when it is read
+    if damage == "pickle":  # loading it could run code
         (folder / "pytorch_model.bin").write_bytes(b"\x80\x04.")
     assert "cannot be loaded" in refused(capsys, tmp_path, model=str(folder))
 
@@ -84,7 +84,7 @@ def changed_model(folder, **changes):
 
 
 def save_random(folder, config):
-    """A random model of some architecture with the embedded tokenizer."""
+    """A random model with the embedded tokenizer."""
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     for file in ("tokenizer.json", "tokenizer_config.json"):
@@ -115,7 +115,7 @@ def test_models_without_keys_and_values(capsys, tmp_path):
 
 @pytest.mark.parametrize("change", ["missing", "renamed"])
 def test_weights_that_are_not_in_the_files(change, capsys, tmp_path):
-    """They would be initialized at random."""
+    """Missing weights are refused, because they would be initialized at random."""
     folder = changed_model(tmp_path / "model")
     weights = load_file(folder / "model.safetensors")
     tensor = weights.pop("model.layers.1.mlp.up_proj.weight")
@@ -126,7 +126,7 @@ def test_weights_that_are_not_in_the_files(change, capsys, tmp_path):
 
 
 def test_a_head_that_the_config_denies(capsys, tmp_path, tiny_model):
-    """transformers keeps it, and an engine that reads the config would not."""
+    """An untied head despite tie_word_embeddings is refused: transformers would keep it, engines might not."""
     shutil.copytree(tiny_model, tmp_path / "model")
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     (tmp_path / "model" / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": True}))
@@ -134,7 +134,7 @@ def test_a_head_that_the_config_denies(capsys, tmp_path, tiny_model):
 
 
 def test_mistyped_paths_are_not_looked_up_elsewhere(capsys, tmp_path, monkeypatch):
-    """In a folder that is here, a name is a path."""
+    """A name that starts with an existing folder is a path and is not looked up on the network."""
     monkeypatch.setattr(socket, "getaddrinfo", lambda *args: pytest.fail(f"a look-up of {args[0]}"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "smollm").mkdir(parents=True)
@@ -191,7 +191,7 @@ def test_chat_template_that_never_ends(loops, capsys, tmp_path, chat_model, gsm8
     ],
 )
 def test_a_data_folder_reads_nothing_else(config, file, capsys, tmp_path, monkeypatch):
-    """A description that names other files or addresses is refused, and neither is read."""
+    """A data folder whose description names files or addresses outside is refused, and nothing there is read."""
     monkeypatch.setattr(socket, "getaddrinfo", lambda *args: pytest.fail(f"a look-up of {args[0]}"))
     rows = [{"question": f"{i}+1=?", "answer": str(i + 1)} for i in range(40)]
     for name in ("folder/data.jsonl", "secret.jsonl"):
@@ -224,7 +224,7 @@ def test_a_data_folder_describes_its_files(tmp_path):
     ],
 )
 def test_what_a_config_names_is_ignored(change, tmp_path, monkeypatch):
-    """Kernels, patches and files: the model is the one that its config describes without them."""
+    """Kernels, patches and files named in a config are ignored, and the model is the usual one."""
     monkeypatch.setattr(socket, "getaddrinfo", lambda *args: pytest.fail(f"a look-up of {args[0]}"))
     given = str(changed_model(tmp_path / "model", **change))
     model, _ = load_model(grpo.Args(model=given))

@@ -1,4 +1,4 @@
-"""How a run ends: what signals do, what is reported of a crash, and the summary."""
+"""How a run ends: signals, crash reports, and the summary."""
 
 import re
 import signal
@@ -16,7 +16,7 @@ import pytest
 
 
 def ended(folder, accuracies, **more):
-    """What `summarize` prints of a run that took 125 seconds, with these held-out accuracies by step."""
+    """What `summarize` prints for a run of 125 seconds with these held-out accuracies by step."""
     lines = []
     evaluation = {"eval/standard_error": 0.01, "eval/greedy": 0.25, "eval/n": 8}
     run = SimpleNamespace(
@@ -44,7 +44,7 @@ def test_summary(tmp_path):
     [
         ({0: 0.25, 5: 0.8, 10: 0.39}, "0.800 at step 5: those weights are in"),
         ({0: 0.8, 5: 0.3, 10: 0.39}, "0.800 at step 0, before training"),
-        ({0: 0.25, 5: 0.8, 10: 0.41}, None),  # more than half of the best
+        ({0: 0.25, 5: 0.8, 10: 0.41}, None),  # it lost less than half of its best
     ],
 )
 def test_a_collapse_is_told(accuracies, where, tmp_path):
@@ -56,7 +56,7 @@ def test_a_collapse_is_told(accuracies, where, tmp_path):
     ("error", "processes", "reported"), [("Broken pipe", 2, True), ("Broken pipe", 1, False), ("another", 2, False)]
 )
 def test_a_process_that_another_one_left(error, processes, reported, capsys, monkeypatch):
-    """One sentence where another process has ended; any other error keeps its traceback."""
+    """An error caused by another process's end gives one sentence; any other error keeps its traceback."""
     monkeypatch.setattr(ending, "world_size", lambda: processes)
     with pytest.raises(SystemExit) if reported else nullcontext():
         ending.report_crash(SimpleNamespace(), RuntimeError(f"[gloo] {error} [127.0.0.1]"))
@@ -65,8 +65,8 @@ def test_a_process_that_another_one_left(error, processes, reported, capsys, mon
 
 @pytest.mark.parametrize(("rank", "processes"), [(0, 1), (0, 2), (1, 2)])
 def test_signals(rank, processes, monkeypatch, capfd):
-    """The first ends the run after its step, and the first process says so. A second one stops at once, unless it is
-    torchrun's repetition of the first."""
+    """The first signal ends the run after its step, and rank 0 says so. A second one stops at once, unless torchrun
+    just repeats the first."""
     monkeypatch.setattr(ending, "rank", lambda: rank)
     monkeypatch.setattr(ending, "world_size", lambda: processes)
     run = SimpleNamespace(stop_requested=0.0)
@@ -83,7 +83,7 @@ def test_signals(rank, processes, monkeypatch, capfd):
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_signal_after_another_process_failed(rank, tmp_path, monkeypatch):
-    """torchrun ends the rest: the first process takes an empty run folder with it."""
+    """When torchrun ends the other processes, rank 0 removes an empty run folder."""
     monkeypatch.setattr(ending, "rank", lambda: rank)
     monkeypatch.setattr(ending.distributed, "another_failed", lambda: True)
     monkeypatch.setattr(ending.os, "_exit", lambda code: (_ for _ in ()).throw(SystemExit(code)))
@@ -101,11 +101,11 @@ METRICS = {
 
 
 def test_the_lines_of_steps_and_the_bar(monkeypatch, capsys):
-    """Headings come again when another line or other columns came between. The bar begins where a resumed run does."""
+    """Headings are repeated after another line or with new columns, and the bar starts at a resumed run's step."""
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     terminal = Terminal(lambda: None)
     terminal.print_step(31, 100, METRICS, 2.0)
-    assert (terminal.bar.n, terminal.bar.total) == (31, 100) and terminal.bar.dynamic_ncols  # follows the window
+    assert (terminal.bar.n, terminal.bar.total) == (31, 100) and terminal.bar.dynamic_ncols  # follows its width
     terminal.print_step(32, 100, METRICS, 4.0)
     terminal.write_line("another")
     terminal.print_step(33, 100, METRICS | {"reward": 0.75, "kl": 0.0125}, 3.0)
@@ -130,7 +130,7 @@ def test_the_lines_of_steps_and_the_bar(monkeypatch, capsys):
 
 
 def test_a_step_fits_its_terminal():
-    """All columns fit 120 characters, headings are above their numbers, and the least important is left out first."""
+    """All columns fit 120 characters under their headings; in narrower terminals the least important go first."""
     everything = METRICS | {"reward": 0.75, "kl": 0.0125}
     shown = [
         "step", "accuracy", "reward", "length", "cut off", "no signal", "entropy", "KL", "clipped", "gradient",
@@ -157,7 +157,7 @@ def test_duration(seconds, text):
 
 @pytest.mark.parametrize("opened", [True, False])
 def test_of_several_processes_the_first_removes_an_empty_folder(opened, tmp_path, monkeypatch):
-    """If the run came so far as to have one; then the process ends at once, as others may wait for it."""
+    """Rank 0 removes an empty run folder, if any, and exits at once, because others may wait for it."""
     monkeypatch.setattr("common.run.world_size", lambda: 2)
     monkeypatch.setattr(ending, "report_crash", lambda run, error: None)
     monkeypatch.setattr(ending, "exit_now", lambda error: (_ for _ in ()).throw(SystemExit(7)))

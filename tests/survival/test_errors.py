@@ -1,4 +1,4 @@
-"""Every mistake of a user gets one clear sentence and exit code 2, and changes nothing: settings and flags."""
+"""Every user mistake gets one clear sentence and exit code 2, and changes nothing: settings and flags."""
 
 import os
 import re
@@ -80,7 +80,7 @@ def test_missing_tracker(track, capsys, tmp_path, monkeypatch):
 
 
 def test_wandb_without_a_login(capsys, tmp_path, monkeypatch):
-    """Found before the model loads, as `wandb.login` does where it cannot ask."""
+    """A missing login is found before the model loads; `wandb.login` raises where it cannot ask."""
 
     def login():
         raise ValueError("No API key configured.")
@@ -95,7 +95,7 @@ def test_vllm_that_is_not_installed(capsys, tmp_path, monkeypatch):
     assert "vLLM is not installed" in refused(capsys, tmp_path, engine="vllm")
 
 
-HEAVY = ("transformers", "datasets", "matplotlib", "scipy")  # they take seconds to import
+HEAVY = ("transformers", "datasets", "matplotlib", "scipy")  # take seconds to import
 COMMAND = """
 import atexit, runpy, sys
 atexit.register(lambda: print("imported:", *(name for name in heavy.split() if name in sys.modules)))
@@ -117,7 +117,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
     ],
 )
 def test_command_line(flags, words):
-    """Answered before what takes seconds is imported."""
+    """Help and wrong flags are answered before slow imports."""
     command = [sys.executable, "-c", COMMAND, " ".join(HEAVY), "grpo.py", *flags]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == (0 if flags == ["--help"] else 2), result.stderr
@@ -126,7 +126,7 @@ def test_command_line(flags, words):
 
 
 def test_help_into_a_closed_pipe():
-    """As with `| head -1`."""
+    """Help into a closed pipe, as with `| head -1`, ends without an error."""
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "tools.watch", "--help"]
@@ -136,7 +136,7 @@ def test_help_into_a_closed_pipe():
 
 
 def test_a_script_in_a_folder_runs_in_every_way(tmp_path):
-    """As a file and as a module from the repository, and as a file from another folder."""
+    """A script runs as a file and as a module from the repository, and as a file from another folder."""
     of_methods = ["methods/sapo.py"], ["-m", "methods.sapo"], [str(ROOT / "methods/sapo.py")]
     for words in (*of_methods, [str(ROOT / "recipes/olmo3.py")]):
         folder = tmp_path if words[0].startswith("/") else ROOT

@@ -1,6 +1,6 @@
-"""Runs that are interrupted, damaged or broken, in this process: what is saved, and how --resume ends.
+"""Interrupted, damaged or broken runs in this process: what is saved, and how --resume ends.
 
-What needs processes of its own is in test_survival.py.
+Tests that need separate processes are in test_survival.py.
 """
 
 import json
@@ -33,7 +33,7 @@ def checkpoint_names(folder):
 
 
 def settings_with_state(name, folder):
-    """Settings with which a script carries something from step to step."""
+    """Settings with which a script keeps state between steps."""
     settings = {"steps": 4, "save_every": 2, "eval_every": 2}
     if name in ("grpo", "ppo", "vapo"):
         settings["kl_beta"] = 0.01
@@ -41,7 +41,7 @@ def settings_with_state(name, folder):
         settings["baseline"] = "ema"
     if name == "adaptive_entropy":
         settings["target_entropy"] = 9.0
-    if name in ("dcpo", "scalerl"):  # few problems, which come back
+    if name in ("dcpo", "scalerl"):  # few problems, which repeat
         problems = [{"question": f"{i}+17-3=?", "answer": str(i + 14)} for i in range(6 if name == "dcpo" else 15)]
         (folder / "few.jsonl").write_text("".join(json.dumps(problem) + "\n" for problem in problems))
         settings["dataset"] = str(folder / "few.jsonl")
@@ -63,12 +63,12 @@ def settings_with_state(name, folder):
     [
         "grpo",
         *(pytest.param(name, marks=pytest.mark.slow) for name in RESUMED),
-        # Of the first problems it keeps no group.
+        # It keeps no group of the first problems.
         pytest.param("olmo3", marks=[pytest.mark.slow, pytest.mark.all_problems]),
     ],
 )
 def test_resumed_run_ends_as_the_uninterrupted_one(name, tmp_path, capsys):
-    """A run that stopped after its second checkpoint, in the middle of writing logs and a third."""
+    """A run that broke off while writing its log and third checkpoint resumes from the second and ends the same."""
     folder = tmp_path / "run"
     weights, _ = run(name, folder, **settings_with_state(name, tmp_path))
     lines = without_times(logged_rows(folder))
@@ -94,7 +94,7 @@ def test_resumed_run_ends_as_the_uninterrupted_one(name, tmp_path, capsys):
 
 
 def resumed_with_log(text, tiny_model, folder, capsys):
-    """What a run of two steps prints that is extended to a third with this log."""
+    """The output of a two-step run that is extended to a third step with this log."""
     grpo.main(grpo.Args(**on_tiny(tiny_model) | {"run_dir": folder, "eval_every": 1}))
     log = folder / "metrics.jsonl"
     for name in ("step-000009.md", "step-abc.md"):
@@ -122,7 +122,7 @@ DAMAGED = {
 
 @pytest.mark.parametrize("how", DAMAGED)
 def test_a_damaged_log_is_named_and_the_run_goes_on(how, tiny_model, tmp_path, capsys):
-    """To its end: the curves and the summary lack what the log lacks."""
+    """A run with a damaged log continues to its end; only curves and summary lack the lost rows."""
     output = resumed_with_log(DAMAGED[how], tiny_model, tmp_path / "run", capsys)
     assert output.count(f"warning: {tmp_path / 'run' / 'metrics.jsonl'} was damaged") == 1
     assert ("held-out accuracy" in output) == (how in ("no step 1", "text")) and "checkpoint-000003" in output
@@ -141,7 +141,7 @@ def test_a_whole_log_is_not_called_damaged(tiny_model, tmp_path, capsys):
 
 
 def test_a_checkpoint_is_never_newer_than_the_log(tiny_model, tmp_path, monkeypatch):
-    """The log is on the disk before a checkpoint has its name, and so is every file of the checkpoint."""
+    """The log and the checkpoint's files are on disk before the checkpoint is renamed to its final name."""
     events, fsync, rename = [], os.fsync, Path.rename
 
     def flushed(descriptor):
@@ -166,7 +166,7 @@ def test_a_checkpoint_is_never_newer_than_the_log(tiny_model, tmp_path, monkeypa
 
 
 def test_a_third_checkpoint_is_deleted_when_a_run_is_resumed(tiny_model, tmp_path):
-    """A kill between a save and the deletion of the oldest one leaves three."""
+    """Resuming deletes the third checkpoint that a kill between a save and the cleanup leaves."""
     folder = tmp_path / "run"
     grpo.main(grpo.Args(**on_tiny(tiny_model) | {"run_dir": folder, "steps": 3, "save_every": 1}))
     shutil.copytree(folder / "checkpoint-000002", folder / "checkpoint-000001")
@@ -189,7 +189,7 @@ def test_a_run_folder_as_a_model_is_its_newest_checkpoint(tiny_model, tmp_path):
 
 
 def test_broken_checkpoints_do_not_displace_new_ones(tiny_model, tmp_path):
-    """Both checkpoints are broken: the run starts again, and is killed after its first save."""
+    """If both checkpoints are broken, the run starts over, and its first save survives a kill."""
     folder = tmp_path / "run"
     grpo.main(grpo.Args(**on_tiny(tiny_model) | {"run_dir": folder, "steps": 4, "save_every": 1}))
     for step in (3, 4):
@@ -217,7 +217,7 @@ def test_broken_checkpoints_do_not_displace_new_ones(tiny_model, tmp_path):
     ],
 )
 def test_nothing_that_is_not_finite_reaches_the_weights(what, named, tmp_path, monkeypatch, capsys):
-    """Caught where it arises and named; the weights before it are saved."""
+    """Non-finite values are caught and named where they arise, and the weights from before are saved."""
     loss, scores, collated, advantages = grpo.policy_loss, grpo.batch_logps, grpo.collate, grpo.compute_advantages
 
     def poisoned_batch(*args):
@@ -250,7 +250,7 @@ def test_critic_that_is_not_finite_stops_the_run(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_interrupted_run_saves_and_can_be_resumed(tmp_path, monkeypatch, capsys):
-    """Ctrl-C during the first step: the step is finished, the state saved, and the rest can follow."""
+    """After Ctrl-C in the first step, that step is finished and saved, and the run can resume."""
     weights, _ = run("grpo", tmp_path / "whole", steps=3)
     original = grpo.collate
     monkeypatch.setattr(grpo, "collate", lambda *args: (os.kill(os.getpid(), signal.SIGINT), original(*args))[1])
@@ -266,7 +266,7 @@ def test_interrupted_run_saves_and_can_be_resumed(tmp_path, monkeypatch, capsys)
 
 @pytest.mark.parametrize("kind", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
 def test_requests_to_end_are_heard(kind, tmp_path, monkeypatch, capsys):
-    """As Ctrl-C: the step is finished and saved. Afterwards the handlers of before are back."""
+    """These signals act like Ctrl-C: the step is finished and saved, and the old handlers are restored."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     original = grpo.collate
     monkeypatch.setattr(grpo, "collate", lambda *args: (os.kill(os.getpid(), kind), original(*args))[1])
@@ -276,7 +276,7 @@ def test_requests_to_end_are_heard(kind, tmp_path, monkeypatch, capsys):
 
 
 def test_second_ctrl_c_stops_at_once(tmp_path, monkeypatch, capsys):
-    """In the evaluation after a step nothing is lost: the step was saved before. One sentence, exit code 130."""
+    """During an evaluation nothing is lost, because the step was saved before; one sentence, exit code 130."""
     saved = []
 
     def stop(*args):
@@ -298,7 +298,7 @@ def test_second_ctrl_c_stops_at_once(tmp_path, monkeypatch, capsys):
 
 
 def test_weights_broken_by_the_last_update_are_not_saved(tmp_path, monkeypatch, capsys):
-    """The checkpoint before stays the newest, and --resume finds it."""
+    """If a step's last update breaks the weights, the previous checkpoint stays the newest."""
     step, calls = torch.optim.AdamW.step, []
 
     def breaks(optimizer, *args):

@@ -1,4 +1,4 @@
-"""A run that is killed at any file event, and resumed, leaves the same files as one that was not killed."""
+"""A run that is killed at any file event and resumed leaves the same files as one that was not killed."""
 
 import json
 
@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 SAVES = dict.fromkeys(("save_every", "eval_every", "eval_samples", "save_rollouts", "save_tokens"), 1)
 SAVES |= {"keep": 1, "responses_per_prompt": 2}
 SAVED = "in run.steps(model, tokenizer, optimizer, engine, verifier, held_out):"  # GRPO's
-SETTINGS = {  # with which a script keeps more from step to step, or fits the tiny model
+SETTINGS = {  # make a script keep more state, or fit the tiny model
     "adaptive_entropy": {"target_entropy": 9.0},
     "dapo": {"overlong_cache": 4},
     "process_rewards": {"labeled_problems": 3, "label_samples": 2, "reward_model_updates": 2},
@@ -31,7 +31,7 @@ SETTINGS = {  # with which a script keeps more from step to step, or fits the ti
 
 
 def plain(value):
-    """A state with its tensors as lists, which can be compared."""
+    """A state with its tensors as lists, so that it can be compared."""
     if isinstance(value, torch.Tensor):
         return str(value.dtype), value.tolist()
     if isinstance(value, dict):
@@ -40,7 +40,7 @@ def plain(value):
 
 
 def contents(folder):
-    """The bytes of every file by its path, without times; what pickle may write in several ways is loaded."""
+    """The bytes of every file by path, without times; pickled files are loaded, because their bytes may vary."""
     found = {}
     for name, content in kills.snapshot(folder).items():
         path = folder / name
@@ -58,7 +58,7 @@ def contents(folder):
 
 
 def killed(name, tiny_model, folder, some=slice(None)):
-    """Run a script in `folder`, resume from each (or `some`) of the states a kill could leave, and compare results."""
+    """Run a script in `folder`, resume from each (or `some`) of the states that a kill could leave, and compare."""
     script = load(name)
     settings = on_tiny(tiny_model) | SAVES | needed(script, tiny_model) | SETTINGS.get(name, {})
     settings |= {"student": str(tiny_model)} if name == "r1" else {}
@@ -67,7 +67,7 @@ def killed(name, tiny_model, folder, some=slice(None)):
     end = contents(folder)
     for number, state in list(enumerate(states))[some]:
         kills.restore(folder, state)
-        named = {key: value for key, value in settings.items() if key == "environment"}  # code is named again
+        named = {key: value for key, value in settings.items() if key == "environment"}  # code must be named again
         given = {"resume": folder, **named} if "config.json" in state else {"run_dir": folder, **settings}
         script.main(script.Args(**given))
         again = contents(folder)
@@ -82,9 +82,8 @@ def test_killed_at_some_file_events(tiny_model, half_correct, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", parents())
 def test_killed_at_file_events(name, tiny_model, half_correct, tmp_path):
-    """At every event for GRPO, at every fourth one for scripts that save more than GRPO does, and at every eighth one
-    for the others, whose loops save by the same lines; each script begins with another event, so that several scripts
-    are killed at each."""
+    """GRPO is killed at every event, scripts that save more than GRPO at every fourth one, and the others, whose loops
+    save with the same lines, at every eighth one; scripts start at different events, so that each event is tested."""
     code = script_path(name).read_text()
     more = name in SETTINGS or "run.state[" in code or SAVED not in code
     every = 1 if name == "grpo" else 4 if more else 8

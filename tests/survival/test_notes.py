@@ -1,4 +1,4 @@
-"""What a run says when nothing can be learned from its responses: once, with the reason."""
+"""A run notes once, with the reason, when its responses teach nothing."""
 
 import re
 from types import SimpleNamespace
@@ -40,7 +40,7 @@ def test_of_the_first_evaluation():
 
 
 def test_of_steps():
-    """After so many steps in a row, and not again while it stays so."""
+    """The note comes after enough steps in a row, and is not repeated while nothing changes."""
     watch = notes()
     said = [watch.of_step(row) for row in [FLAT] * (FLAT_STEPS - 1) + [LEARNS] + [FLAT] * (2 * FLAT_STEPS)]
     assert [bool(text) for text in said].index(True) == 2 * FLAT_STEPS - 1 and sum(map(bool, said)) == 1
@@ -64,7 +64,7 @@ def test_the_reason(numbers, words):
 
 
 def test_of_one_response_to_each_prompt():
-    """It never differs from itself; those to all prompts may."""
+    """A single response per prompt never differs within its group; responses to different prompts may differ."""
     row = FLAT | {"grad_norm": 1.0, "kl": 0.1}
     for accuracy, judges, expected in ((0.5, True, False), (0.0, False, False), (0.0, True, True), (1.0, True, True)):
         watch = notes(judges, samples=1)

@@ -15,7 +15,7 @@ from runs import flags, on_tiny, start
 
 
 def endless(tiny_model, **settings):
-    """Flags of a run that does not end by itself."""
+    """Flags for a run that does not end by itself."""
     return " ".join(flags(on_tiny(tiny_model) | {"steps": 1000, "eval_every": 0} | settings))
 
 
@@ -33,7 +33,7 @@ def wait_for(path, process):
 
 @pytest.mark.slow
 def test_a_killed_process_ends_all(tiny_model, tmp_path):
-    """SIGKILL of the second process: one sentence within seconds, and how to resume."""
+    """After SIGKILL of the second process, all end within seconds, with one sentence that says how to resume."""
     run = start(2, "grpo.py", tmp_path / "run", endless(tiny_model, save_every=1, keep=100))
     wait_for(tmp_path / "run" / "checkpoint-000002", run)
     workers = children(run.pid)
@@ -49,7 +49,7 @@ def test_a_killed_process_ends_all(tiny_model, tmp_path):
 
 @pytest.mark.slow
 def test_ctrl_c_saves_and_ends_all(tiny_model, tmp_path):
-    """Ctrl-C reaches torchrun and all processes, as from a terminal: the step is finished and saved, and all end."""
+    """Ctrl-C reaches torchrun and all processes, as in a terminal: the step is saved, and all end."""
     run = start(2, "grpo.py", tmp_path / "run", endless(tiny_model, save_every=0))
     wait_for(tmp_path / "run" / "metrics.jsonl", run)
     workers = children(run.pid)
@@ -78,7 +78,7 @@ def test_bad_input_has_one_sentence(given, sentence, tmp_path):
 
 
 def test_the_process_that_reports_is_not_interrupted(monkeypatch):
-    """torchrun asks a process to end as soon as another one has ended, at any moment."""
+    """torchrun's SIGTERM after another process's end does not interrupt the process that reports."""
     asked = []
 
     class Store:
@@ -97,7 +97,7 @@ def test_the_process_that_reports_is_not_interrupted(monkeypatch):
 
 @pytest.mark.slow
 def test_the_first_process_may_be_the_last_to_fail(tmp_path):
-    """torchrun ends it when another one has ended: its sentence must be written by then."""
+    """torchrun ends rank 0 after another process has ended; its sentence is printed all the same."""
     script = tmp_path / "late.py"
     script.write_text(
         "import time\nfrom common.cli import fail\nfrom common.distributed import rank\n"

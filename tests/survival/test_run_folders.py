@@ -43,7 +43,7 @@ def test_resume(capsys, tmp_path, tiny_model):
         rloo.main(rloo.Args(resume=run))
     assert "is a run of grpo.py" in capsys.readouterr().err
     (run / "curves.png").unlink()
-    grpo.main(grpo.Args(resume=run))  # a finished run only draws its picture and prints its summary
+    grpo.main(grpo.Args(resume=run))  # a finished run only redraws its picture and prints its summary
     assert "held-out accuracy" in capsys.readouterr().out and (run / "curves.png").exists()
     with pytest.raises(SystemExit):
         grpo.main(grpo.Args(resume=run, lr=1.0))
@@ -63,7 +63,7 @@ def test_runs_of_one_second_have_folders_of_their_own(tmp_path, monkeypatch, cap
 
 @pytest.mark.parametrize("flag", ["run_dir", pytest.param("resume", marks=pytest.mark.slow)])
 def test_a_folder_in_use(flag, tiny_model, tmp_path, monkeypatch, capsys):
-    """A second start with the same folder is refused while the first one runs, and does not change it."""
+    """While a run uses a folder, a second start there is refused."""
     monkeypatch.setattr(Run, "summarize", lambda self: None)
     folder = tmp_path / "run"
     grpo.main(grpo.Args(**on_tiny(tiny_model) | {"run_dir": folder, "steps": 1}))
@@ -77,7 +77,7 @@ def test_a_folder_in_use(flag, tiny_model, tmp_path, monkeypatch, capsys):
 
 
 def second_start(folder, seen):
-    """Start a run in a folder that another one may use; how it went."""
+    """Start a run in a folder that may be in use, and record how it ended."""
     try:
         with Run(grpo.Args(run_dir=folder), str(ROOT / "grpo.py")):
             seen.append("begun")
@@ -86,7 +86,7 @@ def second_start(folder, seen):
 
 
 def test_second_starts_at_every_stage(tiny_model, tmp_path, monkeypatch, capsys):
-    """While a run loads, and before its every file event, another one is refused in its folder and changes nothing."""
+    """While a run loads, and before each of its file events, a second start is refused and changes nothing."""
     monkeypatch.setattr(Run, "summarize", lambda self: None)
     grpo.main(grpo.Args(**on_tiny(tiny_model) | {"run_dir": tmp_path / "alone", "save_every": 1}))
     folder, seen = tmp_path / "run", []
@@ -104,7 +104,7 @@ def test_second_starts_at_every_stage(tiny_model, tmp_path, monkeypatch, capsys)
 
 @pytest.mark.parametrize("event", range(6))
 def test_a_start_that_ends_while_another_one_starts(event, tmp_path, monkeypatch):
-    """It had the folder for itself and removed it again; the other one begins in a new one."""
+    """If a first start removes its folder again, the second one starts in a new folder."""
     monkeypatch.setattr(Run, "summarize", lambda self: None)
     folder, count, seen = tmp_path / "run", itertools.count(), []
     with kills.at_events_of(folder, lambda: next(count) == event and second_start(folder, seen)):
@@ -116,7 +116,7 @@ def test_a_start_that_ends_while_another_one_starts(event, tmp_path, monkeypatch
 
 @pytest.mark.parametrize("event", range(16))
 def test_a_start_while_another_one_fails(event, tmp_path, monkeypatch, capsys):
-    """The first run cannot load its model and removes its folder: a run that has begun in it meanwhile keeps it."""
+    """A run without a model removes its folder, unless another run has started in it meanwhile."""
     monkeypatch.setattr(Run, "summarize", lambda self: None)
     folder, seen, second = tmp_path / "run", [], Run(grpo.Args(run_dir=tmp_path / "run"), str(ROOT / "grpo.py"))
 
@@ -167,14 +167,14 @@ def test_home_folder_and_relative_data(capsys, tiny_model, tmp_path, monkeypatch
 
 @pytest.mark.parametrize("how", ["deleted", "read-only"])
 def test_run_folder_that_vanishes(how, tiny_model, tmp_path, monkeypatch, capsys):
-    """In the middle of a run: one sentence, no traceback."""
+    """If the folder fails during a run, one sentence says so, without a traceback."""
     original = grpo.collate
 
     def vanish(*args):
         folder = tmp_path / "run"
         if how == "deleted":
             shutil.rmtree(folder)
-        else:  # root may write anywhere: a folder in the file's place refuses everybody
+        else:  # root may write anywhere, but not into a folder in the file's place
             (folder / "metrics.jsonl").unlink()
             (folder / "metrics.jsonl").mkdir()
         return original(*args)

@@ -1,4 +1,4 @@
-"""Nothing that comes from outside is run, and nothing leaves the machine unasked."""
+"""Nothing from outside is run, and nothing leaves the machine without a request."""
 
 import io
 import json
@@ -76,7 +76,7 @@ def test_code_in_a_checkpoint_is_not_run(tiny_model, tmp_path, capsys):
 
 @pytest.fixture
 def pickled_shards(tiny_model, tmp_path):
-    """A run whose newest checkpoint has its parts in a pickle, which torch.distributed.checkpoint would load."""
+    """A run whose newest checkpoint has pickled shards, which torch.distributed.checkpoint would load."""
     grpo.main(grpo.Args(run_dir=tmp_path / "run", save_every=1, **on_tiny(tiny_model)))
     newest = tmp_path / "run" / "checkpoint-000002"
     (newest / "model.safetensors").unlink()
@@ -89,7 +89,7 @@ def pickled_shards(tiny_model, tmp_path):
 @pytest.mark.parametrize("program", ["resume", "convert"])
 @pytest.mark.parametrize("shards", [0, 1])
 def test_pickled_shards_are_refused(program, shards, pickled_shards, tmp_path, capsys):
-    """Also next to a shard. Neither --resume nor the tool that converts such a checkpoint runs their code."""
+    """Neither --resume nor the converter loads pickled shards, even next to a valid shard."""
     if shards:
         save_file({"model.x": torch.ones(1)}, pickled_shards / PARTS / "00000.safetensors")
         seal(pickled_shards)
@@ -153,13 +153,13 @@ def with_reward(tiny_model, tmp_path, monkeypatch, capsys):
 
 
 def renamed_reward(folder, name):
-    """Put another reward into a run's settings."""
+    """Put another reward function into a run's settings."""
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"args": config["args"] | {"reward": [name]}}))
 
 
 def test_the_reward_of_a_run_folder_is_not_run_unasked(with_reward, tmp_path, capsys, monkeypatch):
-    """It is named. The command in the message resumes, in any folder; another reward is refused."""
+    """The error names the reward and a command that accepts and resumes; another reward is refused."""
     error = ended(capsys, lambda: grpo.main(grpo.Args(resume=with_reward)))
     assert f"reward functions, which run as code: {tmp_path / 'r.py'}:f=0.5" in error
     assert error.endswith(f"--resume {with_reward} --reward correct {tmp_path / 'r.py'}:f=0.5")
@@ -181,7 +181,7 @@ def test_rewards_that_are_code(name, with_reward, tmp_path, capsys):
 @pytest.mark.parametrize("name", ["{}/own.py:GAME", "python", "verifiers:wordle", "guessing", "retrieval"])
 @pytest.mark.parametrize("method", ["agent", "gigpo"])
 def test_the_environment_of_a_run_folder_is_not_run_unasked(method, name, tmp_path, capsys, monkeypatch):
-    """It may be a file, or run what the folder's model writes. Naming it on the command line accepts it."""
+    """An environment may be a file or run the model's code; naming it on the command line accepts it."""
     monkeypatch.setattr(folders, "trusted", set())
     args, name = load(method).Args, name.format(tmp_path)
     write_config(tmp_path, method, args(environment=name))
@@ -209,7 +209,7 @@ def test_the_built_in_reward_needs_no_consent(with_reward, capsys):
 
 @pytest.mark.parametrize("answer", ["y\n", "n\n", ""])
 def test_a_person_is_asked(answer, with_reward, tmp_path, capsys, monkeypatch):
-    """Once for a run of several starts in one program; only a yes counts."""
+    """One program asks once for all starts of a run, and only a yes counts."""
     terminal = io.StringIO(answer)
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stdin", terminal)
@@ -232,7 +232,7 @@ def test_the_command_to_resume_names_the_reward(with_reward, tmp_path, capsys, m
 
 @pytest.mark.slow
 def test_the_reward_of_a_stage_is_not_run_unasked(tiny_model, half_correct, tmp_path, capsys):
-    """Each stage has settings of its own, which a stranger may have changed."""
+    """A stage's reward is not run without consent either: a stranger may have changed the stage's own settings."""
     settings = on_tiny(tiny_model) | {"steps": 1, "stages": ("rl", "rl")}
     r1.main(r1.Args(run_dir=tmp_path / "run", **settings))
     shutil.rmtree(next((tmp_path / "run" / "2-rl").glob("checkpoint-*")))
@@ -243,7 +243,7 @@ def test_the_reward_of_a_stage_is_not_run_unasked(tiny_model, half_correct, tmp_
 
 
 def test_code_beside_a_model_is_not_run_for_a_yes(tmp_path):
-    """transformers asks at the terminal; here it must not ask."""
+    """transformers would ask at the terminal; here the model is refused without asking."""
     command = [sys.executable, "grpo.py", "--model", str(model_with_code(tmp_path)), "--run-dir", str(tmp_path / "run")]
     result = subprocess.run(command, cwd=ROOT, input="y\ny\ny\n", capture_output=True, text=True)
     assert result.returncode == 2 and "cannot be loaded" in result.stderr
@@ -252,7 +252,7 @@ def test_code_beside_a_model_is_not_run_for_a_yes(tmp_path):
 
 @pytest.mark.parametrize("data", [pytest.param("sums", marks=pytest.mark.slow), "local"])
 def test_a_run_asks_nobody(data, tmp_path, monkeypatch, capsys, chat_model, gsm8k_file):
-    """Local files need no network access, not even a DNS lookup."""
+    """A run with local files makes no network access, not even a DNS lookup."""
 
     def refuse(*args, **kwargs):
         raise AssertionError(f"a connection or look-up: {args}")

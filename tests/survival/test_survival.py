@@ -1,4 +1,4 @@
-"""Runs that are killed or run out of something, and answers that attack the verifier."""
+"""Runs that are killed or run out of resources, and answers that attack the verifier."""
 
 import random
 import resource
@@ -27,10 +27,10 @@ def start(folder, *words):
 
 @pytest.mark.slow
 def test_killed_runs_end_as_the_uninterrupted_one(tiny_model, tmp_path):
-    """SIGKILL at random moments, also while a checkpoint is written; then to the end."""
+    """A run killed at random moments, even during a save, and resumed ends with the same result."""
     kills = 3
     (tmp_path / "even.py").write_text("def even(problem, text, tokens, truncated): return len(text) % 2\n")
-    reward = "--reward", f"{tmp_path / 'even.py'}:even"  # the tiny model has no correct response
+    reward = "--reward", f"{tmp_path / 'even.py'}:even"  # the tiny model has no correct responses
     given = flags(on_tiny(tiny_model) | {"steps": 60, "save_every": 1, "eval_every": 20, "lr": 1e-2})
     given += reward
     whole = start(tmp_path, *given, "--run-dir", tmp_path / "whole")
@@ -43,7 +43,7 @@ def test_killed_runs_end_as_the_uninterrupted_one(tiny_model, tmp_path):
     for _ in range(4 * kills):
         begun = (folder / "config.json").exists()
         process = start(tmp_path, *(["--resume", folder, *reward] if begun else [*given, "--run-dir", folder]))
-        # Wait until the run has saved a step, so that the kill falls between there and the end.
+        # Wait until the run has saved a step, so that the kill comes after that.
         before, deadline = saved(folder), time.monotonic() + 120
         while saved(folder) == before and process.is_alive() and time.monotonic() < deadline:
             time.sleep(0.002)
@@ -96,12 +96,12 @@ def hostile(rng):
 
 
 def processes_of(verifier):
-    """The workers of a verifier that run, and their children."""
+    """The running workers of a verifier, and their children."""
     return [pid for worker in verifier.pool.workers if worker.process for pid in family(worker.process.pid)]
 
 
 def test_ten_thousand_hostile_answers_to_numbers(tmp_path, monkeypatch):
-    """If the answer is a number, only a literal number is ever evaluated: fast, and without a worker."""
+    """If the gold answer is a number, only literal numbers are read: fast, and without a worker."""
     monkeypatch.chdir(tmp_path)
     rng = random.Random(0)
     answers = [f"\\boxed{{{hostile(rng)}}}" if rng.random() < 0.8 else hostile(rng) for _ in range(10_000)]
@@ -121,7 +121,7 @@ CORRECT = ["(x+1)^2", "x^2+2x+1", "1+2x+x^2", "(1+x)^2", "(x+1)(x+1)", "x^{2}+2 
 
 @pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_hostile_answers_to_expressions(count, tmp_path, monkeypatch):
-    """Through math-verify: no hang beyond the limit, no code run, no growth; failures are counted."""
+    """math-verify never hangs beyond the limit, runs no code, does not grow, and its failures are counted."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("common.verification.verifier.TIME_LIMIT", 0.5)
     rng = random.Random(1)
@@ -155,7 +155,7 @@ def resident_mib(pid):
 
 
 def test_full_disk(tmp_path):
-    """If a checkpoint does not fit, the one before it stays intact, and one sentence says how to resume."""
+    """If a checkpoint does not fit, the previous one stays intact, and one sentence says how to resume."""
     grpo.main(grpo.Args(run_dir=tmp_path / "run", save_every=1, **SMALL))
     (tmp_path / "run" / "checkpoint-000002" / "model.safetensors").write_bytes(b"broken")
     limit = 1 << 20  # bytes of any file; the weights take more
@@ -194,7 +194,7 @@ def test_too_little_memory(tmp_path):
 
 
 def test_too_little_memory_for_the_model(tmp_path, monkeypatch, capsys):
-    """A model that does not fit is not called broken."""
+    """A model that does not fit is reported as too little memory, not as broken."""
 
     def does_not_fit(*args, **kwargs):
         raise MemoryError

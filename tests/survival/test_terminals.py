@@ -1,4 +1,4 @@
-"""Terminals that are closed or know only ASCII, and model output that would steer them."""
+"""Terminals that are closed or only know ASCII, and model output with control characters."""
 
 import ast
 import os
@@ -19,7 +19,7 @@ from runs import on_tiny
 
 @pytest.mark.slow
 def test_stdout_that_is_closed(tiny_model, tmp_path):
-    """As with `| head -1`: the step under way is finished and saved, and no traceback follows."""
+    """If stdout closes, as with `| head -1`, the step is finished and saved, and no traceback follows."""
     flags = runs.flags(on_tiny(tiny_model) | {"steps": 200, "run_dir": tmp_path / "run"})
     process = subprocess.Popen(
         [sys.executable, "grpo.py", *flags], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -56,7 +56,7 @@ def test_ascii_terminal(tiny_model, tmp_path):
 
 
 def test_standard_streams_that_are_closed(tmp_path):
-    """What is written is discarded, also that of child processes, and no file gets the number of a stream."""
+    """Output to closed streams is discarded, also from child processes, and no file takes their numbers."""
     (tmp_path / "a.py").write_text(
         "import common, subprocess, sys\n"
         "with open('out', 'w') as file:\n"
@@ -80,7 +80,7 @@ def test_run_without_stdout(tiny_model, tmp_path):
 
 
 def test_one_function_prints():
-    """What other code prints cannot control the terminal: it is constant, or goes through `say`."""
+    """Other code prints only constants, and `say` makes everything else harmless to the terminal."""
     own = {"common/cli.py", "common/help.py", "common/verification/worker.py", "tools/compare.py"}  # own text only
     own |= {f"notebooks/exercises/{name}.py" for name in ("sandbox", "silent_bugs", "make_bugs", "train")}
     scripts = [path for pattern in ("*.py", "methods/*.py", "recipes/*.py") for path in ROOT.glob(pattern)]

@@ -21,7 +21,7 @@ import tyro
 
 @pytest.mark.parametrize("name", ["agreement", "gpu_memory", "soak", "verifier"])
 def test_benchmarks_without_settings_have_a_help(name, monkeypatch, capsys):
-    """It says what they measure, and how long that takes, instead of measuring."""
+    """Help says how to run a benchmark and how long it takes, without running it."""
     monkeypatch.setattr(sys, "argv", [name, "--help"])
     with pytest.raises(SystemExit) as end:
         runpy.run_module(f"benchmarks.{name}", run_name="__main__")
@@ -33,7 +33,7 @@ def test_benchmarks_without_settings_have_a_help(name, monkeypatch, capsys):
 
 @pytest.mark.parametrize("name", [name for name in parents() if components(name)])
 def test_ablation(name, tmp_path, monkeypatch, capsys):
-    """A line for the recipe, one without each component, and one without all; finished runs are not run again."""
+    """The table has the recipe, a line without each component, and one without all; no run is repeated."""
     names = ablation.variants(name)
     assert len(names) == len(components(name)) + 2, f"two components of {name} have the same flags"
     script, ran = load(name), []
@@ -98,7 +98,7 @@ class TestEffects:
             assert effect.runs.split()[0] == name.split()[0] and effect.metric in effects.METRICS
 
     def test_what_is_measured(self, tmp_path, monkeypatch):
-        """The base model's accuracy, and metrics at the end or over the last ten steps; other flags start anew."""
+        """Metrics are measured at the end or over the last ten steps, and changed flags start over."""
 
         def run(seed, arm):
             folder = tmp_path / f"{arm}-{seed}"
@@ -135,7 +135,7 @@ class TestEffects:
                 shutil.rmtree(folder)
 
     def test_runs_from_the_weights_of_a_first_run(self, monkeypatch):
-        """Of the same seed, with the method and without."""
+        """Runs with and without the method start from the first run with the same seed."""
         begun = []
 
         def trial(arm, seed):
@@ -170,7 +170,7 @@ class TestEffects:
 
 @pytest.mark.parametrize("cap", [0.0, 1.2, 2.0])
 def test_the_gradient_compared_with_peers_is_that_of_the_training_loop(cap):
-    """GRPO's, by hand: TIS, clipping and the KL in the loss."""
+    """The loop's gradient equals GRPO's by hand: TIS, clipping, and the KL in the loss."""
     point = peers.make_point(0, on_policy=False)
     gradient, advantages = loop_gradient("grpo", {"tis_cap": cap, "kl_beta": 0.3}, point, "policy")
     rewards, mask = point["rewards"], point["mask"]

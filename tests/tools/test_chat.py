@@ -1,4 +1,4 @@
-"""tools.chat asks as training does, and shows what a model says without its control characters."""
+"""tools.chat asks as in training and shows responses without control characters."""
 
 import io
 
@@ -16,7 +16,7 @@ def talk(monkeypatch, typed, **settings):
 
 
 def test_a_chat_asks_as_training_does(monkeypatch, capsys):
-    """The response to a typed sum is the engine's own to the prompt of training, and a second one comes after it."""
+    """A typed sum gets the engine's response to the training prompt, and so does a second one."""
     args = chat.Args(temperature=0.0)
     model, tokenizer = load_model(args)
     question = "8+33+33+7=?"
@@ -31,16 +31,16 @@ def test_a_chat_asks_as_training_does(monkeypatch, capsys):
 
 
 def test_a_stop_string_in_two_pieces_ends_a_response(monkeypatch, capsys):
-    """As one within a piece does: nothing behind it is shown."""
+    """A stop string that spans two pieces ends a response like one within a piece."""
     monkeypatch.setattr(chat, "PIECE", 6)
-    for stop, shown in (("oxe", "\\boxe"), ("ed{8", "\\boxed{8")):  # of the greedy \boxed{81}, a token a character
+    for stop, shown in (("oxe", "\\boxe"), ("ed{8", "\\boxed{8")):  # in the greedy \boxed{81}, one token per character
         talk(monkeypatch, "8+33+33+7=?\n", temperature=0.0, stop=(stop,))
         out = capsys.readouterr().out
         assert f"> {shown}\n" in out and "cut off" not in out
 
 
 def test_a_conversation_keeps_what_was_said(chat_model, monkeypatch, capsys):
-    """Shown without control characters, cut short by Ctrl-C, and put before the next question as it was said."""
+    """Responses are shown without control characters, may be cut short by Ctrl-C, and precede the next question."""
     prompts, seeds, real = [], [], TransformersEngine.extend
 
     def scripted(engine, prompt_ids, begun, *rest):

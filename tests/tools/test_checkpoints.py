@@ -37,9 +37,9 @@ def test_a_sharded_checkpoint_becomes_a_model(sharded, tmp_path):
 
 @pytest.mark.parametrize("experts", [False, True])
 def test_a_sharded_run_of_one_process(experts, tiny_model, tmp_path):
-    """It resumes to the bit, and its checkpoint becomes the model of a run without shards."""
+    """A sharded run resumes bit for bit, and its checkpoint converts to the model of an unsharded run."""
     settings = on_tiny(tiny_model) | {"save_every": 1, "kl_beta": 0.1, "lr": 1e-2}
-    if experts:  # whose names in a Hugging Face folder are not those in the model
+    if experts:  # their names in a Hugging Face folder differ from those in the model
         settings["model"] = experts_of(str(tiny_model))
     grpo.main(grpo.Args(run_dir=tmp_path / "whole", **settings))
     grpo.main(grpo.Args(run_dir=tmp_path / "run", sharded_checkpoints=True, **settings))
@@ -80,7 +80,7 @@ def test_bad_input_gets_one_sentence(arguments, words, sharded, monkeypatch, tmp
 
 @pytest.mark.slow
 def test_weights_in_bf16(tmp_path):
-    """Checkpoints and best/ are in bf16, as their config says, and a resumed run ends as the one in fp32 does."""
+    """Checkpoints are in bf16, as their config says, and a resumed run ends like one in fp32."""
     grpo.main(grpo.Args(run_dir=tmp_path / "whole", **SMALL))
     grpo.main(grpo.Args(run_dir=tmp_path / "run", save_dtype="bf16", **SMALL | {"steps": 1}))
     grpo.main(grpo.Args(resume=tmp_path / "run", steps=2))

@@ -1,4 +1,4 @@
-"""tools.evaluate, and data sets by name: figures are those of the samples, also after an interruption."""
+"""tools.evaluate, and data sets by name: numbers come from the samples, even after an interruption."""
 
 import json
 import statistics
@@ -25,7 +25,7 @@ from runs import ended
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, tiny_model):
-    """A run of two steps on a file, some of whose rows it holds out."""
+    """A run of two steps on a file, with some rows held out."""
     folder = tmp_path_factory.mktemp("trained") / "run"
     settings = SMALL | {"eval_problems": 7, "eval_samples": 8, "max_response_tokens": 8}
     grpo.main(grpo.Args(model=str(tiny_model), dataset=str(tiny_model / "problems.jsonl"), run_dir=folder, **settings))
@@ -33,7 +33,7 @@ def trained(tmp_path_factory, tiny_model):
 
 
 def test_problems_with_both_kinds_of_responses_are_kept_as_the_page_says(tmp_path, monkeypatch):
-    """docs/tasks.md: its code reads an evaluation, and what it writes can be trained on."""
+    """The code in docs/tasks.md reads an evaluation and writes a file that can be trained on."""
     monkeypatch.chdir(tmp_path)
     block = (ROOT / "docs/tasks.md").read_text().split("neither too easy nor too hard")[1].split("```python\n")[1]
     rows = [{"question": f"{n}+1=?", "answer": str(n + 1), "correct": [i < n for i in range(8)]} for n in range(9)]
@@ -74,7 +74,7 @@ def test_a_checkpoint_has_the_figures_that_its_run_logged(trained, tiny_model, t
 
 @pytest.mark.slow
 def test_episodes_have_the_figures_that_their_run_logged(tmp_path):
-    """With the answers of an environment between the turns; without them the game cannot be won so often."""
+    """With the run's environment the numbers are those of its log; without it they differ."""
     settings = SMALL | {"steps": 1, "eval_problems": 6, "eval_samples": 4, "max_response_tokens": 60}
     agent.main(agent.Args(run_dir=tmp_path / "run", max_turns=4, **settings))
     logged, found = read_metrics(tmp_path / "run")[0], {}
@@ -90,7 +90,7 @@ def test_episodes_have_the_figures_that_their_run_logged(tmp_path):
 
 
 def test_figures_come_from_the_samples_in_the_files(trained, tiny_model, tmp_path):
-    """Of all rows of the file, and by a column; every figure computed again from samples.jsonl."""
+    """Numbers for all rows and by a column are recomputed from samples.jsonl."""
     rows = [json.loads(line) for line in (tiny_model / "problems.jsonl").open()]
     for row in rows:
         row["level"] = len(row["answer"])
@@ -114,7 +114,7 @@ def test_figures_come_from_the_samples_in_the_files(trained, tiny_model, tmp_pat
 
 
 def test_an_interrupted_evaluation_ends_with_the_same_figures(trained, tiny_model, tmp_path, monkeypatch, capsys):
-    """Interrupted in the third chunk, with half a chunk and half a line in the file besides."""
+    """An evaluation interrupted in its third chunk, with a partial chunk and line in the file, ends the same."""
     monkeypatch.setattr(evaluate, "MAX_ROWS", 16)  # two problems at a time
     settings = settings_of(trained, tiny_model)
     evaluate.main(evaluate.Args(run_dir=tmp_path / "whole", **settings))
@@ -176,7 +176,7 @@ def test_no_question_is_left(tmp_path, monkeypatch, capsys):
 
 
 def test_of_generated_problems_the_length_is_known(tmp_path):
-    """Sums have terms, and a countdown its numbers."""
+    """The difficulty of sums is their number of terms."""
     args = evaluate.Args(eval_problems=20)
     problems = evaluate.load_evaluation(args, *load_model(args))
     name, terms = evaluate.difficulty(args)
@@ -185,9 +185,9 @@ def test_of_generated_problems_the_length_is_known(tmp_path):
 
 
 def test_intervals_of_fractions():
-    """Wilson's for values of 0 and 1; of others it holds the truth nine times in ten, also close to 0."""
+    """Intervals are Wilson's for values of 0 and 1; for others they hold the truth nine times in ten, even near 0."""
     low, high = fraction_interval([1.0] * 8 + [0.0] * 2, 0.95)
-    t, p, n = 2.2621571628, 0.8, 9  # with the sample variance, 10 values count as 9
+    t, p, n = 2.2621571628, 0.8, 9  # the sample variance makes 10 values count as 9
     roots = np.roots([1 + t * t / n, -(2 * p + t * t / n), p * p])
     assert (low, high) == pytest.approx(tuple(sorted(roots)), abs=1e-9)
     assert fraction_interval([1.0] * 30)[0] == pytest.approx(30 / (30 + 2.0452296421**2))
@@ -213,7 +213,7 @@ def test_intervals_of_fractions():
     ],
 )
 def test_data_sets_by_name(name, hub, config, splits, chat_model, tmp_path, monkeypatch, capsys):
-    """The data set's own name, configuration, split and columns are requested, even if a local folder has that name."""
+    """The data set's own name, configuration, split and columns are used, even if a local folder has that name."""
     asked = []
 
     def load(path, config, split):
@@ -251,7 +251,7 @@ def test_data_sets_by_name(name, hub, config, splits, chat_model, tmp_path, monk
 
 
 def test_known_columns_of_a_local_copy(chat_model, tmp_path):
-    """MATH-500 as a file of one's own."""
+    """A local file in MATH-500's format works with its known columns."""
     rows = [{"problem": f"{i}?", "answer": f"\\frac{{{i}}}{{7}}", "level": i % 5 + 1} for i in range(1, 9)]
     (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     known = STANDARD["math500"]
@@ -270,7 +270,7 @@ def test_known_columns_of_a_local_copy(chat_model, tmp_path):
 
 
 def test_greedy_and_parts_of_the_distribution(trained, tiny_model, tmp_path, capsys):
-    """Temperature 0 and top-k 1 both give the greedy responses; --temperature 0 needs --k 1."""
+    """Temperature 0, top-k 1 and a tiny top-p all give the greedy responses; --temperature 0 needs --k 1."""
     common = settings_of(trained, tiny_model) | {"k": (1,)}
     found = {}
     for name, flags in {"cold": {"temperature": 0.0}, "top": {"top_k": 1}, "small": {"top_p": 1e-6}, "all": {}}.items():

@@ -1,4 +1,4 @@
-"""`--resume RUN --steps N`: a longer run is what it would have been from its start."""
+"""`--resume RUN --steps N`: an extended run equals a run with N steps from the start."""
 
 import json
 import shutil
@@ -27,13 +27,13 @@ def settings(tiny_model):
 
 
 def evaluated(rows):
-    """n of each evaluation, by step."""
+    """Samples per problem (n) of each evaluation, by step."""
     return {row["step"]: row["eval/n"] for row in rows if "eval/n" in row}
 
 
 @pytest.mark.parametrize("name", ["grpo", pytest.param("pipeline_rl", marks=pytest.mark.slow)])
 def test_an_extended_run_is_a_longer_run(name, settings, tmp_path):
-    """Weights and log to the bit; the evaluation at the end of the shorter one stays, with its own n."""
+    """Weights and log are equal bit for bit, except that the shorter run's last evaluation stays."""
     script, settings = load(name), settings | {"eval_every": 3}
     if name == "pipeline_rl":
         settings |= {"training_tokens": 3, "in_flight_prompts": 3}
@@ -51,7 +51,7 @@ def test_an_extended_run_is_a_longer_run(name, settings, tmp_path):
 
 
 def test_an_unfinished_run_is_cut_short(settings, tmp_path):
-    """It is evaluated after its new last step, even if that step was logged before; --eval-every may change too."""
+    """A shortened run is evaluated after its new last step, even if that was logged; --eval-samples may change."""
     grpo.main(grpo.Args(run_dir=tmp_path / "run", **settings | {"steps": 3, "eval_every": 1, "save_every": 1}))
     shutil.rmtree(tmp_path / "run" / "checkpoint-000003")
     assert evaluated(read_metrics(tmp_path / "run"))[2] == 2
@@ -60,7 +60,7 @@ def test_an_unfinished_run_is_cut_short(settings, tmp_path):
 
 
 def test_settings_that_do_not_change_the_result_may_change(settings, tmp_path):
-    """Half the tokens in a micro-batch, checkpointed: the same run but for rounding."""
+    """With smaller micro-batches and checkpointed gradients, a resumed run ends the same within rounding."""
     other = {"micro_batch_tokens": 64, "gradient_checkpointing": True}
     grpo.main(grpo.Args(run_dir=tmp_path / "whole", **settings | {"steps": 2}))
     grpo.main(grpo.Args(run_dir=tmp_path / "run", **settings | {"steps": 1}))
@@ -73,7 +73,7 @@ def test_settings_that_do_not_change_the_result_may_change(settings, tmp_path):
 
 
 def test_a_data_file_may_have_moved(settings, tmp_path, capsys):
-    """Only its content matters: the run continues with a copy, twice, and refuses another file."""
+    """Only the file's content matters: the run continues with a moved file, twice, and refuses another one."""
     paths = [tmp_path / name for name in ("first.jsonl", "second.jsonl", "third.jsonl")]
     paths[0].write_text("".join(json.dumps({"question": f"{i}+{i}=?", "answer": str(2 * i)}) + "\n" for i in range(40)))
     grpo.main(grpo.Args(run_dir=tmp_path / "run", **settings | {"steps": 1, "dataset": str(paths[0])}))
@@ -98,7 +98,7 @@ def test_the_default_number_of_steps_counts_as_given_on_the_command_line(tmp_pat
     "script,saved,given,words",
     [
         (grpo, {}, {"lr": 1e-5}, "leave out --lr"),
-        (grpo, {}, {"eval_problems": 5}, "leave out --eval-problems"),  # it decides what is trained on
+        (grpo, {}, {"eval_problems": 5}, "leave out --eval-problems"),  # it changes the training problems
         (grpo, {}, {"run_dir": "elsewhere"}, "leave out --run-dir"),
         (grpo, {}, {"steps": 30}, "has finished 40 steps already"),
         (grpo, {}, {"steps": 0}, "--steps"),
@@ -108,7 +108,7 @@ def test_the_default_number_of_steps_counts_as_given_on_the_command_line(tmp_pat
     ],
 )
 def test_what_may_not_change(script, saved, given, words, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(script, "load_model", None)  # a run that is not refused ends here, not after 200 steps
+    monkeypatch.setattr(script, "load_model", None)  # an accepted run fails here instead of training 200 steps
     write_config(tmp_path, script.__name__.rpartition(".")[2], script.Args(**{"steps": 40} | saved))
     (tmp_path / "checkpoint-000040").mkdir()
     config = (tmp_path / "config.json").read_text()

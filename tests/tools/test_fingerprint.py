@@ -1,4 +1,4 @@
-"""The curves of every script are those of its oracle, and change when a sign or a bound of the script changes."""
+"""Every script's curves equal its oracle's, and change if a sign or a bound in the script changes."""
 
 import importlib.util
 import math
@@ -39,11 +39,11 @@ def test_weights_are_the_oracles(name):
 
 
 def expected_advantages(name):
-    """From the oracle: of one row per response of the batch of `verdicts`, each with a single token."""
+    """The oracle's advantages, one row per response of the batch of `verdicts`, each with a single token."""
     args = load(name).Args()
     reference, correct = oracle(name, args), fingerprint.verdicts(fingerprint.GROUP).tolist()
     rates = [statistics.fmean(group) for group in correct]
-    if hasattr(load(name), "value_loss") or name == "vineppo":  # a critic that knows the rate, then whitening
+    if hasattr(load(name), "value_loss") or name == "vineppo":  # a critic that knows the success rate, then whitening
         flat = [r - rate for group, rate in zip(correct, rates, strict=True) for r in group]
         mean, std = statistics.fmean(flat), statistics.stdev(flat)
         flat = [(a - mean) / std for a in flat]
@@ -54,10 +54,10 @@ def expected_advantages(name):
     groups = [
         [Response([k], tokens, logps, False, bool(r), [True] * len(tokens)) for r in g] for k, g in enumerate(correct)
     ]
-    reference.budget = lambda response: fingerprint.LENGTH  # LCPO's
+    reference.budget = lambda response: fingerprint.LENGTH  # for LCPO
     rewards = reference.rewards(groups, [[0.0] * len(group) for group in correct])
     rows = [Row([P0], [P0], [P0], [a], [P0], entropies=[0.1]) for group in reference.advantages(rewards) for a in group]
-    if not reference.CHOOSES:  # tokens are chosen elsewhere, as masks
+    if not reference.CHOOSES:  # otherwise tokens are chosen elsewhere, as masks
         reference.prepare(rows)
     flat = [row.advantages[0] for row in rows]
     return [flat[i : i + fingerprint.GROUP] for i in range(0, len(flat), fingerprint.GROUP)]
@@ -150,7 +150,7 @@ def test_every_change_is_tried():
     assert not unused, f"no script has {unused}"
 
 
-# From the papers: baseline, ratio, what ends the gradient, average, updates per batch, critic
+# From the papers: baseline, ratio, what zeroes the gradient, average, updates per batch, critic
 STD = "group mean, over the group's std"
 CLIP = "no gradient below 0.8, above 1.2"
 OFF = "off-policy, 4 updates per batch"

@@ -1,4 +1,4 @@
-"""docs/first-week.md: every block marked bash runs, in order, and does what the page says."""
+"""docs/first-week.md: every bash block runs, in order, and does what the page says."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def blocks():
 
 
 def shorter(block):
-    """The block with two steps fewer: those take most of the time, and each is like the first."""
+    """The block with two fewer steps, because steps take most of the time and are all alike."""
     block = block.replace("--steps 3", "--steps 1").replace("--steps 4", "--steps 2")
     return block.replace("checkpoint-000004", "checkpoint-000002")
 
@@ -37,7 +37,7 @@ def test_blocks_that_do_not_run_are_those_for_vllm():
 
 
 def look_at(block, environment, run):
-    """What a browser gets from the page of the run, which is served until it is ended."""
+    """What a browser gets from the page of the run, which is served until the block's process is ended."""
     port = int(re.search(r"--port (\d+)", block)[1])
     server = subprocess.Popen(block.split(), cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
     try:
@@ -55,7 +55,7 @@ def look_at(block, environment, run):
 
 @pytest.mark.slow
 def test_the_commands(tmp_path):
-    """In a copy of nothing: the page's own folder week/ is a link to a temporary one."""
+    """All commands run in order; the page's folder week/ is a link to a temporary folder."""
     folder = ROOT / "week"
     assert not folder.exists()
     folder.symlink_to(tmp_path, target_is_directory=True)

@@ -46,7 +46,7 @@ SIZES = dict(
 
 
 def as_stored(name, weight, architecture, config):
-    """As llama.cpp's converter stores it: in Llama's queries and keys, RoPE's pairs of dimensions are neighbors."""
+    """A weight as stored by llama.cpp's converter: in Llama's queries and keys, RoPE's pairs are neighbors."""
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
     kind = next((kind for kind in heads if kind in name), None)
     if architecture != "llama" or kind is None:
@@ -55,7 +55,7 @@ def as_stored(name, weight, architecture, config):
 
 
 def write_file(file, architecture, model, tokenizer, cut):
-    """A GGUF file as llama.cpp's converter writes it, with text split as `cut` says."""
+    """Write a GGUF file as llama.cpp's converter does, with text split as `cut` says."""
     config = model.config
     writer = gguf.GGUFWriter(file, architecture)
     writer.add_context_length(256)
@@ -120,7 +120,7 @@ def model_and_file(chat_model, tmp_path_factory):
     ],
 )
 def test_three_families_compute_what_their_source_does(architecture, cut, kind, config, more, chat_model, tmp_path):
-    """Biases and norms that are not at their initial values, RoPE and its base, tied heads, and how text is split."""
+    """Logits and tokens are the source's, with random biases and norms, RoPE's base, tied heads, and text splitting."""
     tokenizer = tokenizer_with(chat_model, cut)
     torch.manual_seed(1)
     model = kind(config(vocab_size=len(tokenizer), **SIZES | more))
@@ -132,7 +132,7 @@ def test_three_families_compute_what_their_source_does(architecture, cut, kind, 
     text = "In 1998 he  buys 1234 apples (12.5 %), doesn't he?\n\n"
     ids = tokenizer(text)["input_ids"]
     assert own(text, add_special_tokens=False)["input_ids"] == ids and own.decode(ids) == text
-    ids = torch.tensor([(ids * 9)[:200]])  # long enough for RoPE's base to show
+    ids = torch.tensor([(ids * 9)[:200]])  # long enough for RoPE's base to matter
     with torch.no_grad():
         logits, expected = mine(ids).logits, model(ids).logits
     torch.testing.assert_close(logits, expected, rtol=0, atol=2e-5)

@@ -1,4 +1,4 @@
-"""What can be checked without a GPU of its measurements, of the notebook for a hosted T4 and of the Dockerfile."""
+"""What can be checked without a GPU: GPU measurements, the notebook for a hosted T4, and the Dockerfile."""
 
 import ast
 import re
@@ -21,7 +21,7 @@ SHELL = ("!", "%")
 
 
 def commands():
-    """What the notebook's cells run in a shell, with continued lines joined."""
+    """The shell commands in the notebook's cells, with continued lines joined."""
     sources = [cell.source.replace("\\\n", " ") for cell in CELLS if cell.cell_type == "code"]
     return [line[1:] for source in sources for line in source.splitlines() if line.startswith(SHELL)]
 
@@ -41,7 +41,7 @@ def test_the_script_accepts_the_commands_flags(tmp_path):
     assert (python, script) == ("python", "grpo.py")
     args = tyro.cli(grpo.Args, args=flags).checked()
     assert args.lora_rank > 0 and args.engine == "transformers" and args.learner_precision == "auto"
-    # A run folder has a name, and the cells behind read from it.
+    # The run folder has a name, and later cells read from it.
     assert sum(f'"{args.run_dir}' in cell.source for cell in CELLS) == 2, f"cells that read {args.run_dir}"
     for name in re.findall(r"-r (\S+)", " ".join(commands())):
         assert (ROOT / name).exists(), f"gpu_t4.ipynb installs {name}, which is missing"
@@ -55,7 +55,7 @@ def test_auto_is_bf16_where_the_hardware_is_made_for_it(capability, bf16, monkey
 
 
 def test_the_image_has_the_versions_of_the_requirements():
-    """It installs the file that everyone installs, and names no version of a Python package beside it."""
+    """The image installs the common requirements files and pins no other Python package."""
     text = (ROOT / "Dockerfile").read_text()
     lines = [line for line in text.replace("\\\n", " ").splitlines() if not line.startswith("#")]
     (install,) = [line for line in lines if "pip install" in line]

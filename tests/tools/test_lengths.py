@@ -1,4 +1,4 @@
-"""What is read stays short: functions, files, scripts, and what a method changes in its parent."""
+"""What people read stays short: functions, files, scripts, and a method's changes to its parent."""
 
 import ast
 import difflib
@@ -13,8 +13,8 @@ FILES = {
     for path in sorted(ROOT.rglob("*.py"))
     if not {"runs", "site-packages"} & {*path.parts} and not any(part.startswith(".") for part in path.parts)
 }
-LONG = ("recipes/r1.py",)  # a run of several stages
-LONG_SCRIPTS = ("vapo", "process_rewards", "scalerl", "r1")  # with a critic, a reward model, or a recipe
+LONG = ("recipes/r1.py",)  # a run with several stages
+LONG_SCRIPTS = ("vapo", "process_rewards", "scalerl", "r1")  # these have a critic or a reward model, or are recipes
 CHANGED = {"trpo": 80, "process_rewards": 80, "replay": 80} | dict.fromkeys(
     ("ttrl", "gdpo", "sdpo", "opsd", "pope", "luffy", "curriculum", "pass_at_k", "gigpo", "self_reward"), 40
 )
@@ -26,7 +26,7 @@ def test_no_file_is_long():
 
 
 def test_no_function_is_long():
-    """But `main`, which is read as a whole."""
+    """No function except `main` has more than 60 lines."""
     for path, text in FILES.items():
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name != "main":
@@ -48,7 +48,7 @@ def test_a_script_is_short(name):
 
 @pytest.mark.parametrize("name,most", CHANGED.items())
 def test_a_method_changes_little_in_its_parent(name, most):
-    """Lines of code; a changed line counts once."""
+    """A method changes few lines of its parent's code; a changed line counts once."""
     parts = difflib.SequenceMatcher(None, code(parents()[name]), code(name), autojunk=False).get_opcodes()
     changed = sum(max(i2 - i1, j2 - j1) for tag, i1, i2, j1, j2 in parts if tag != "equal")
     assert changed <= most, f"{changed} lines differ from {parents()[name]}.py"

@@ -1,4 +1,4 @@
-"""The list of mutations fits the code; running them takes longer, see tools/mutate.py."""
+"""The list of mutations fits the code; running them takes longer (tools/mutate.py)."""
 
 import ast
 import json
@@ -30,7 +30,7 @@ KINDS = {"comparison", "constant", "sign", "argument order", "swapped name", "re
 
 @pytest.mark.slow
 def test_generated_mutations_change_one_place_and_stay_programs():
-    """Of each kind, and only in functions."""
+    """There are mutations of every kind; each changes one place and leaves valid Python."""
     found = mutations("common/batch.py") + mutations("common/evaluation.py")
     assert {mutation.what.split(" in ")[0] for mutation in found} == KINDS
     for mutation in found:
@@ -42,7 +42,7 @@ def test_generated_mutations_change_one_place_and_stay_programs():
 
 
 def test_generated_mutations_are_run_by_the_tests_that_execute_them(tmp_path):
-    """Those in files that name the function first, then the quickest, none that fails, and no more than a minute."""
+    """Tests in files that name the function come first, then quick ones; failing and long ones are left out."""
     draws, plots = "tests/steps/test_draws.py", "tests/tools/test_plots.py"
     contexts = {f"{draws}::b": 1.0, f"{draws}::a": 2.0, f"{plots}::a": 0.5}
     recorded = tmp_path / "recorded.coverage"

@@ -1,4 +1,4 @@
-"""tools.plots groups runs by what differs, and every method keeps its style."""
+"""tools.plots groups runs by their differences, and every method keeps its style."""
 
 import json
 
@@ -42,7 +42,7 @@ def test_runs_are_grouped_by_what_differs(tmp_path, capsys):
     assert len(set(styles[:3])) == 3 and styles[3:] == [plots.method_style("grpo"), plots.method_style("dr_grpo")]
 
 
-# What each line of a run's picture shows, by the title of its panel and its label.
+# The metric of each line in a run's picture, by panel title and label.
 SHOWN = {
     "Accuracy": {"training": "accuracy", "held out": "eval/avg"},
     "Reward": {"reward": "reward", "groups without signal": "zero_std_groups"},
@@ -57,7 +57,7 @@ SHOWN = {
 
 @pytest.mark.curves
 def test_each_curve_shows_what_its_label_says(tmp_path, monkeypatch):
-    """Every metric has other values; a legend names each line once."""
+    """Each line shows the metric of its label, and a legend names each line once."""
     names = [name for lines in SHOWN.values() for name in lines.values()]
     rows = [{"step": step} | {name: i + step / 10 for i, name in enumerate(names)} for step in range(4)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -79,7 +79,7 @@ def test_each_curve_shows_what_its_label_says(tmp_path, monkeypatch):
 
 
 def test_each_line_of_several_runs_has_its_label(tmp_path):
-    """The legend's style belongs to the runs it names, and each panel shows the metric of its title."""
+    """Legend styles belong to the named runs, and each panel shows the metric of its title."""
     folders = [write_run(tmp_path / name, name, seed=1) for name in ("grpo", "ppo")]
     names = {
         "Accuracy (points: held out)": "accuracy",
@@ -110,7 +110,7 @@ def test_each_line_of_several_runs_has_its_label(tmp_path):
 
 
 def test_any_number_of_methods_has_a_style():
-    """A style follows from the name alone, and lines in one picture look different even if two styles are the same."""
+    """A style follows from the name alone, and lines in one picture differ even if two styles are equal."""
     top = {name: plots.method_style(name) for name in plots.FIXED}
     assert len(set(top.values())) == len(top), "two of the eleven look the same"
     names = [f"method_{i}" for i in range(200)]
@@ -122,7 +122,7 @@ def test_any_number_of_methods_has_a_style():
 
 
 def test_a_new_method_changes_no_style(monkeypatch):
-    """Also where scripts are found while it is there: nothing looks at the list of methods."""
+    """A new method changes no other style, because styles do not depend on the list of methods."""
     before = {name: plots.method_style(name) for name in parents()}
     monkeypatch.setattr(scripts, "parents", lambda: {"a_new_method": "grpo", **before})
     assert {name: plots.method_style(name) for name in before} == before
@@ -149,7 +149,7 @@ def test_mistakes_in_plots(tmp_path, capsys):
 
 
 def test_curves_are_drawn_while_a_run_goes_on(tiny_model, tmp_path, monkeypatch):
-    """After each evaluation but the first, with its numbers."""
+    """Curves are redrawn after each evaluation but the first, with its numbers."""
     drawn = []
     monkeypatch.setattr(plots, "draw_curves", lambda folder, title: drawn.append((title, logged_rows(folder)[-1])))
     run("grpo", tmp_path / "run", **on_tiny(tiny_model) | {"steps": 3, "eval_every": 1})

@@ -1,4 +1,4 @@
-"""The statements of the pages about the code are true, and their links resolve."""
+"""The pages' statements about the code are true, and their links resolve."""
 
 import re
 
@@ -12,7 +12,7 @@ PAGES = sorted(str(path) for path in FOUND if not any(p == "runs" or p.startswit
 
 
 def test_folders_are_as_large_as_the_readme_says():
-    """Within 5 %, in lines of Python."""
+    """Folder sizes in the README are within 5 %, in lines of Python."""
     found = re.findall(r"^- (`.+`): .*\(([\d,]+)(?: lines)?\)$", (ROOT / "README.md").read_text(), re.M)
     assert len(found) == 7, f"these folders have a size: {found}"
     for folders, size in found:
@@ -26,7 +26,7 @@ def test_folders_are_as_large_as_the_readme_says():
 
 
 def test_quoted_lines_are_in_the_code():
-    """Every answer to learners that shows a line names its file, and the file has the line."""
+    """Every answer that quotes a line of code names the file that has it."""
     page = (ROOT / "notebooks/README.md").read_text()
     quotes = re.findall(r"`([\w/]+\.py)`:\n```python\n(.*?)\n```", page, re.S)
     assert len(quotes) == page.count("```python") >= 13
@@ -35,16 +35,16 @@ def test_quoted_lines_are_in_the_code():
 
 
 def slug(heading):
-    """A heading's anchor, as GitHub makes it."""
+    """A heading's anchor on GitHub."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
 
 
 def broken(page):
-    """The relative links of a page that lead nowhere, as "file" or "file#anchor"."""
+    """A page's relative links that lead nowhere, as "file" or "file#anchor"."""
     text = re.sub(r"^```.*?^```", "", (ROOT / page).read_text(), flags=re.M | re.S)
     found = []
     for file, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)]+))?\)", text):
-        if re.match(r"https?:|mailto:|\.\./\.\./actions/", file):  # the last is GitHub's own
+        if re.match(r"https?:|mailto:|\.\./\.\./actions/", file):  # the last kind is GitHub's own
             continue
         target = (ROOT / page).parent / file if file else ROOT / page
         headings = re.findall(r"^#+ (.+)$", target.read_text(), re.M) if anchor and target.suffix == ".md" else []

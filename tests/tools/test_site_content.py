@@ -1,4 +1,4 @@
-"""What the site says of the scripts is what they say: docstrings, settings, differences, recorded tensors."""
+"""The site says about the scripts what they say: docstrings, settings, differences, recorded tensors."""
 
 import re
 from html import unescape
@@ -21,7 +21,7 @@ def test_a_docstring_is_taken_apart_without_loss(name):
     assert re.fullmatch(r"(19|20)\d\d", scripts.year(name)), f"{name} has no year"
     texts = [parts["title"], parts["where"], parts["head"], parts["formula"], *parts["before"], *parts["differs"]]
     kept = set(" ".join([*texts, *parts["details"]]).split())
-    # Without formulas, commands and tables, which the page has elsewhere.
+    # Without formulas, commands and tables, which are elsewhere on the page.
     prose = re.sub(r"^(    .*|\|.*)$", "", compare.docstring(script_path(name)), flags=re.M)
     lost = [w for w in prose.split() if w not in kept | {"-"} and w.rstrip(".:") not in kept]
     assert not lost, f"{name} loses {lost}"
@@ -202,7 +202,7 @@ def test_numbers_and_claims_and_lessons_are_found_by_name():
 
 
 def test_the_page_of_a_script_shows_its_effect():
-    """Its row in reports/effects.md."""
+    """A script's page has its row of reports/effects.md."""
     for name in EFFECTS:
         pages = [table["page"] for table in scripts.measured(name) if "difference" in table["header"]]
         assert "effects.md" in pages, name
@@ -221,7 +221,7 @@ def test_every_line_is_read_once(name, monkeypatch):
 
 @pytest.mark.slow
 def test_recorded_values_are_those_of_the_run():
-    """The advantages that the page shows are those of the rewards that it shows."""
+    """The page's advantages follow from the rewards that it shows."""
     values = {key: value for line in reading.recorded("grpo").values() for key, value in line.items()}
     rewards = torch.tensor([[float(x) for x in row] for row in values["rewards"]["rows"]])
     expected = load("grpo").compute_advantages(rewards, load("grpo").Args()).flatten().tolist()

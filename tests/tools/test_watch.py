@@ -1,4 +1,4 @@
-"""What tools.watch serves, and to whom; tests/site/test_watch_page.py looks at the page."""
+"""What tools.watch serves, and to whom; tests/site/test_watch_page.py tests the page."""
 
 import gzip
 import http.client
@@ -14,7 +14,7 @@ from runs import ended, watched, write_logs
 
 @pytest.fixture
 def ask(tmp_path):
-    """A function that asks the server of the runs in the test's folder."""
+    """A function that queries the server for the runs in the test's folder."""
     with watched(tmp_path) as port:
 
         def ask(path, host="localhost"):
@@ -52,7 +52,7 @@ def test_responses_are_sent_as_they_are(tmp_path, ask):
 
 
 def test_nothing_else_is_served(tmp_path, ask):
-    """No file but those of the page and the runs, and nothing for a website that gave this machine its name."""
+    """Only files of the page and the runs are served, and only to requests with a local host name."""
     folder = write_logs(tmp_path / "run", [{"step": 1}], {1: []})
     (tmp_path / "rollouts").mkdir()
     (tmp_path / "rollouts" / "step-000001.jsonl.gz").touch()
@@ -68,7 +68,7 @@ def test_nothing_else_is_served(tmp_path, ask):
 
 
 def test_what_a_damaged_or_hostile_folder_holds(tmp_path, ask, capfd):
-    """The others are still served, and nothing outside the folder is."""
+    """Damaged runs do not affect others, and nothing outside a run's folder is served."""
     folder = write_logs(tmp_path / "run", [{"step": 1}], {step: [] for step in (1, 2, 3)})
     for step, change in ((1, Path.mkdir), (2, os.mkfifo), (3, lambda path: path.symlink_to(tmp_path / "secret"))):
         (file := folder / "rollouts" / f"step-00000{step}.jsonl.gz").unlink()
