@@ -10,6 +10,7 @@ in memory, which is measured at 1,024 tokens and grows in proportion.
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import grpo
 from common.batch import collate
@@ -20,6 +21,7 @@ from tools.reports import write_report
 from tools.scripts import ROOT
 
 import torch
+import tyro
 from transformers import LlamaConfig, LlamaForCausalLM
 
 VOCABULARY, WIDTH = 151_936, 896
@@ -76,10 +78,14 @@ def measure(kind: str, tokens: int, vocabulary: int = VOCABULARY) -> float:
     return peak_mib() - before
 
 
-def main() -> None:
+def main(kind: Literal["chunks", "whole"] | None = None, tokens: int = 8192) -> None:
+    """Measure all cases, or only one, which prints its peak in MiB."""
+    if kind:
+        print(measure(kind, tokens))
+        return
     results = []
     for kind, tokens in CASES:
-        command = [sys.executable, "-m", "benchmarks.memory", kind, str(tokens)]
+        command = [sys.executable, "-m", "benchmarks.memory", "--kind", kind, "--tokens", str(tokens)]
         output = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
         results.append({"kind": kind, "tokens": tokens, "peak_mib": float(output.split()[-1])})
         print(results[-1], flush=True)
@@ -89,7 +95,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        print(measure(sys.argv[1], *map(int, sys.argv[2:])))
-    else:
-        main()
+    tyro.cli(main, description=__doc__)

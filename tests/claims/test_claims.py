@@ -293,11 +293,7 @@ def p_of(name):
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.title)
 def test_the_figures_of_an_answer_are_those_of_its_claims(question):
-<<<<<<< HEAD
-    """Or of a claim that the text names; percentages may be those of its sweeps."""
-=======
-    """Every number in an answer comes from one of its claims or from a claim that the text names."""
->>>>>>> 3493ac869a8c5407d1b5412aa07fd96078d08077
+    """Every number comes from a claim of the question or named in the text; a percentage may be of their sweeps."""
     text = f"{question.answer} {question.conditions}"
     behind = {*question.claims, *(name for name in JUDGED if name in text)}
     effects = " ".join(court.record(name)["effect"] for name in behind)
