@@ -221,7 +221,7 @@ def speed(session: Session) -> dict[str, Callable[[], dict]]:
         """Peak memory by vocabulary size, each measured in its own process."""
         vocabularies, tokens = ([512, 1024], 64) if tiny else ([32_768, 65_536, 151_936], 8192)
         words = [sys.executable, "-m", "benchmarks.memory", "--kind", "chunks", "--tokens", str(tokens)]
-        peaks = {size: float(session.call([*words, str(size)]).split()[-1]) for size in vocabularies}
+        peaks = {size: float(session.call([*words, "--vocabulary", str(size)]).split()[-1]) for size in vocabularies}
         return {"command": words[1:], "tokens": tokens, "peak_mib": peaks}
 
     def trl() -> dict:

@@ -47,7 +47,7 @@ def status_mib(field: str) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith(field)) / 1024
 
 
-def measure(kind: str, tokens: int, vocabulary: int = VOCABULARY) -> float:
+def measure(kind: str, tokens: int, vocabulary: int) -> float:
     """Peak MiB above model, gradients and inputs."""
     torch.manual_seed(0)
     config = LlamaConfig(
@@ -78,10 +78,10 @@ def measure(kind: str, tokens: int, vocabulary: int = VOCABULARY) -> float:
     return peak_mib() - before
 
 
-def main(kind: Literal["chunks", "whole"] | None = None, tokens: int = 8192) -> None:
+def main(kind: Literal["chunks", "whole"] | None = None, tokens: int = 8192, vocabulary: int = VOCABULARY) -> None:
     """Measure all cases, or only one, which prints its peak in MiB."""
     if kind:
-        print(measure(kind, tokens))
+        print(measure(kind, tokens, vocabulary))
         return
     results = []
     for kind, tokens in CASES:
