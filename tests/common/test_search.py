@@ -5,12 +5,14 @@ from itertools import islice, product
 from statistics import mean
 
 import grpo
-from worlds import behavior_function
+from claims import court
+from worlds import behavior_function, generated_problems
 from worlds.pretrain import PretrainSettings, make_tokenizer
 from worlds.search import habits
 from worlds.search.behavior import measure, parse_attempt
 from worlds.search.problems import (
     Search,
+    chance,
     expressions,
     hard_search_problem,
     parse_question,
@@ -72,6 +74,16 @@ def test_every_expression_stays_within_0_to_99(make, sizes):
         results = [result for text in expressions(problem.numbers) for result in running_results(text)]
         assert min(results) >= 0 and max(results) <= 99, question
         assert solutions(problem), f"{question} has no solution"
+
+
+def test_the_chance_of_random_expressions():
+    """Two of the four expressions are 12, so of two drawn one is correct with 3/4; over a data set it is the mean."""
+    assert chance(Search((12, 3, 3), 12)) == 0.5
+    assert chance(Search((12, 3, 3), 12), 2) == 0.75
+    rng, hits = random.Random(0), 0
+    for _, problem in (held_out := generated_problems("search", "eval")):
+        hits += sum(problem(rng.choice(expressions(problem.numbers))) for _ in range(40))
+    assert hits / 40 / len(held_out) == pytest.approx(court.chance("search"), abs=0.01)
 
 
 def test_lines_after_the_question():
