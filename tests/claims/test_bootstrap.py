@@ -42,6 +42,13 @@ def test_a_verdict_on_its_threshold_is_a_coin_flip(paired, stays):
     assert 0.3 < stays(stored(first, [x + 0.0501 + 0.02 * (-1) ** i for i, x in enumerate(first)], paired)) < 0.7
 
 
+@pytest.mark.parametrize("paired", [True, False])
+def test_an_uncertain_effect_stays_inconclusive(paired, stays):
+    """Its mean is on either side of the threshold, but the interval nearly always holds both sides."""
+    first = [0.50, 0.51, 0.52, 0.53] * 4
+    assert stays(stored(first, [x + 0.03 + 0.2 * (-1) ** i for i, x in enumerate(first)], paired)) > 0.85
+
+
 def test_paired_arms_have_the_same_draw(stays):
     """Seeds differ by far more than arms do, so arms that were drawn apart would hardly ever agree."""
     first = [0.1 * i for i in range(16)]
