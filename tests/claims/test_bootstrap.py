@@ -46,7 +46,7 @@ def test_a_verdict_on_its_threshold_is_a_coin_flip(paired, stays):
 def test_an_uncertain_effect_stays_inconclusive(paired, stays):
     """Its mean is on either side of the threshold, but the interval nearly always holds both sides."""
     first = [0.50, 0.51, 0.52, 0.53] * 4
-    assert stays(stored(first, [x + 0.03 + 0.2 * (-1) ** i for i, x in enumerate(first)], paired)) > 0.85
+    assert stays(stored(first, [x + 0.03 + 0.2 * (-1) ** i for i, x in enumerate(first)], paired)) > 0.7
 
 
 def test_paired_arms_have_the_same_draw(stays):
