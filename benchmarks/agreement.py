@@ -42,8 +42,12 @@ OPTIONS = dict(
     renew_at_kl=1e-5,
 )
 
-# On sums, some step has no group with signal, and AdamW turns the rounding error of a zero gradient into an update.
-OWN = {"replay": dict(dataset="search"), "curriculum": dict(dataset="search")}
+OWN = {
+    # On sums, some step has no group with signal, and AdamW turns the rounding error of a zero gradient into an update.
+    "replay": dict(dataset="search"),
+    "curriculum": dict(dataset="search"),
+    "gdpo": dict(reward=("correct", "docs/rewards/format.py:short=0.2")),  # it is about several rewards
+}
 
 
 def run(processes: int, script: str, settings: dict[str, object], folder: Path) -> None:
@@ -52,7 +56,7 @@ def run(processes: int, script: str, settings: dict[str, object], folder: Path) 
         text
         for name, value in settings.items()
         if name in known
-        for text in ([flag(name)] if value is True else [flag(name), str(value)])
+        for text in [flag(name), *([] if value is True else value if isinstance(value, tuple) else [str(value)])]
     ]
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     words = [sys.executable, *(launcher if processes > 1 else []), *command(script_path(script))]
