@@ -12,11 +12,12 @@ import math
 import re
 import statistics
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from common.cli import fail, say
-from common.distributed import gather
+from common.distributed import gather, rank
 from common.records import Problem, Rollouts
 from common.settings import DataSettings, Reward
 from common.verification.workers import Pool, Program
@@ -75,7 +76,8 @@ class Rewards:
             fail("--reward has two functions of the same name in different files: rename one of them.")
         self.needs_verdicts = CORRECT in self.weights
         self.programs: dict[str, Program] = {}
-        self.batched: dict[str, bool] = {}  # whether a function gets all responses at once
+        # Whether one call may have several responses, and whether it has to have all of a rollout batch.
+        self.batched: dict[str, list[bool]] = {}
         self.values: dict[str, list[float | None]] = {name: [] for name in self.weights}  # since take_numbers
         for name, reward in zip(self.weights, args.reward, strict=True):
             file = name.rpartition(":")[0]
@@ -122,8 +124,20 @@ class Rewards:
         return numbers
 
     def compute(self, name: str, rows: list[list[Any]]) -> list[float | None]:
-        """What one function returns for each response; None if it took too long."""
-        parts = ([rows] if rows else []) if self.batched[name] else [[row] for row in rows]
+        """What one function returns for each response of this process; None if it took too long.
+
+        A batch function may compare responses, so the first process calls it with those of all processes.
+        """
+        if not self.batched[name][1]:
+            return self.call(name, rows)
+        parts = gather(rows)
+        values = gather(self.call(name, list(chain(*parts))) if rank() == 0 else [])[0]
+        first = sum(map(len, parts[: rank()]))
+        return values[first : first + len(rows)]
+
+    def call(self, name: str, rows: list[list[Any]]) -> list[float | None]:
+        """What one function returns for each of some responses; None if it took too long."""
+        parts = ([rows] if rows else []) if self.batched[name][0] else [[row] for row in rows]
         values = []
         for part, reply in zip(parts, self.pool.map((self.programs[name], part) for part in parts), strict=True):
             if reply.failed and not reply.late:

@@ -69,13 +69,14 @@ class Function:
 
         return asyncio.Runner()
 
-    def __call__(self, rows: list[list[Any]] | None) -> list[float | None] | bool:
+    def __call__(self, rows: list[list[Any]] | None) -> list[float | None] | list[bool]:
         """The rewards of some responses, None if an async call took too long.
 
-        A row is problem, text, tokens, truncated. Without rows: whether the function takes a whole batch.
+        A row is problem, text, tokens, truncated. Without rows: whether one call may have several responses, and
+        whether it has to have all of a rollout batch.
         """
         if rows is None:
-            return self.is_batched or self.is_async
+            return [self.is_batched or self.is_async, self.is_batched]
         rows = [[SimpleNamespace(**problem), *rest] for problem, *rest in rows]
         if self.is_async and not self.is_batched:
             return self.loop.run(self.all_at_once(rows))

@@ -120,6 +120,23 @@ def test_adapters_of_several_processes(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_batch_function_in_several_processes(tmp_path):
+    """It gets all responses of a rollout batch, so rewards do not depend on the number of processes.
+
+    20 responses in groups of 4: with three processes no shard is a whole number of groups.
+    """
+    (tmp_path / "rank.py").write_text("def rank(problems, texts, tokens, truncated):\n    return range(len(texts))\n")
+    flags = f"{SMALL} --steps 1 --eval-every 0 --reward correct {tmp_path}/rank.py:rank=0.01"
+    for processes in (1, 3):
+        run(processes, "grpo", tmp_path / str(processes), flags)
+    for row in read_metrics(tmp_path / "3"):
+        count = 20 if row["step"] else 10  # responses, in the evaluation 5 problems with 2 samples
+        named = "reward/rank" if row["step"] else "eval/reward/rank"
+        assert row[named] == pytest.approx((count - 1) / 2)
+    assert_same(tmp_path / "1", tmp_path / "3", 1e-5)
+
+
+@pytest.mark.slow
 def test_search_in_several_processes(tmp_path):
     """Runs with longer responses agree too, and another number of processes can resume them."""
     flags = SMALL.replace("-tokens 96", "-tokens 240") + " --model search --dataset search"
