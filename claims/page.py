@@ -185,13 +185,13 @@ those on the embedded model have one seed. A → B +x ± y means that B has x mo
 be a decrease is negative. G is the size of a group, p the chance of a correct response, w(p) the weight of a prompt, β
 and C settings of the scripts ([glossary](../docs/glossary.md)).
 
-Fair trials (`claims/fair.py`), whose arms name their world (sums, search or search-hard), compare each arm at its best
-learning rate with 16 seeds. The rates are apart by factors of about 3, and were compared on two other seeds. Every run
-has its own half of 512 held-out problems, and the first arm is compared with itself, which shows what no difference
-looks like; claims with the same first arm share its runs. Two rates whose sweeps differ by less than about 0.04 may
-have changed places by chance, which no interval contains. Claims whose runs are still to come say so; their rules
-stand. Of the claims by runs, {repeated} gave the numbers of their first seeds again, to the bit (`python -m claims NAME
---check`).
+Fair trials (`claims/fair.py`), whose arms name their world (sums, sums-hard, search or search-hard), compare each arm
+at its best learning rate with 16 seeds. The rates are apart by factors of about 3, and were compared on two other
+seeds. Every run has its own half of 512 held-out problems, and the first arm is compared with itself, which shows what
+no difference looks like; claims with the same first arm share its runs. Two rates whose sweeps differ by less than
+about 0.04 may have changed places by chance, which no interval contains. Claims whose runs are still to come say so;
+their rules stand. Of the claims by runs, {repeated} gave the numbers of their first seeds again, to the bit (`python -m
+claims NAME --check`).
 
 Other claims by runs compare arms on the same seeds: the same base model, problems and seeds of the engine (other
 problems where arms have different numbers of prompts). All but those of base_catches_up_at_large_k and
