@@ -1,4 +1,4 @@
-"""Gradescope's autograder: in a bare folder it grades like the grader here, or not at all."""
+"""In a bare folder, Gradescope's autograder gives the grades of the grader here, or none."""
 
 import ctypes
 import json

@@ -46,7 +46,7 @@ SIZES = dict(
 
 
 def as_stored(name, weight, architecture, config):
-    """A weight as stored by llama.cpp's converter: in Llama's queries and keys, RoPE's pairs are neighbors."""
+    """A weight as llama.cpp's converter stores it: RoPE's pairs are adjacent in Llama's queries and keys."""
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
     kind = next((kind for kind in heads if kind in name), None)
     if architecture != "llama" or kind is None:
