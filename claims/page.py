@@ -1,13 +1,14 @@
 """reports/claims.md: questions with their answers and claims, then all other claims."""
 
 import math
+from collections import defaultdict
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 from claims import court
 from claims.bootstrap import stays
-from claims.fair import worlds_of
+from claims.fair import AGAIN, worlds_of
 from claims.register import changed_after_a_result
 from claims.runs import by_todays_code, p_values
 from tools.reports import REPORTS, heading
@@ -34,14 +35,13 @@ QUESTIONS = (
         "well as groups of 8, GRPO does as well as PPO with its default critic or better, and replacing groups without "
         "signal is not worth the extra responses.",
         "With 2 or 3 responses per prompt, the group's standard deviation gives no prompt more weight, and that of the "
-        "batch gives all nearly the same. On one prompt, groups of 2 have twice the variance of groups of 64 at equal "
-        "responses; in training they are spread over more prompts. Groups without signal were replaced in rounds of 8 "
-        "prompts. Over equal responses that lowers the mean accuracy by 0.026 ± 0.011 on sums and 0.038 ± 0.018 on "
-        "search, where the same arm with other seeds differs by +0.003 ± 0.012 and -0.016 ± 0.016; over equal steps "
-        "nothing is lost.",
+        "batch gives all nearly the same (batch_std_weighs_prompts_alike). On one prompt, groups of 2 have twice the "
+        "variance of groups of 64 at equal responses; in training they are spread over more prompts. Groups without "
+        "signal were replaced in rounds of 8 prompts. Over equal responses that lowers the mean accuracy by 0.026 ± "
+        "0.011 on sums and 0.038 ± 0.018 on search, where the same arm with other seeds differs by +0.003 ± 0.012 and "
+        "-0.016 ± 0.016; over equal steps nothing is lost.",
         (
             "std_favors_extremes",
-            "batch_std_weighs_prompts_alike",
             "small_groups_are_noisier",
             "small_groups_suffice",
             "critic_is_unnecessary",
@@ -51,20 +51,19 @@ QUESTIONS = (
     Question(
         "What does the clip do?",
         "It stops the gradient of a token that has moved past the bounds in the direction of its advantage, but it "
-        "does not keep the token inside: after 16 updates from a fresh optimizer 8% of the tokens are outside. With "
-        "16 updates from each batch and each arm at its best learning rate, dropping the upper bound costs 0.022 ± "
-        "0.028 on sums and 0.081 ± 0.022 on search, and dropping the lower one 0.022 ± 0.024 and 0.006 ± 0.034.",
+        "does not keep the token inside: after 16 updates from a fresh optimizer 8% of the tokens are outside. With 16 "
+        "updates from each batch and each arm at its best learning rate, dropping the upper bound costs 0.022 ± 0.028 "
+        "on sums and 0.081 ± 0.022 on search, and dropping the lower one 0.022 ± 0.024 and 0.006 ± 0.034.",
         "At those rates the clip acts on at most 1% of the loss on sums and 0.1% on search. Dropping both costs 0.013 "
         "± 0.021 on sums; on search this was not tried. At 1e-4, three times the best rate on sums, two seeds end at "
         "50% with both bounds, at 14% and 25% with one, at 4% with none; at 3e-4 all collapse. GSPO and GRPO were "
         "compared at 1e-4 only. With a fresh optimizer, nearly all that the clip silences are tokens where a response "
-        "forks. With both bounds, four passes over a batch instead of one change accuracy by +0.023 ± 0.022 on sums "
-        "and -0.019 ± 0.022 on search.",
+        "forks (clip_silences_the_forks). With both bounds, four passes over a batch instead of one change accuracy by "
+        "+0.023 ± 0.022 on sums and -0.019 ± 0.022 on search.",
         (
             "clip_needs_both_bounds",
             "clip_on_search_needs_both_bounds",
             "clip_keeps_ratios_within_its_bounds",
-            "clip_silences_the_forks",
             "reusing_responses_pays",
             "gspo_clips_more_and_learns_as_well",
         ),
@@ -72,32 +71,30 @@ QUESTIONS = (
     Question(
         "How old may rollouts be?",
         "Rollouts that are 8 batches old cost GRPO 0.189 ± 0.040 of accuracy on sums and 0.217 ± 0.024 on search if "
-        "nothing corrects for it. Of this, TIS, the default, gives back 0.163 ± 0.039 and 0.136 ± 0.027, the "
-        "log-probs of the weights that sampled, in ratio and clip, 0.107 ± 0.038 and 0.112 ± 0.020.",
+        "nothing corrects for it. Of this, TIS, the default, gives back 0.163 ± 0.039 and 0.136 ± 0.027, the log-probs "
+        "of the weights that sampled, in ratio and clip, 0.107 ± 0.038 and 0.112 ± 0.020.",
         "Each arm has its best learning rate, and makes four updates from each batch; stale arms get about a quarter "
-        "more responses, since their first batches are the base model's. In "
-        "anchoring_on_the_sampler_repairs_staleness all have one rate, which is too high for TIS, and make two "
-        "updates. On the [stress page](stress.md), DPPO, whose ratio is to the weights that sampled, loses nothing.",
+        "more responses, since their first batches are the base model's. In anchoring_on_the_sampler_repairs_staleness "
+        "all have one rate, which is too high for TIS, and make two updates. On the [stress page](stress.md), DPPO, "
+        "whose ratio is to the weights that sampled, loses nothing.",
         (
             "stale_rollouts_are_harmless",
             "anchoring_on_the_sampler_repairs_staleness",
             "stale_search_is_harmless",
-            "dropping_stale_rollouts_shortens",
         ),
     ),
     Question(
         "How exact must the engine's log-probs be?",
-        "With 4-bit weights in the engine, the learner must compute them again: GRPO without TIS then reaches 0.734 "
-        "on sums and 0.745 on search, but 0.600 and 0.531 with the engine's log-probs in the ratio. Rounding changes "
-        "the log-probs of rare tokens most, and FP16 leaves an eighth of BF16's mismatch.",
+        "With 4-bit weights in the engine, the learner must compute them again: GRPO without TIS then reaches 0.734 on "
+        "sums and 0.745 on search, but 0.600 and 0.531 with the engine's log-probs in the ratio. Rounding changes the "
+        "log-probs of rare tokens most, and FP16 leaves an eighth of BF16's mismatch.",
         "Each arm with 4-bit weights has its best learning rate. With an engine in full precision GRPO reaches 0.743 "
         "and 0.837 (critic_is_unnecessary). The engine's log-probs in the ratio help where the engine is merely old. "
-        "On sums, TIS per token costs 0.039 ± 0.022 with a 4-bit engine; on search it was not tried. It removes only "
-        "a sixth of the bias in a small exact example, which has neither updates nor a clip, but it helps with old "
+        "On sums, TIS per token costs 0.039 ± 0.022 with a 4-bit engine; on search it was not tried. It removes only a "
+        "sixth of the bias in a small exact example, which has neither updates nor a clip, but it helps with old "
         "rollouts (stale_rollouts_are_harmless).",
         (
             "fp16_removes_the_mismatch",
-            "ratios_of_rare_tokens_are_noise",
             "tis_repairs_the_gradient",
             "sampler_anchor_suits_a_quantized_sampler",
             "sampler_anchor_on_quantized_search",
@@ -109,25 +106,15 @@ QUESTIONS = (
         "shuffled ones. GRPO's mean over each response lengthens incorrect answers on search by 10.1 ± 8.4 tokens, "
         "which is 5%, and on sums with filler text by 1.9 ± 1.3.",
         "The expected gradient has the same bias. Without the division by the standard deviation it is 4.6 ± 1.3 "
-        "tokens on sums, the only one of these differences in training that is certain once adjusted for all "
-        "comparisons; there the best learning rates of each pair differ, which may change lengths too. On search, the "
-        "same arm with other seeds differs by 6.2 ± 7.6 tokens. True and shuffled rewards were compared at one "
-        "learning rate.",
+        "tokens on sums, the only effect of that mean in training that is certain once adjusted for all comparisons; "
+        "there the best learning rates of each pair differ, which may change lengths too. On search, the same arm with "
+        "other seeds differs by 6.2 ± 7.6 tokens. True and shuffled rewards were compared at one learning rate.",
         (
             "thinking_lengthens_because_it_pays",
             "token_mean_removes_length_bias",
             "response_mean_lengthens_wrong_answers",
             "response_mean_lengthens_search",
         ),
-    ),
-    Question(
-        "What if the reward is wrong?",
-        "A verifier that accepts half of the incorrect answers costs 0.096 ± 0.050; that one which accepts a fifth "
-        "costs anything is not certain (0.033 ± 0.035). Rewards that are coin flips change accuracy by -0.002 ± 0.003 "
-        "on sums and -0.002 ± 0.014 on search at the learning rate that suits them best, and lower it at higher ones.",
-        "On sums that rate is the lowest that was tried. The two verifiers were tested on sums at one learning rate. "
-        "With coin flips almost nothing was clipped, and the paper credits what they may gain to the clip.",
-        ("random_rewards_teach", "false_positives_damage_training"),
     ),
     Question(
         "Does reinforcement learning teach anything new?",
@@ -140,16 +127,18 @@ QUESTIONS = (
         "([search](../worlds/search/README.md)). A base model that was taught to box incorrect answers, whatever its "
         "search finds, ends at 0.137. Incorrect responses alone give most of the gain, but end 0.051 ± 0.022 (sums) "
         "and 0.112 ± 0.025 (search) below all responses. MaxRL, which weighs hard prompts more, has a higher pass@64 "
-        "than GRPO in an exact example (0.699 and 0.635 at the same pass@1); in training it changes pass@16 by +0.025 "
-        "± 0.025 on the hardest search problems and pass@32 by -0.008 ± 0.021 on sums of 5 to 8 terms.",
+        "than GRPO in an exact example (maxrl_keeps_pass_at_k: 0.699 and 0.635 at the same pass@1); in training it "
+        "changes pass@16 by +0.025 ± 0.025 on the hardest search problems and pass@32 by -0.008 ± 0.021 on sums of 5 "
+        "to 8 terms. Rewards that are coin flips teach nothing: they change accuracy by -0.002 ± 0.003 on sums and "
+        "-0.002 ± 0.014 on search at the learning rate that suits them best, on sums the lowest that was tried, and "
+        "lower it at higher ones. Almost nothing was clipped, and the paper credits what they may gain to the clip.",
         (
             "habits_decide_what_rl_gains",
             "negatives_suffice",
             "rl_trades_pass_at_k_for_pass_at_1",
-            "maxrl_keeps_pass_at_k",
             "maxrl_keeps_pass_at_k_in_training",
             "maxrl_keeps_pass_at_k_on_search",
-            "base_catches_up_at_large_k",
+            "random_rewards_teach",
         ),
     ),
 )
@@ -198,10 +187,11 @@ problems where arms have different numbers of prompts). All but those of base_ca
 rl_trades_pass_at_k_for_pass_at_1 are evaluated on the same held-out problems, so the intervals are those of new seeds,
 not of new problems; with 16 other seeds GRPO differs from itself by +0.016 ± 0.021 (grpo_against_itself). *Stays* is
 the fraction of 100 draws of the seeds, with replacement, that give the same verdict: near a half, the verdict hangs on
-its threshold. p-values, in the order of the arrows, are those of two-sided t-tests, adjusted for all differences with
-an arrow (Holm). They decide no verdict, but a reproduced effect whose p is large could be chance among so many; for a
-claim that nothing is lost, p says nothing. Values by seed, commands, and budgets in responses, tokens and updates are
-in `reports/claims/`. Commands are as first run; some scripts and flags have since been renamed.
+its threshold. p-values, in the order of the arrows, are those of two-sided t-tests, adjusted for all differences of the
+page (Holm); an arm's difference from itself (–) is not among them. They decide no verdict, but a reproduced effect
+whose p is large could be chance among so many; for a claim that nothing is lost, p says nothing. Values by seed,
+commands, and budgets in responses, tokens and updates are in `reports/claims/`. Commands are as first run; some scripts
+and flags have since been renamed.
 
 † The scripts have changed since these runs. What they compute is meant to be the same, but sums in another order round
 differently, and training amplifies that. Changes of `common/` alone give no †; newer results store its hash. For twelve
@@ -231,15 +221,21 @@ false_positives_damage_training moved from "reproduced" to "within noise".
 
 
 def adjusted() -> dict[tuple[str, str], float]:
-    """Holm's adjusted p-value of each difference of the claims by runs, by claim and pair of arms."""
-    found = {}
+    """Holm's adjusted p-value of each difference of the claims by runs, by claim and pair of arms.
+
+    An arm's difference from itself is left out, and one that two claims share counts once.
+    """
+    found, same = {}, defaultdict(list)
     for name in court.names():
         if court.load(name).KIND == "runs" and (stored := court.record(name)):
-            found |= {(name, pair): p for pair, p in p_values(stored["result"]).items()}
+            commands = {arm: of_arm["command"] for arm, of_arm in stored["result"]["arms"].items()}
+            for pair, p in p_values(stored["result"]).items():
+                if f" {AGAIN}, " not in pair:
+                    same[p, *map(commands.get, pair.split(" → "))].append((name, pair))
     largest = 0.0
-    for rank, (key, p) in enumerate(sorted(found.items(), key=lambda item: item[1])):
-        largest = max(largest, min(1.0, p * (len(found) - rank)))
-        found[key] = largest
+    for rank, (key, pairs) in enumerate(sorted(same.items(), key=lambda item: item[0][0])):
+        largest = max(largest, min(1.0, key[0] * (len(same) - rank)))
+        found |= dict.fromkeys(pairs, largest)
     return found
 
 
@@ -247,6 +243,10 @@ def interval(mean: float, half: float) -> str:
     """A mean ± half, with as many decimals as two digits of the half have, at least one."""
     decimals = max(1, 1 - math.floor(math.log10(half))) if half else 1
     return f"{mean:+.{decimals}f} ± {half:.{decimals}f}"
+
+
+def probability(p: float | None) -> str:
+    return "–" if p is None else "< 0.001" if p < 0.001 else f"{p:.2g}"
 
 
 def spent(result: dict[str, Any]) -> str:
@@ -275,7 +275,7 @@ def cells(name: str, p: dict[tuple[str, str], float]) -> dict[str, str]:
         parts += [f"{world} {verdict}" for world, verdict in of_worlds.items()]
     return {
         "effect": f"{metric}: {'; '.join(parts)}",
-        "p": ", ".join("< 0.001" if p[name, pair] < 0.001 else f"{p[name, pair]:.2g}" for pair in differences),
+        "p": ", ".join(probability(p.get((name, pair))) for pair in differences),
         "smallest": smallest if isinstance(smallest, str) else f"{smallest:.3g}",
         "stays": f"{again:.0%}" if (again := stays(name)) is not None else "",
         "spent": spent(stored["result"]),

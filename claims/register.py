@@ -1,11 +1,13 @@
 """What each claim said, from when on, and why that changed.
 
-`register.jsonl` has a line for each version of a claim: date and commit, the statement and the rule, the verdict that
-was `known` when it was written (null: none), and `why` it differs from the version before. Other words for the same are
-no version: they go into the claim's last line. Whoever changes what a claim says or how it is judged adds a line. The
-lines up to 2026-11-23 were written down from the repository's history.
+`register.jsonl` has a line for each version of a claim: date and commit, the verdict that was `known` when it was
+written (null: none), `why` it differs from the version before, the paragraphs of its docstring (who says it, what is
+tested, the rule), and a hash of its code, which has the arms. Whoever changes what a claim says, tests, or how it is
+judged adds a line; other words for the same, or the same code in another form, go into the claim's last line. The lines
+up to 2026-11-23 were written down from the repository's history.
 """
 
+import hashlib
 import json
 from collections import defaultdict
 from functools import cache
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from common.cli import fail
+from tools.compare import code_lines
 from tools.scripts import docstring
 
 HERE = Path(__file__).parent
@@ -27,9 +30,17 @@ def paragraphs(name: str) -> list[str]:
 
 
 def says(name: str) -> dict[str, str]:
-    """The statement and the rule of a claim as they are now."""
+    """What a claim is now: its statement, who says it, what is tested, the rule, and a hash of its code."""
     statement, *rest = paragraphs(name)
-    return {"statement": statement, "rule": next(p for p in rest if p.startswith(PARTS[-1])).removeprefix("Rule: ")}
+    found = {"statement": statement}
+    for key, part in zip(("source", "tested", "rule"), PARTS, strict=True):
+        found[key] = next(p for p in rest if p.startswith(part)).removeprefix(part).strip()
+    return found | {"code": code_hash((HERE / f"{name}.py").read_text())}
+
+
+def code_hash(text: str) -> str:
+    """Of a Python file without comments and docstrings."""
+    return hashlib.sha256("\n".join(code_lines(text)).encode()).hexdigest()[:16]
 
 
 @cache
@@ -51,12 +62,12 @@ def history(name: str) -> str:
     """All versions of a claim in words."""
     if name not in versions():
         fail(f"{name} is not a claim: python -m claims lists them.")
-    lines, before = [name], {"statement": "", "rule": ""}
+    lines, before, parts = [name], {}, says(name)
     for version in versions()[name]:
         known = f", when the verdict was {version['known']}" if version["known"] else ""
         lines.append(
             f"  {version['version']}. {version['date']}, {version['commit']}{known}. {version['why']}".rstrip()
         )
-        lines += [f"     {part}: {version[part]}" for part in before if version[part] != before[part]]
+        lines += [f"     {part}: {version[part]}" for part in parts if version[part] != before.get(part)]
         before = version
     return "\n".join(lines)

@@ -28,7 +28,11 @@ MARKS = ("\033[7m", "\033[0m") if sys.stdout.isatty() else ("«", "»")  # aroun
 
 def code(name: str) -> list[str]:
     """The lines of a script without docstrings, help texts, comments and blank lines."""
-    text = script_path(name).read_text()
+    return code_lines(script_path(name).read_text())
+
+
+def code_lines(text: str) -> list[str]:
+    """The lines of a Python file without docstrings, help texts, comments and blank lines."""
     lines = text.splitlines()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:

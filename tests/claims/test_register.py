@@ -5,7 +5,7 @@ import subprocess
 from claims import court
 from claims.__main__ import Args, main
 from claims.page import page
-from claims.register import changed_after_a_result, history, says, versions
+from claims.register import changed_after_a_result, code_hash, history, says, versions
 from tools.scripts import ROOT
 
 import pytest
@@ -20,7 +20,15 @@ def test_the_last_version_is_what_the_claim_says(name):
     how = (
         f"add a version with its reason to claims/register.jsonl; if only words changed, change the last line of {name}"
     )
-    assert {part: last[part] for part in ("statement", "rule")} == says(name), how
+    assert {part: last[part] for part in says(name)} == says(name), how
+
+
+def test_a_version_knows_its_code():
+    """Other arms or another threshold change the hash of a claim's code; comments and docstrings do not."""
+    text = (court.HERE / "cispo_is_twice_as_fast.py").read_text()
+    assert code_hash(text) == code_hash(text.replace("Said by:", "Says:").replace("KIND =", "# a comment\nKIND ="))
+    for old, new in (("--ratio-cap 2", "--ratio-cap 3"), ("/ 3, sign", "/ 4, sign"), ("goal=0.5", "goal=0.6")):
+        assert old in text and code_hash(text.replace(old, new)) != code_hash(text)
 
 
 def test_versions_are_complete():
@@ -43,14 +51,15 @@ def git(*words):
 @pytest.mark.skipif(git("rev-parse", "--is-shallow-repository").stdout != "false\n", reason="needs the whole history")
 @pytest.mark.parametrize("version", ALL, ids=lambda v: f"{v['claim']}-{v['version']}")
 def test_a_version_is_that_of_its_commit(version):
-    """Each version has the statement of its commit and the verdict that was stored before it."""
+    """Each version has the words and the code of its commit, and the verdict that was stored before it."""
     name, commit = version["claim"], version["commit"]
     source = git("show", f"{commit}:claims/{version.get('was', name)}.py").stdout
     assert source, f"{commit} has no claims/{name}.py"
     assert git("merge-base", "--is-ancestor", commit, "HEAD").returncode == 0, f"{commit} was rewritten by a rebase"
     if version is not versions()[name][-1]:
-        assert version["statement"] in " ".join(source.split())
-        assert version["rule"] in " ".join(source.split())
+        for part in ("statement", "source", "tested", "rule"):
+            assert version[part] in " ".join(source.split()), part
+        assert version["code"] == code_hash(source)
     stored = f"{version.get('was', name)}.json"
     folders = ("claims/results", "reports/claims")  # the earlier and the present folder of reports
     before = "".join(git("show", f"{commit}~1:{folder}/{stored}").stdout for folder in folders)
