@@ -7,7 +7,7 @@ Tested: dppo.py (total variation, δ = 0.2) for 25 steps of 64 responses with 16
 of 1e-4: no mask, the mask on negative advantages only, on positive ones only, on both; and as a control, a mask on as
 many randomly chosen tokens of negative advantage as the negative half masks. In the paper the negative half makes
 training stable. Here every arm except the one with both halves ends below the untrained model, so we measure how much
-of the collapse remains; the positive half alone leaves as much as the negative one.
+of the collapse remains.
 
 Rule: by held-out accuracy, 95 % intervals of the paired differences. Reproduced if the negative half gains 0.05 or more
 over the random control, the interval excludes 0, and it masks less than 1 % of the loss weight; contradicted if the

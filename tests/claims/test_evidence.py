@@ -14,24 +14,6 @@ import torch
 from kinds import JUDGED, OF_KIND
 
 BY_RUNS = [name for name in OF_KIND["runs"] if name in JUDGED]
-# Old names in the stored commands, by today's names; both compute the same.
-RENAMED = {
-    "--ratio-anchor sampler": "--ratio-anchor engine",
-    "-m methods.entropy": {"clip-cov": "-m methods.clip_cov", "kl-cov": "-m methods.kl_cov"}
-    | {"none": "-m claims.variant grpo+dapo.token_weights"},
-    "-m methods.lcpo": {"kimi": "-m methods.kimi_length"},
-}
-
-
-def renamed(command):
-    """A stored command with today's names."""
-    for old, new in RENAMED.items():
-        found = re.search(r" --(?:control|length-reward) (\S+)", command)
-        if old in command and isinstance(new, str):
-            command = command.replace(old, new)
-        elif old in command and found:
-            command = command.replace(old, new[found[1]]).replace(found[0], "")
-    return command
 
 
 @pytest.mark.parametrize("name", [name for name in BY_RUNS if hasattr(court.load(name), "ARMS")])
@@ -44,7 +26,7 @@ def test_the_stored_arms_are_the_claims(name):
     assert stored["arms"].keys() == arms.keys()
     for arm, words in arms.items():
         expected = "python " + " ".join(runs.words(words, 1))
-        assert renamed(stored["arms"][arm]["command"]) == expected, arm
+        assert stored["arms"][arm]["command"] == expected, arm
     pairs = [pair.split(" → ") for pair in stored["differences"]]
     assert all(one in arms and other in arms for one, other in pairs)
 
