@@ -302,7 +302,7 @@ MUTATIONS = [
     Mutation("runs take the processor's own instructions", "os.environ | ENVIRONMENT", "os.environ", "claims/runs.py", EVIDENCE),
     Mutation("fewer seeds replace a verdict", 'before["result"].get("seeds", 0) > seeds', "False", "claims/court.py", "tests/claims/test_claims.py::test_a_verdict_by_more_seeds_is_kept"),
     Mutation("a small loss is called a loss", "if loss + half < smallest:", "if loss + half < 0:", "claims/court.py", "tests/claims/test_claims.py::test_verdicts_on_claims_that_nothing_is_lost"),
-    Mutation("p-values are not adjusted", "p * (len(found) - rank)", "p", "claims/page.py", "tests/claims/test_claims.py::test_p_values_are_adjusted_as_holm_says"),
+    Mutation("p-values are not adjusted", "key[0] * (len(same) - rank)", "key[0]", "claims/page.py", "tests/claims/test_claims.py::test_p_values_are_adjusted_as_holm_says"),
     Mutation("a repeated seed always agrees", "if was != now]", "if False]", "claims/runs.py", "tests/claims/test_claims_by_runs.py::test_a_repeated_seed_is_compared"),
     Mutation("a repeated seed makes no result one of new code", 'for key in ("command", "code")', 'for key in ("command",)', "claims/runs.py", "tests/claims/test_claims_by_runs.py::test_a_repeated_seed_is_compared"),
     Mutation("results are always of today's code", 'all("code" in arm and', 'all("code" in arm or', "claims/runs.py", EVIDENCE),
