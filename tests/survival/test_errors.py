@@ -1,4 +1,4 @@
-"""Every user mistake gets one clear sentence and exit code 2, and changes nothing: settings and flags."""
+"""A mistake in settings or flags gets one clear sentence and exit code 2, and changes nothing."""
 
 import os
 import re
