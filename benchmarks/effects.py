@@ -1,6 +1,6 @@
 """What each method is for, in one number: with the method and without it, on three seeds or more.
 
-    python -m benchmarks.effects                     # measures what reports/effects.json lacks, two runs at a time
+    python -m benchmarks.effects                     # what is missing or by earlier scripts, two runs at a time
     python -m benchmarks.effects --seeds 8 pope      # some methods, on further seeds
     python -m benchmarks.effects --redraw            # only the page
 
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from claims.court import load, record
 from claims.fair import WORLDS
-from claims.runs import Trial, difference, trial, trials
+from claims.runs import Trial, code_hash, difference, trial, trials
 from common.cli import fail
 from common.help import parse_args
 from tools.reports import REPORTS, heading, read_report, today, write_report
@@ -170,11 +170,11 @@ ABOUT = """
 What each script is for, and a number that shows it or does not. Runs have 40 steps of 8 prompts x 8 responses (48 where
 rollouts are stale); the learning rate of 1e-4 is not tuned. `reports/effects.json` has each command's flags. *Without*
 is the run without the method, or the base model before training. Means over the seeds, with Welch's 95 % interval of
-the difference; it is *seen* if the interval excludes 0. Where something else was measured, the last column is held-out
-accuracy, without and with the method, and the difference. Three seeds show only large effects, and a run without the
-method may do better at its own best learning rate; [claims](claims.md) decide with more seeds and rates. The curriculum
-draws from 32 problems, GRPO from all. What keeps the entropy up costs accuracy here, and TRPO's one small step per
-batch learns less than REINFORCE's.
+the difference; it is *seen* if the interval excludes 0; † marks runs of earlier scripts (changes of `common/` alone
+give none). Where something else was measured, the last column is held-out accuracy, without and with the method, and
+the difference. Three seeds show only large effects, and a run without the method may do better at its own best learning
+rate; [claims](claims.md) decide with more seeds and rates. The curriculum draws from 32 problems, GRPO from all. What
+keeps the entropy up costs accuracy here, and TRPO's one small step per batch learns less than REINFORCE's.
 
 """
 
@@ -182,16 +182,21 @@ batch learns less than REINFORCE's.
 @dataclass
 class Args:
     methods: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Names of scripts; by default all that reports/effects.json lacks."""
+    """Names of scripts; by default all that reports/effects.json lacks or has by other code."""
     seeds: int = 3
-    """Seeds from 1 on; those that reports/effects.json has with the same flags are not run again."""
+    """Seeds from 1 on; those that reports/effects.json has with the same flags and code are not run again."""
     redraw: bool = False
     """Only write the page again."""
 
 
+def code(effect: Effect) -> list[str]:
+    """Hashes of the scripts that make its runs."""
+    return [code_hash(arm) for arm in (effect.runs, effect.without, effect.first) if arm not in (BASE, "")]
+
+
 def measured(effect: Effect, seeds: int, known: dict[str, Any]) -> dict[str, Any]:
-    """The metric per seed with the method and without it; `known` has earlier seeds, with their flags."""
-    flags = {"runs": effect.runs, "without_runs": effect.without, "metric": effect.metric}
+    """The metric per seed with the method and without it; `known` has earlier seeds, with their flags and code."""
+    flags = {"runs": effect.runs, "without_runs": effect.without, "metric": effect.metric, "code": code(effect)}
     flags |= {"first": effect.first} if effect.first else {}
     known = known if all(known.get(name) == words for name, words in flags.items()) else {}
     first_seed = 1 + len(known.get("with", []))
@@ -240,6 +245,7 @@ def page(found: dict[str, dict[str, Any]]) -> str:
             cells += [f"{statistics.mean(one[key]):{form}}" for key in ("without", "with")]
             cells.append(f"{change.mean:+{form}} ± {change.half:{form}}")
             cells.append("yes" if abs(change.mean) > change.half else "no")
+            cells[-1] += "" if one.get("code") == code(effect) else " †"
             cells.append(accuracies(one) if "accuracy with" in one else "")
             lines.append(f"| {' | '.join(cells)} |")
     lines += ["", "What is special in others, or what they rest on, is the subject of a claim:", ""]
@@ -260,9 +266,11 @@ def main(args: Args) -> None:
     found = read_report("effects", {})
     if unknown := [name for name in args.methods if name not in EFFECTS]:
         fail(f"{unknown[0]} is not measured here: name others of {', '.join(EFFECTS)}.")
-    todo = [] if args.redraw else args.methods or [name for name in EFFECTS if name not in found]
+    old = [name for name, effect in EFFECTS.items() if found.get(name, {}).get("code") != code(effect)]
+    todo = [] if args.redraw else args.methods or old
     for name in todo:
-        found[name] = measured(EFFECTS[name], args.seeds, found.get(name, {}))
+        known = found.get(name, {})
+        found[name] = measured(EFFECTS[name], max(args.seeds, len(known.get("with", []))), known)
         write_report("effects", found)
         print(f"{name}: {found[name]}", flush=True)
     (REPORTS / "effects.md").write_text(page(found))

@@ -66,6 +66,8 @@ def main(args: Args) -> None:
             if hasattr(court.load(name), "fair"):
                 fair.sweep(court.load(name))
                 continue
+            if not hasattr(court.load(name), "ARMS"):
+                fail(f"{name} has no arms to sweep: python -m claims {name} computes it.")
             for arm, words in court.load(name).ARMS.items():
                 say(f"{arm}: {sweep(words.partition(' --lr')[0], accuracy)}")
             continue

@@ -13,7 +13,7 @@ DRAWS = 100
 def stays(name: str) -> float | None:
     """The fraction of 100 draws of a claim's seeds, with replacement, that give its verdict again.
 
-    Where arms are paired, all have the same draw. What a rule needs beside the differences stays as it was measured.
+    Where arms are paired, all have the same draw. What a rule needs besides the differences stays as it was measured.
     None if this world cannot test the claim.
     """
     stored, rng = record(name), random.Random(0)

@@ -44,7 +44,7 @@ def verdict(result):
 
 
 def deciding(result):
-    """What the verdict depends on beside the difference."""
+    """What the verdict depends on besides the difference."""
     mean, half, _ = result["accuracy"]["differences"][PAIR]
     return f"accuracy {mean:+.3f} ± {half:.3f}"
 

@@ -9,8 +9,8 @@ Tested: grpo.py for 30 steps with the k3 estimate in the loss and β = 0 (1e-9, 
 
 Rule: by held-out accuracy, 95 % intervals of the paired differences from β = 0. Reproduced if β = 0.5 loses 0.05 or
 more and the interval excludes 0, and training without the KL does not end below the base model; contradicted if the
-interval excludes a loss of 0.05 at β = 0.5, or if training without the KL does end below it. The KL reached in the last
-5 steps (the k3 estimate) is reported.
+interval excludes a loss of 0.05 at β = 0.5, or if training without the KL does end below it; a loss that is certain but
+smaller is inconclusive. The KL reached in the last 5 steps (the k3 estimate) is reported.
 """
 
 from claims.court import CONTRADICTED

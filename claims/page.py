@@ -56,10 +56,10 @@ QUESTIONS = (
         "on sums and 0.081 ± 0.022 on search, and dropping the lower one 0.022 ± 0.024 and 0.006 ± 0.034.",
         "At those rates the clip acts on at most 1% of the loss on sums and 0.1% on search. Dropping both costs 0.013 "
         "± 0.021 on sums; on search this was not tried. At 1e-4, three times the best rate on sums, two seeds end at "
-        "50% with both bounds, at 14% and 25% with one, at 4% with none; at 3e-4 all collapse. GSPO and GRPO were "
-        "compared at 1e-4 only. With a fresh optimizer, nearly all that the clip silences are tokens where a response "
-        "forks (clip_silences_the_forks). With both bounds, four passes over a batch instead of one change accuracy by "
-        "+0.023 ± 0.022 on sums and -0.019 ± 0.022 on search.",
+        "50% with both bounds, at 14% and 25% with one, at 4% with none; at 3e-4 all collapse. On sums GSPO, with "
+        "61.1% of the loss clipped, ends as high as GRPO (-0.003 ± 0.017). With a fresh optimizer, nearly all that the "
+        "clip silences are tokens where a response forks (clip_silences_the_forks). With both bounds, four passes over "
+        "a batch instead of one change accuracy by +0.023 ± 0.022 on sums and -0.019 ± 0.022 on search.",
         (
             "clip_needs_both_bounds",
             "clip_on_search_needs_both_bounds",
@@ -71,12 +71,12 @@ QUESTIONS = (
     Question(
         "How old may rollouts be?",
         "Rollouts that are 8 batches old cost GRPO 0.189 ± 0.040 of accuracy on sums and 0.217 ± 0.024 on search if "
-        "nothing corrects for it. Of this, TIS, the default, gives back 0.163 ± 0.039 and 0.136 ± 0.027, the log-probs "
-        "of the weights that sampled, in ratio and clip, 0.107 ± 0.038 and 0.112 ± 0.020.",
+        "nothing corrects for it. Of this, TIS, the default, gives back 0.163 ± 0.039 on sums and 0.136 ± 0.027 on "
+        "search; the log-probs of the weights that sampled, used in ratio and clip, give back 0.107 ± 0.038 and 0.112 "
+        "± 0.020.",
         "Each arm has its best learning rate, and makes four updates from each batch; stale arms get about a quarter "
-        "more responses, since their first batches are the base model's. In anchoring_on_the_sampler_repairs_staleness "
-        "all have one rate, which is too high for TIS, and make two updates. On the [stress page](stress.md), DPPO, "
-        "whose ratio is to the weights that sampled, loses nothing.",
+        "more responses, since their first batches are the base model's. On the [stress page](stress.md), DPPO, whose "
+        "ratio is to the weights that sampled, loses nothing.",
         (
             "stale_rollouts_are_harmless",
             "anchoring_on_the_sampler_repairs_staleness",
@@ -90,9 +90,9 @@ QUESTIONS = (
         "log-probs of rare tokens most, and FP16 leaves an eighth of BF16's mismatch.",
         "Each arm with 4-bit weights has its best learning rate. With an engine in full precision GRPO reaches 0.743 "
         "and 0.837 (critic_is_unnecessary). The engine's log-probs in the ratio help where the engine is merely old. "
-        "On sums, TIS per token costs 0.039 ± 0.022 with a 4-bit engine; on search it was not tried. It removes only a "
-        "sixth of the bias in a small exact example, which has neither updates nor a clip, but it helps with old "
-        "rollouts (stale_rollouts_are_harmless).",
+        "With a 4-bit engine, TIS per token costs 0.039 ± 0.022 on sums and gains 0.055 ± 0.026 on search, where "
+        "accuracy reaches 0.800. It removes only a sixth of the bias in a small exact example, which has neither "
+        "updates nor a clip.",
         (
             "fp16_removes_the_mismatch",
             "tis_repairs_the_gradient",
@@ -154,9 +154,7 @@ HEAD = (
 INTRODUCTION = """
 What papers and write-ups say about these methods, each tested by one file of `claims/`. Its docstring gives the source
 of the claim, the test and the decision rule; `python -m claims NAME` computes it. A verdict holds for what was measured
-here, on a policy that can be enumerated or on the embedded model, not for large models. Claims by runs that are not
-fair trials have one learning rate, except for habits_decide_what_rl_gains, priming_with_wrong_answers,
-base_catches_up_at_large_k and rl_trades_pass_at_k_for_pass_at_1.
+here, on a policy that can be enumerated or on the embedded model, not for large models.
 
 - **reproduced**: the effect goes the claimed way, its interval excludes 0, and its mean is at least the smallest effect
   worth naming. A claim that nothing is lost is reproduced if the interval excludes a loss worth naming.
@@ -166,7 +164,8 @@ base_catches_up_at_large_k and rl_trades_pass_at_k_for_pass_at_1.
   effect is certain but smaller than worth naming, or the two worlds of a fair trial have different verdicts.
 - **void**: a claim about clipping, tested where less than 1% of the loss weight is clipped. Exceptions are
   clip_needs_both_bounds and clip_on_search_needs_both_bounds, where little clipping at the best learning rates is an
-  answer, and few_negatives_destabilize, which claims that little is masked.
+  answer; gspo_clips_more_and_learns_as_well, which compares how much is clipped; and few_negatives_destabilize, which
+  claims that little is masked.
 - **not testable here**: this world cannot show the effect; the claim's file says why.
 
 A claim of several parts has the verdict of the worst. Claims by enumeration are decided by the threshold in their file;
@@ -177,26 +176,24 @@ and C settings of the scripts ([glossary](../docs/glossary.md)).
 Fair trials (`claims/fair.py`), whose arms name their world (sums, sums-hard, search or search-hard), compare each arm
 at its best learning rate with 16 seeds. The rates are apart by factors of about 3, and were compared on two other
 seeds. Every run has its own half of 512 held-out problems, and the first arm is compared with itself, which shows what
-no difference looks like; claims with the same first arm share its runs. Two rates whose sweeps differ by less than
-about 0.04 may have changed places by chance, which no interval contains. Of the claims by runs, {repeated} gave the
+no difference looks like; claims with the same first arm share its runs. rl_trades_pass_at_k_for_pass_at_1 compares such
+runs before and after training; it is paired and has no control. Two rates whose sweeps differ by less than about 0.04
+may have changed places by chance, and the intervals do not include this. Of the claims by runs, {repeated} gave the
 numbers of their first seeds again, to the bit (`python -m claims NAME --check`).
 
-Other claims by runs compare arms on the same seeds: the same base model, problems and seeds of the engine (other
-problems where arms have different numbers of prompts). All but those of base_catches_up_at_large_k and
-rl_trades_pass_at_k_for_pass_at_1 are evaluated on the same held-out problems, so the intervals are those of new seeds,
-not of new problems; with 16 other seeds GRPO differs from itself by +0.016 ± 0.021 (grpo_against_itself). *Stays* is
-the fraction of 100 draws of the seeds, with replacement, that give the same verdict: near a half, the verdict hangs on
-its threshold. p-values, in the order of the arrows, are those of two-sided t-tests, adjusted for all differences of the
-page (Holm); an arm's difference from itself (–) is not among them. They decide no verdict, but a reproduced effect
-whose p is large could be chance among so many; for a claim that nothing is lost, p says nothing. Values by seed,
-commands, and budgets in responses, tokens and updates are in `reports/claims/`.
+Other claims by runs compare arms on the same seeds: the same problems and seeds of the engine (other problems where
+arms have different numbers of prompts). All arms have one learning rate, which is the best of three for
+base_catches_up_at_large_k; each arm of habits_decide_what_rl_gains and priming_with_wrong_answers, which compare base
+models, has the best of three. All but base_catches_up_at_large_k are evaluated on the same held-out problems, so the
+intervals are those of new seeds, not of new problems. With 16 other seeds GRPO differs from itself by +0.016 ± 0.021
+(grpo_against_itself).
 
-A verdict with † was made by earlier scripts; changes of `common/` alone give no †. All that had one were run again with
-the scripts of 2026-11-27. Two came out otherwise: few_negatives_destabilize was "reproduced" by five seeds, and is
-"inconclusive" by the same five and by 16; rl_trades_pass_at_k_for_pass_at_1 was "reproduced", gave "inconclusive" by
-the same five seeds, and is now judged by 16 others at the best learning rate. Of twelve whose first seeds were
-compared, ten gave other numbers, mostly by at most 0.1 of accuracy, or 0.4 where runs collapse: sums in another order
-round differently, and training amplifies that. So a verdict on runs that collapse needs many seeds.
+*Stays* is the fraction of 100 draws of the seeds, with replacement, that give the same verdict: near a half, the
+verdict hangs on its threshold. p-values, in the order of the arrows, are those of two-sided t-tests, adjusted for all
+differences of the page (Holm); an arm's difference from itself (–) is not among them. They decide no verdict, but a
+reproduced effect whose p is large could be chance among so many; for a claim that nothing is lost, p says nothing. A
+verdict with † was made by earlier scripts; changes of `common/` alone give no †. Values by seed, commands, and budgets
+in responses, tokens and updates are in `reports/claims/`.
 
 Which effect is worth naming: 0.05 of accuracy is a tenth of what 30 steps of `grpo.py` gain; 0.03 and 0.02 stand where
 the paper itself reports gains of a few points for one component, as DAPO's Table 1 does; on sums 2 tokens are a
@@ -212,6 +209,13 @@ shows each version; all are in `claims/register.jsonl`. In parentheses is the ve
 "contradicted" was called "refuted" and "inconclusive" "within noise", and a certain effect smaller than worth naming
 counted as refuted. With eight seeds instead of five, response_mean_lengthens_wrong_answers and
 false_positives_damage_training moved from "reproduced" to "within noise".
+
+Claims whose scripts had changed after their verdict were run again with the scripts of 2026-11-27. Two verdicts
+changed: few_negatives_destabilize was "reproduced" by five seeds, and is "inconclusive" by the same five and by 16;
+rl_trades_pass_at_k_for_pass_at_1 was "reproduced", gave "inconclusive" by the same five seeds, and is now judged by 16
+others at the best learning rate. Of twelve whose first seeds were compared, ten gave other numbers, mostly by at most
+0.1 of accuracy, or 0.4 where runs collapse: sums in another order round differently, and training amplifies that. So a
+verdict on runs that collapse needs many seeds.
 """
 
 

@@ -49,7 +49,6 @@ ENVIRONMENT = {  # one thread, and the same instructions whatever the processor 
 }  # fmt: skip
 LAST = ""  # flags after all others: tests make runs tiny
 REUSE = "--num-minibatches 4 --update-epochs 4 --steps 25"  # 16 updates from every rollout batch
-STALE = "--staleness 8 --lr 1.5e-4 --num-minibatches 2 --steps 48"  # rollouts that are 8 batches old
 TIGHT = "--max-rounds 1 --max-response-tokens 40"  # dapo.py with a limit that cuts many correct answers
 SEARCH = "--dataset search --steps 40 --eval-problems 256 --eval-samples 4"
 RATES, SWEEP_SEEDS = ("3e-5", "1e-4", "3e-4"), (101, 102)
@@ -218,7 +217,7 @@ def difference(first: list[float], second: list[float], paired: bool) -> Differe
 
 
 def accuracy(t: Trial) -> float:
-    """Held-out accuracy after the last step, avg@8."""
+    """Held-out accuracy after the last step (avg@n)."""
     return t.last()
 
 
@@ -266,10 +265,10 @@ def judged(result: dict[str, Any], pair: str, smallest: float, sign: int = 1) ->
     return judge(sign * mean, half, smallest)
 
 
-def judged_lossless(result: dict[str, Any], pair: str, smallest: float, sign: int = 1) -> str:
+def judged_lossless(result: dict[str, Any], pair: str, smallest: float) -> str:
     """The verdict on a claim that nothing is lost from the first arm to the second."""
     mean, half, _ = result["differences"][pair]
-    return judge_lossless(-sign * mean, half, smallest)
+    return judge_lossless(-mean, half, smallest)
 
 
 def p_values(result: dict[str, Any]) -> dict[str, float]:

@@ -137,7 +137,8 @@ def test_differences_are_paired(tmp_path, monkeypatch):
     assert runs.judged(result, "first → second", 0.05) == court.REPRODUCED
     assert runs.judged(result, "first → second", 0.05, sign=-1) == court.CONTRADICTED
     assert runs.judged_lossless(result, "first → second", 0.05) == court.REPRODUCED
-    assert runs.judged_lossless(result, "first → second", 0.05, sign=-1) == court.CONTRADICTED
+    fewer = {"differences": {"first → second": [-mean, half, seen]}}
+    assert runs.judged_lossless(fewer, "first → second", 0.05) == court.CONTRADICTED
     assert runs.judged_by_clip(result, court.CONTRADICTED) == court.CONTRADICTED  # a quarter is clipped
     result["arms"] = {name: arm | {"clipped": 0.009} for name, arm in result["arms"].items()}
     assert runs.judged_by_clip(result, court.CONTRADICTED) == court.VOID

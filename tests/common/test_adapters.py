@@ -106,7 +106,7 @@ def test_with_a_later_version_one_sentence(verifiers, tmp_path, capsys):
     (tmp_path / "verifiers" / "__init__.py").write_text("__version__ = '0.4.0'\n")
     with pytest.raises(SystemExit):
         of_verifiers.load("twice")
-    assert "older version of the package: pip install verifiers==0.1.14." in capsys.readouterr().err
+    assert "older version of the package: pip install verifiers==0.2.1." in capsys.readouterr().err
 
 
 def test_attempts_at_a_task_of_reasoning_gym(tmp_path):

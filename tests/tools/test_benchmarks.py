@@ -97,8 +97,15 @@ class TestEffects:
                 assert tyro.cli(script.Args, args=flags).steps in (40, 48), name
             assert effect.runs.split()[0] == name.split()[0] and effect.metric in effects.METRICS
 
+    def test_runs_of_earlier_scripts_are_marked(self):
+        effect = effects.EFFECTS["lcpo_max"]
+        codes = [runs.code_hash(script) for script in ("lcpo_max", "lcpo_max", "lcpo")]
+        one = {"with": [1, 2], "without": [1, 3], "date": "2026-11-27"}
+        assert effects.code(effect) == codes and "no †" in effects.page({"lcpo_max": one})
+        assert "no |" in effects.page({"lcpo_max": one | {"code": codes}})
+
     def test_what_is_measured(self, tmp_path, monkeypatch):
-        """Metrics are measured at the end or over the last ten steps, and changed flags start over."""
+        """Metrics are measured at the end or over the last ten steps; changed flags or another script start over."""
 
         def run(seed, arm):
             folder = tmp_path / f"{arm}-{seed}"
@@ -114,6 +121,7 @@ class TestEffects:
         monkeypatch.setattr(
             effects, "trials", lambda arms, last, first: {a: [run(s, a) for s in range(first, last + 1)] for a in arms}
         )
+        monkeypatch.setattr(effects, "code_hash", str)
         expected = {"held-out accuracy": [11, 12, 13], "pass@16": [13, 14, 15], "entropy": [11, 12, 13]}
         for metric, values in expected.items():
             found = effects.measured(effects.Effect("", "with", "without", metric), 3, {})
@@ -128,7 +136,7 @@ class TestEffects:
         assert more["without"] == [0.25, 0.5, 0.75, 1, 1.25] and more["with"] == [11, 12, 13, 14, 15]
         for folder in tmp_path.iterdir():
             shutil.rmtree(folder)
-        for changed in ({"runs": "other flags"}, {"metric": "entropy"}):
+        for changed in ({"runs": "other flags"}, {"metric": "entropy"}, {"code": ["other"]}):
             assert effects.measured(effect, 2, found | changed)["with"] == [11, 12]
             for folder in tmp_path.iterdir():
                 shutil.rmtree(folder)
@@ -141,6 +149,7 @@ class TestEffects:
             begun.append(f"{arm}, {seed}")
             return SimpleNamespace(weights=f"weights-{seed}", last=lambda _: 1.0 + seed)
 
+        monkeypatch.setattr(effects, "code_hash", str)
         monkeypatch.setattr(effects, "trial", trial)
         monkeypatch.setattr(
             effects,

@@ -1,8 +1,8 @@
-"""Adapter for environments of the verifiers package, version 0.1 (`load_environment` of an installed module).
+"""Adapter for environments of the verifiers package, versions 0.1 and 0.2 (`load_environment` of an installed module).
 
-Later versions have no such call: there, an environment is a program that talks to a model server.
+Since 0.3 there is no such call: an environment is a program that talks to a model server.
 
-    pip install verifiers==0.1.14
+    pip install verifiers==0.2.1
     python recipes/agent.py --environment verifiers:NAME --dataset verifiers:NAME --model ...
 
 The package is optional, and only imported when it is asked for.
@@ -27,12 +27,12 @@ def load(task: str) -> Any:
 
     name = f"--environment verifiers:{task}"
     if importlib.util.find_spec("verifiers") is None:
-        fail(f"{name} needs another package: pip install verifiers==0.1.14.")
+        fail(f"{name} needs another package: pip install verifiers==0.2.1.")
     try:
         import verifiers
 
         if not hasattr(verifiers, "load_environment"):
-            fail(f"{name} needs an older version of the package: pip install verifiers==0.1.14.")
+            fail(f"{name} needs an older version of the package: pip install verifiers==0.2.1.")
         return verifiers.load_environment(task)
     except Exception as error:  # of any kind
         fail(f"{name} cannot be loaded: {first_line(error)}")
