@@ -295,7 +295,7 @@ MUTATIONS = [
     Mutation("hidden cases are those of the handout", "hidden = answers(exercise, seed)", "hidden = answers(exercise, 7)", "notebooks/exercises/grade.py", GRADER),
     Mutation("every grading has the same cases", "secrets.randbits(32) if args.seed is None", "7 if args.seed is None", "notebooks/exercises/grade.py", GRADER),
     Mutation("another arm than was run", '"fresh": "grpo"', '"fresh": "dr_grpo"', "claims/stale_search_is_harmless.py", EVIDENCE),
-    Mutation("another regime than was run", "--staleness 8 --lr 1.5e-4", "--staleness 4 --lr 1.5e-4", "claims/runs.py", EVIDENCE),
+    Mutation("another regime than was run", "--staleness 8 --steps 38", "--staleness 4 --steps 38", "claims/stale_rollouts_are_harmless.py", EVIDENCE),
     Mutation("a threshold moved after the runs", "SMALLEST = 0.05", "SMALLEST = 0.04", "claims/stale_search_is_harmless.py", EVIDENCE),
     Mutation("pass@1 in place of pass@32", 't.last("eval/pass@32")', "t.last()", "claims/maxrl_keeps_pass_at_k_in_training.py", EVIDENCE),
     Mutation("runs of older code are kept", "[*words(arm, seed), code_hash(arm)]", "words(arm, seed)", "claims/runs.py", EVIDENCE),
