@@ -4,40 +4,43 @@ Said by: DAPO, 2503.14476, Sec. 2.3 ("during training the long-CoT reasoning mod
 significantly from the initial model, thus this restriction is not necessary"); Dr. GRPO, 2503.20783, and Olmo 3,
 2512.13961, use no KL either. GRPO, 2402.03300, uses β = 0.04.
 
-Tested: grpo.py for 30 steps with the k3 estimate in the loss and β = 0 (1e-9, so that the KL is measured), 0.04 and
-0.5.
+Tested: grpo.py on sums for 30 steps of 64 responses with the k3 estimate in the loss and β = 0 (1e-9, so that the KL is
+measured), 0.04 and 0.5; a fair trial (claims/fair.py).
 
-Rule: by held-out accuracy, 95 % intervals of the paired differences from β = 0. Reproduced if β = 0.5 loses 0.05 or
+Rule: by held-out accuracy, 95 % intervals of the differences from β = 0. Reproduced if β = 0.5 loses 0.05 or
 more and the interval excludes 0, and training without the KL does not end below the base model; contradicted if the
 interval excludes a loss of 0.05 at β = 0.5, or if training without the KL does end below it; a loss that is certain but
 smaller is inconclusive. The KL reached in the last 5 steps (the k3 estimate) is reported.
 """
 
+from statistics import mean
+
+from claims import fair
 from claims.court import CONTRADICTED
-from claims.runs import compare, draw_arms, judged, summarize
 
 KIND = "runs"
 SMALLEST = 0.05
+WORLDS = ("sums",)
 ARMS = {"β = 0": "grpo --kl-beta 1e-9", "β = 0.04": "grpo --kl-beta 0.04", "β = 0.5": "grpo --kl-beta 0.5"}
 
 
 def compute(seeds):
     pairs = [("β = 0", "β = 0.04"), ("β = 0", "β = 0.5")]
     measured = {"kl": lambda t: t.mean("kl", 5), "base": lambda t: t.rows[0]["eval/avg"]}
-    return compare(ARMS, pairs, seeds, **measured)
+    return fair.compute(ARMS, pairs, seeds, WORLDS, **measured)
 
 
 def verdict(result):
-    capped = judged(result, "β = 0 → β = 0.5", SMALLEST, sign=-1)
-    free = result["arms"]["β = 0"]
-    breaks = sum(free["values"]) / len(free["values"]) < free["base"]
-    return CONTRADICTED if breaks else capped
+    free = result["arms"]["β = 0, sums"]
+    if mean(free["values"]) < free["base"]:
+        return CONTRADICTED
+    return fair.in_each_world(result, ("β = 0", "β = 0.5"), SMALLEST, sign=-1)["sums"]
 
 
 def effect(result):
     kl = ", ".join(f"{arm['kl']:.3f}" for arm in result["arms"].values())
-    return f"{summarize(result)}; KL reached {kl}"
+    return f"{fair.effect(result, {'sums': verdict(result)})}; KL reached {kl}"
 
 
 def draw(result):
-    return draw_arms(result, "The k3 estimate of the KL in the loss")
+    return fair.draw(result, "The k3 estimate of the KL in the loss")

@@ -49,7 +49,6 @@ ENVIRONMENT = {  # one thread, and the same instructions whatever the processor 
 }  # fmt: skip
 LAST = ""  # flags after all others: tests make runs tiny
 REUSE = "--num-minibatches 4 --update-epochs 4 --steps 25"  # 16 updates from every rollout batch
-TIGHT = "--max-rounds 1 --max-response-tokens 40"  # dapo.py with a limit that cuts many correct answers
 SEARCH = "--dataset search --steps 40 --eval-problems 256 --eval-samples 4"
 RATES, SWEEP_SEEDS = ("3e-5", "1e-4", "3e-4"), (101, 102)
 CLIPPED = 0.01  # if no arm clips this fraction of the loss weight, the comparison says nothing about clipping
