@@ -54,7 +54,7 @@ METRICS: dict[str, tuple[Callable[[Trial], float], str]] = {  # with the number'
     "% away from the budget": (lambda run: run.mean("off_budget", 10) / MEAN_BUDGET * 100, ".0f"),
     "beyond the limit": (mean_of("over_budget"), ".2f"),
     "tokens of correct responses": (mean_of("length_correct"), ".0f"),
-    "tokens of incorrect responses": (mean_of("length_incorrect"), ".0f"),
+    "truncated": (mean_of("truncated"), ".3f"),
 }
 
 
@@ -79,9 +79,11 @@ EFFECTS = {
     "curriculum": Effect(
         "draws prompts with signal", f"curriculum{HARD} --pool 32", f"grpo{HARD}", "groups without signal"
     ),
-    "adaptive_entropy": Effect("moves the entropy toward 0.2", f"adaptive_entropy{SEARCH}", f"grpo{SEARCH}", "entropy"),
+    "adaptive_entropy": Effect(
+        "moves the entropy toward 0.1", f"adaptive_entropy{SEARCH} --target-entropy 0.1", f"grpo{SEARCH}", "entropy"
+    ),
     "entropy_bonus": Effect(
-        "keeps the entropy up", f"entropy_bonus{SEARCH} --entropy-coef 0.1", f"grpo{SEARCH}", "entropy"
+        "keeps the entropy up", f"entropy_bonus{SEARCH} --entropy-coef 0.03", f"grpo{SEARCH}", "entropy"
     ),
     "lcpo": Effect(
         "uses a budget",
@@ -110,9 +112,9 @@ EFFECTS = {
         f"grpo{SEARCH}",
     ),
     "cosine_length": Effect(
-        "long incorrect responses", f"cosine_length{SEARCH}", f"grpo{SEARCH}", "tokens of incorrect responses"
+        "keeps responses within the length limit", f"cosine_length{SEARCH}", f"grpo{SEARCH}", "truncated"
     ),
-    "vineppo": Effect("credit for single attempts", f"vineppo{SEARCH}", f"grpo{SEARCH}"),
+    "vineppo": Effect("samples values instead of training a critic", f"vineppo{SEARCH}", f"ppo{SEARCH}"),
     "process_rewards": Effect("credit for single attempts", f"process_rewards{SEARCH}", f"grpo{SEARCH}"),
     "gigpo": Effect("credit for single turns", f"gigpo{GAME}", f"agent{GAME}"),
     "agent": Effect("learns from episodes", f"agent{GAME}", BASE),
@@ -136,7 +138,12 @@ EFFECTS = {
         "is taught by itself, told the answer", f"sdpo{SEARCH} --feedback ' right {{answer}}'", BASE
     ),
     "trpo": Effect("steps as large as a KL of 0.01 allows", f"trpo{SEARCH}", f"reinforce{SEARCH}"),
-    "kl_cov": Effect("restrains tokens that lower the entropy", f"kl_cov{SEARCH}", f"{TOKEN_MEAN}{SEARCH}", "entropy"),
+    "kl_cov": Effect(
+        "restrains tokens that lower the entropy",
+        f"kl_cov{SEARCH} --cov-fraction 0.02",
+        f"{TOKEN_MEAN}{SEARCH}",
+        "entropy",
+    ),
     "clip_cov": Effect(
         "restrains tokens that lower the entropy", f"clip_cov{SEARCH}", f"{TOKEN_MEAN}{SEARCH}", "entropy"
     ),
