@@ -182,11 +182,12 @@ may have changed places by chance, and the intervals do not include this. Of the
 numbers of their first seeds again, to the bit (`python -m claims NAME --check`).
 
 Other claims by runs compare arms on the same seeds: the same problems and seeds of the engine (other problems where
-arms have different numbers of prompts). All arms have one learning rate, which is the best of three for
-base_catches_up_at_large_k; each arm of habits_decide_what_rl_gains and priming_with_wrong_answers, which compare base
-models, has the best of three. All but base_catches_up_at_large_k are evaluated on the same held-out problems, so the
-intervals are those of new seeds, not of new problems. With 16 other seeds GRPO differs from itself by +0.016 ± 0.021
-(grpo_against_itself).
+arms have different numbers of prompts). Most are about something that the learning rate itself would move: entropy,
+length, a KL, rounding, the shape of a curve; few_negatives_destabilize is about a collapse, which the best rate avoids.
+All their arms have one rate. It is the best of three for base_catches_up_at_large_k; habits_decide_what_rl_gains and
+priming_with_wrong_answers, which compare base models, have the best of three for each. All but
+base_catches_up_at_large_k are evaluated on the same held-out problems, so the intervals are those of new seeds, not of
+new problems. With 16 other seeds GRPO differs from itself by +0.016 ± 0.021 (grpo_against_itself).
 
 *Stays* is the fraction of 100 draws of the seeds, with replacement, that give the same verdict: near a half, the
 verdict hangs on its threshold. p-values, in the order of the arrows, are those of two-sided t-tests, adjusted for all
