@@ -54,3 +54,32 @@ def test_more_false_positives_must_not_help(few, many, loss, verdict):
     arms = {"q = 0": {"values": [0.5]}, "q = 0.2": {"values": [few]}, "q = 0.5": {"values": [many]}}
     claim = court.load("false_positives_damage_training")
     assert claim.verdict(made_up(arms, **{"q = 0.2": loss, "q = 0.5": loss})) == verdict
+
+
+@pytest.mark.parametrize(
+    "values,loss,verdict",
+    [
+        ([0.5], -0.06, court.REPRODUCED),
+        ([0.5], -0.04, court.INCONCLUSIVE),
+        ([0.5], 0.0, court.CONTRADICTED),
+        ([0.2], -0.06, court.CONTRADICTED),
+    ],
+)
+def test_without_a_kl_the_model_must_learn(values, loss, verdict):
+    """The base model's accuracy is 0.3."""
+    arms = {"β = 0": {"values": values, "base": 0.3}, "β = 0.04": {}, "β = 0.5": {}}
+    result = made_up(arms, **{"β = 0.04": 0.0, "β = 0.5": loss})
+    assert court.load("kl_caps_what_is_learned").verdict(result) == verdict
+
+
+@pytest.mark.parametrize(
+    "gain,verdict", [(0.04, court.REPRODUCED), (0.025, court.INCONCLUSIVE), (0.0, court.CONTRADICTED)]
+)
+def test_what_a_length_limit_must_gain(gain, verdict):
+    """Only the arms that the claim is about decide."""
+    arms = dict.fromkeys(("incorrect", "left out", "penalty"))
+    left_out, penalty = (
+        made_up(arms, **{"left out": 0.1, "penalty": 0.1} | {name: gain}) for name in ("left out", "penalty")
+    )
+    assert court.load("overlong_filter_beats_punishment").verdict(left_out) == verdict
+    assert court.load("soft_length_penalty_helps").verdict(penalty) == verdict
