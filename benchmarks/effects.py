@@ -137,7 +137,10 @@ EFFECTS = {
     "sdpo with answers": Effect(
         "is taught by itself, told the answer", f"sdpo{SEARCH} --feedback ' right {{answer}}'", BASE
     ),
-    "trpo": Effect("steps as large as a KL of 0.01 allows", f"trpo{SEARCH}", f"reinforce{SEARCH}"),
+    "trpo": Effect("steps as large as a KL of 0.001 allows", f"trpo{SEARCH}", f"reinforce{SEARCH}"),
+    "trpo as published": Effect(
+        "the same with the authors' constants", f"trpo{SEARCH} --delta 0.01 --damping 1e-3", f"reinforce{SEARCH}"
+    ),
     "kl_cov": Effect(
         "restrains tokens that lower the entropy",
         f"kl_cov{SEARCH} --cov-fraction 0.02",
@@ -177,11 +180,11 @@ ABOUT = """
 What each script is for, and a number that shows it or does not. Runs have 40 steps of 8 prompts x 8 responses (48 where
 rollouts are stale); the learning rate of 1e-4 is not tuned. `reports/effects.json` has each command's flags. *Without*
 is the run without the method, or the base model before training. Means over the seeds, with Welch's 95 % interval of
-the difference; it is *seen* if the interval excludes 0; † marks runs of earlier scripts (changes of `common/` alone
-give none). Where something else was measured, the last column is held-out accuracy, without and with the method, and
-the difference. Three seeds show only large effects, and a run without the method may do better at its own best learning
-rate; [claims](claims.md) decide with more seeds and rates. The curriculum draws from 32 problems, GRPO from all. What
-keeps the entropy up costs accuracy here, and TRPO's one small step per batch learns less than REINFORCE's.
+the difference; it is *seen* if the interval excludes 0; † marks runs of earlier scripts or flags (changes of `common/`
+alone give none). Where something else was measured, the last column is held-out accuracy, without and with the method,
+and the difference. Three seeds show only large effects, and a run without the method may do better at its own best
+learning rate; [claims](claims.md) decide with more seeds and rates. The curriculum draws from 32 problems, GRPO from
+all. What keeps the entropy up costs accuracy here.
 
 """
 
@@ -201,11 +204,19 @@ def code(effect: Effect) -> list[str]:
     return [code_hash(arm) for arm in (effect.runs, effect.without, effect.first) if arm not in (BASE, "")]
 
 
+def settings(effect: Effect) -> dict[str, Any]:
+    """What decides its figures: flags, metric and scripts."""
+    found = {"runs": effect.runs, "without_runs": effect.without, "metric": effect.metric, "code": code(effect)}
+    return found | ({"first": effect.first} if effect.first else {})
+
+
+def by_todays(effect: Effect, known: dict[str, Any]) -> bool:
+    return all(known.get(name) == value for name, value in settings(effect).items())
+
+
 def measured(effect: Effect, seeds: int, known: dict[str, Any]) -> dict[str, Any]:
     """The metric per seed with the method and without it; `known` has earlier seeds, with their flags and code."""
-    flags = {"runs": effect.runs, "without_runs": effect.without, "metric": effect.metric, "code": code(effect)}
-    flags |= {"first": effect.first} if effect.first else {}
-    known = known if all(known.get(name) == words for name, words in flags.items()) else {}
+    known = known if by_todays(effect, known) else {}
     first_seed = 1 + len(known.get("with", []))
     arms = {"with": effect.runs} | ({} if effect.without == BASE else {"without": effect.without})
     if effect.first:
@@ -221,7 +232,7 @@ def measured(effect: Effect, seeds: int, known: dict[str, Any]) -> dict[str, Any
         values["without"] = [run.rows[0]["eval/avg"] for run in done["with"]]
     if effect.metric != ACCURACY:
         values |= {f"accuracy {name}": [METRICS[ACCURACY][0](run) for run in of_arm] for name, of_arm in done.items()}
-    return flags | {name: known.get(name, []) + new for name, new in values.items()} | {"date": today()}
+    return settings(effect) | {name: known.get(name, []) + new for name, new in values.items()} | {"date": today()}
 
 
 def accuracies(one: dict[str, Any]) -> str:
@@ -252,7 +263,7 @@ def page(found: dict[str, dict[str, Any]]) -> str:
             cells += [f"{statistics.mean(one[key]):{form}}" for key in ("without", "with")]
             cells.append(f"{change.mean:+{form}} ± {change.half:{form}}")
             cells.append("yes" if abs(change.mean) > change.half else "no")
-            cells[-1] += "" if one.get("code") == code(effect) else " †"
+            cells[-1] += "" if by_todays(effect, one) else " †"
             cells.append(accuracies(one) if "accuracy with" in one else "")
             lines.append(f"| {' | '.join(cells)} |")
     lines += ["", "What is special in others, or what they rest on, is the subject of a claim:", ""]
@@ -273,7 +284,7 @@ def main(args: Args) -> None:
     found = read_report("effects", {})
     if unknown := [name for name in args.methods if name not in EFFECTS]:
         fail(f"{unknown[0]} is not measured here: name others of {', '.join(EFFECTS)}.")
-    old = [name for name, effect in EFFECTS.items() if found.get(name, {}).get("code") != code(effect)]
+    old = [name for name, effect in EFFECTS.items() if not by_todays(effect, found.get(name, {}))]
     todo = [] if args.redraw else args.methods or old
     for name in todo:
         known = found.get(name, {})

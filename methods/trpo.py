@@ -42,12 +42,12 @@ from torch import Tensor
 @dataclass
 class Args(Settings):
     # TRPO
-    delta: Positive = 0.01
+    delta: Positive = 1e-3
     """δ: bound of the KL to the policy before the update, a mean over tokens. Paper 0.01."""
     cg_iterations: Count = 10
     """Iterations of conjugate gradients. Paper 10."""
-    damping: Positive = 1e-3
-    """Added to the diagonal of F. Authors' code 1e-3, OpenAI Baselines 0.1."""
+    damping: Positive = 1.0
+    """Added to the diagonal of F, which comes from few rows. Authors' code 1e-3, OpenAI Baselines 0.1."""
     fisher_every: Count = 5
     """Products F v use one in this many rows of a minibatch: 10 gives the paper's tenth, 1 takes all rows."""
     lr: Rate = 1.0

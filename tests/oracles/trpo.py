@@ -23,9 +23,9 @@ class Oracle(reinforce.Oracle):
         "fisher_every": at_least(1),
     }
     DEFAULTS = reinforce.Oracle.DEFAULTS | {
-        "delta": 0.01,
+        "delta": 1e-3,
         "cg_iterations": 10,
-        "damping": 1e-3,
+        "damping": 1.0,
         "fisher_every": 5,
         "lr": 1.0,
         "steps": 40,

@@ -97,12 +97,14 @@ class TestEffects:
                 assert tyro.cli(script.Args, args=flags).steps in (40, 48), name
             assert effect.runs.split()[0] == name.split()[0] and effect.metric in effects.METRICS
 
-    def test_runs_of_earlier_scripts_are_marked(self):
+    def test_runs_of_earlier_scripts_or_flags_are_marked(self):
         effect = effects.EFFECTS["lcpo_max"]
+        of_today = effects.settings(effect)
         codes = [runs.code_hash(script) for script in ("lcpo_max", "lcpo_max", "lcpo")]
         one = {"with": [1, 2], "without": [1, 3], "date": "2026-11-27"}
-        assert effects.code(effect) == codes and "no †" in effects.page({"lcpo_max": one})
-        assert "no |" in effects.page({"lcpo_max": one | {"code": codes}})
+        assert of_today["code"] == codes and "no |" in effects.page({"lcpo_max": one | of_today})
+        for name in of_today:
+            assert "no †" in effects.page({"lcpo_max": one | of_today | {name: "other"}})
 
     def test_what_is_measured(self, tmp_path, monkeypatch):
         """Metrics are measured at the end or over the last ten steps; changed flags or another script start over."""
