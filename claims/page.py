@@ -102,7 +102,7 @@ QUESTIONS = (
     ),
     Question(
         "What makes responses long?",
-        "The reward does: after 30 steps responses on sums are 15.2 ± 4.7 tokens longer with true rewards than with "
+        "The reward does: after 30 steps responses on sums are 17.6 ± 2.8 tokens longer with true rewards than with "
         "shuffled ones. GRPO's mean over each response lengthens incorrect answers on search by 10.1 ± 8.4 tokens, "
         "which is 5%, and on sums with filler text by 1.9 ± 1.3.",
         "The expected gradient has the same bias. Without the division by the standard deviation it is 4.6 ± 1.3 "
