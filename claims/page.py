@@ -209,7 +209,8 @@ What these claims say, or how they are judged, was changed when a verdict was kn
 shows each version; all are in `claims/register.jsonl`. In parentheses is the verdict that was known. Until 2026-11-24
 "contradicted" was called "refuted" and "inconclusive" "within noise", and a certain effect smaller than worth naming
 counted as refuted. With eight seeds instead of five, response_mean_lengthens_wrong_answers and
-false_positives_damage_training moved from "reproduced" to "within noise".
+false_positives_damage_training moved from "reproduced" to "within noise"; with 16 instead of eight,
+sigmoid_predicts_the_end moved from "inconclusive" to "contradicted".
 
 Claims whose scripts had changed after their verdict were run again with the scripts of 2026-11-27. Two verdicts
 changed: few_negatives_destabilize was "reproduced" by five seeds, and is "inconclusive" by the same five and by 16;
