@@ -7,10 +7,10 @@ Differs from its parent reinforce.py:
 - the step is along the natural gradient, as far as the KL allows. Conjugate gradients find it from products F v;
 - it is taken only if the surrogate L rises and the KL is at most δ; otherwise half of it is tried, and so on;
 - L and the KL are means over all tokens, as over visited states.
-The authors' code (modular_rl) tests only L in the line search; here, as in App. C, both are tested. It adds 0.001 to
-F's diagonal, and differentiates the KL twice. Fused attention and sharded weights allow that only once, so here F v is
-a central difference of gradients, in fp32. App. C takes F from a tenth of the data, OpenAI Baselines from a fifth.
---max-grad-norm has no effect.
+The authors' code (modular_rl) tests only L in the line search; here, as in App. C, both are tested. It differentiates
+the KL twice. Fused attention and sharded weights allow that only once, so here F v is a central difference of
+gradients, in fp32. App. C takes F from a tenth of the data, OpenAI Baselines from a fifth. From so few rows F is noisy:
+with the paper's δ and the authors' damping little is learned here (reports/effects.md). --max-grad-norm has no effect.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python methods/trpo.py
