@@ -9,8 +9,8 @@ Differs from its parent reinforce.py:
 - L and the KL are means over all tokens, as over visited states.
 The authors' code (modular_rl) tests only L in the line search; here, as in App. C, both are tested. It differentiates
 the KL twice. Fused attention and sharded weights allow that only once, so here F v is a central difference of
-gradients, in fp32. App. C takes F from a tenth of the data, OpenAI Baselines from a fifth. From so few rows F is noisy:
-with the paper's δ and the authors' damping little is learned here (reports/effects.md). --max-grad-norm has no effect.
+gradients, in fp32. App. C takes F from a tenth of the data, OpenAI Baselines from a fifth. With the paper's δ of 0.01
+and the authors' damping of 0.001 little is learned here (reports/effects.md). --max-grad-norm has no effect.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python methods/trpo.py
@@ -47,7 +47,7 @@ class Args(Settings):
     cg_iterations: Count = 10
     """Iterations of conjugate gradients. Paper 10."""
     damping: Positive = 1.0
-    """Added to the diagonal of F, which comes from few rows. Authors' code 1e-3, OpenAI Baselines 0.1."""
+    """Added to the diagonal of F. Authors' code 1e-3, OpenAI Baselines 0.1."""
     fisher_every: Count = 5
     """Products F v use one in this many rows of a minibatch: 10 gives the paper's tenth, 1 takes all rows."""
     lr: Rate = 1.0
