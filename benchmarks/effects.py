@@ -83,7 +83,10 @@ EFFECTS = {
         "moves the entropy toward 0.1", f"adaptive_entropy{SEARCH} --target-entropy 0.1", f"grpo{SEARCH}", "entropy"
     ),
     "entropy_bonus": Effect(
-        "keeps the entropy up", f"entropy_bonus{SEARCH} --entropy-coef 0.03", f"grpo{SEARCH}", "entropy"
+        "keeps the entropy up", f"entropy_bonus{SEARCH} --entropy-coef 0.1", f"grpo{SEARCH}", "entropy"
+    ),
+    "entropy_bonus, weaker": Effect(
+        "the same with a third of it", f"entropy_bonus{SEARCH} --entropy-coef 0.03", f"grpo{SEARCH}", "entropy"
     ),
     "lcpo": Effect(
         "uses a budget",
