@@ -85,7 +85,7 @@ EFFECTS = {
     "entropy_bonus": Effect(
         "keeps the entropy up", f"entropy_bonus{SEARCH} --entropy-coef 0.1", f"grpo{SEARCH}", "entropy"
     ),
-    "entropy_bonus, weaker": Effect(
+    "entropy_bonus weaker": Effect(
         "the same with a third of it", f"entropy_bonus{SEARCH} --entropy-coef 0.03", f"grpo{SEARCH}", "entropy"
     ),
     "lcpo": Effect(
