@@ -102,7 +102,7 @@ def every_problem():
 
 @pytest.fixture(autouse=True)
 def quick_runs(request, monkeypatch, every_problem):
-    """Runs in this process skip fsync; marks turn on the curves and the full data sets.
+    """Runs in the test process skip fsync, draw no curves and build few problems; marks undo the last two.
 
     A run's curves take a second to draw, and 20,000 prompts take a second to build.
     """

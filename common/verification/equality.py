@@ -40,5 +40,5 @@ def is_equal(problem: SimpleNamespace, text: str | None, *_: Any) -> bool:
 
 os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # discards what sympy and its parser print
 resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
-# sympy loads part of itself on first use: not in the first answer's time
+# sympy loads part of itself on first use; without this line, the first answer would pay for it out of its time limit.
 is_equal(SimpleNamespace(payload="x^2+2x+1"), "(x+1)^2")

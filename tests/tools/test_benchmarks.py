@@ -167,6 +167,20 @@ class TestEffects:
         assert begun == ["exact, 4", "max --model weights-4, 4", "none --model weights-4, 4"]
         assert more["with"] == [2, 3, 4, 5]
 
+    def test_what_is_missing_or_old_is_measured(self, tmp_path, monkeypatch):
+        """As many seeds as before; the others are left alone."""
+        one = {"with": [1, 2, 3, 4], "without": [1, 3, 2, 4], "date": "2026-11-27"}
+        found = {name: one | effects.settings(effect) for name, effect in effects.EFFECTS.items()}
+        found["pope"]["code"], begun = ["other"], []
+        del found["luffy"]
+        monkeypatch.setattr(effects, "read_report", lambda *_: found)
+        monkeypatch.setattr(effects, "write_report", lambda *_: None)
+        monkeypatch.setattr(effects, "REPORTS", tmp_path)
+        monkeypatch.setattr(effects, "measured", lambda effect, seeds, _: begun.append((effect, seeds)) or one)
+        monkeypatch.setattr(effects, "page", lambda _: "")
+        effects.main(effects.Args())
+        assert begun == [(effects.EFFECTS["pope"], 4), (effects.EFFECTS["luffy"], 3)]
+
     def test_every_script_is_on_the_page(self):
         found = read_report("effects")
         page = effects.page(found)
