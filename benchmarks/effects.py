@@ -27,6 +27,7 @@ SEARCH, HARD = f" {WORLDS['search']}", f" {WORLDS['search-hard']}"
 STALE = f"{SEARCH} --staleness 8 --steps 48"
 SUMS = " --steps 40 --eval-problems 256"
 EXPERTS = f" --model sums-experts{SUMS} --update-epochs 4"
+REUSED = " --update-epochs 4"
 GAME = " --steps 40 --eval-problems 256 --eval-samples 2"
 BUDGET = " --budget-prompt ' within {n} tokens' --min-budget 0.125 --max-response-tokens 160"  # budgets from 20 to 160
 TOKEN_MEAN = "grpo+dapo.token_weights"
@@ -72,9 +73,13 @@ class Effect(NamedTuple):
 
 
 EFFECTS = {
-    "pope": Effect("hints where no response is correct", f"pope{HARD}", f"grpo{HARD}", "pass@16"),
+    "pope": Effect("hints where no response is correct", f"pope{HARD}", f"grpo{HARD}", "groups without signal"),
+    "pope on held-out problems": Effect("the same, without hints", f"pope{HARD}", f"grpo{HARD}", "pass@16"),
     "luffy": Effect("solutions among the responses", f"luffy{HARD}", f"grpo{HARD}", "pass@16"),
-    "replay": Effect("keeps correct responses to hard prompts", f"replay{HARD}", f"grpo{HARD}", "pass@16"),
+    "replay": Effect(
+        "keeps correct responses to hard prompts", f"replay{HARD}", f"grpo{HARD}", "groups without signal"
+    ),
+    "replay on held-out problems": Effect("the same", f"replay{HARD}", f"grpo{HARD}", "pass@16"),
     "pass_at_k": Effect("one correct response among k is enough", f"pass_at_k{HARD}", f"grpo{HARD}", "pass@16"),
     "curriculum": Effect(
         "draws prompts with signal", f"curriculum{HARD} --pool 32", f"grpo{HARD}", "groups without signal"
@@ -115,6 +120,9 @@ EFFECTS = {
         f"grpo{SEARCH}",
     ),
     "cosine_length": Effect(
+        "short correct responses", f"cosine_length{SEARCH}", f"grpo{SEARCH}", "tokens of correct responses"
+    ),
+    "cosine_length at the limit": Effect(
         "keeps responses within the length limit", f"cosine_length{SEARCH}", f"grpo{SEARCH}", "truncated"
     ),
     "vineppo": Effect("samples values instead of training a critic", f"vineppo{SEARCH}", f"ppo{SEARCH}"),
@@ -124,6 +132,9 @@ EFFECTS = {
     "calculator": Effect("learns to call a tool", f"calculator{GAME}", BASE),
     "raft": Effect("learns from correct responses alone", f"raft{SEARCH}", BASE),
     "raft_pp": Effect("learns from correct responses alone", f"raft_pp{SEARCH}", f"grpo{SEARCH}"),
+    "raft_pp with reuse": Effect(
+        "has a ratio and a clip, for several updates", f"raft_pp{SEARCH}{REUSED}", f"raft{SEARCH}{REUSED}"
+    ),
     "reinforce_rej": Effect("learns from incorrect responses too", f"reinforce_rej{SEARCH}", f"raft_pp{SEARCH}"),
     "sequence_masking": Effect("masks what is far off-policy", f"sequence_masking{STALE}", f"grpo{STALE}"),
     "lopti": Effect("updates unlikely tokens first", f"lopti{SEARCH}", f"grpo{SEARCH}"),
