@@ -5,7 +5,9 @@ returns a dict of numbers, `verdict` and `effect` judge and summarize it, `draw`
 """
 
 import copy
+import hashlib
 import importlib
+import importlib.metadata
 import json
 import statistics
 from collections.abc import Iterable
@@ -17,7 +19,7 @@ from typing import Any
 
 import grpo
 import worlds
-from claims.register import PARTS, UNTESTABLE, paragraphs, versions
+from claims.register import PARTS, UNTESTABLE, judged_by, paragraphs, versions
 from common.batch import Batch, collate, minibatches
 from common.cli import fail
 from common.data import load_problems, sample_problems
@@ -28,7 +30,7 @@ from common.transformers_engine import TransformersEngine
 from common.verification import Verifier
 from tools.plots import panel
 from tools.reports import REPORTS, today
-from tools.scripts import call, docstring
+from tools.scripts import ROOT, call, docstring
 from worlds.search import problems
 
 import torch
@@ -119,11 +121,20 @@ def not_testable(name: str) -> str:
     return next((p.removeprefix(UNTESTABLE) for p in paragraphs(name) if p.startswith(UNTESTABLE)), "")
 
 
+def software() -> dict[str, str]:
+    """What made the runs, beside the scripts: versions of the libraries, and a hash of the files of common/."""
+    text = b"".join(path.read_bytes() for path in sorted((ROOT / "common").rglob("*.py")))
+    libraries = {name: importlib.metadata.version(name) for name in ("torch", "transformers", "numpy")}
+    return libraries | {"common": hashlib.sha256(text).hexdigest()[:16]}
+
+
 def store(name: str, result: dict[str, Any], **about: Any) -> dict[str, Any]:
     """Judge a result by the claim's last version, and store it; `about` says when and how it was made."""
-    claim = load(name)
+    claim, before = load(name), record(name)
+    about |= {"version": len(versions()[name]), "judged_by": judged_by(name)}
+    if before and before["version"] == about["version"] and before["judged_by"] != about["judged_by"]:
+        fail(f"{name} was judged by another rule or code: say why it changed in a line of claims/register.jsonl.")
     verdict = NOT_TESTABLE if not_testable(name) else claim.verdict(result)
-    about |= {"version": len(versions()[name])}
     judged = {"verdict": verdict, "effect": claim.effect(result), **about, "result": result}
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(judged, indent=1, ensure_ascii=False) + "\n")
@@ -134,7 +145,7 @@ def run(name: str, seeds: int) -> dict[str, Any]:
     """Compute a claim, judge and store it; `seeds` is for claims by runs, and never fewer than the stored result's."""
     claim, before = load(name), record(name)
     if claim.KIND != "runs":
-        return store(name, rounded(claim.compute()), date=today())
+        return store(name, rounded(claim.compute()), date=today(), **software())
     if before and before["result"].get("seeds", 0) > seeds:  # a claim of another kind has none
         fail(f"{name} has a verdict by {before['result']['seeds']} seeds: pass at least --seeds with that number.")
     return store(name, rounded(claim.compute(seeds)), date=today())
@@ -145,7 +156,7 @@ def redraw(name: str) -> Path:
     stored = record(name)
     if stored is None:
         fail(f"{name} has no result to draw yet: run python -m claims {name} first.")
-    store(name, **{key: value for key, value in stored.items() if key not in ("verdict", "effect", "version")})
+    store(name, **{key: value for key, value in stored.items() if key not in ("verdict", "effect")})
     path = RESULTS / f"{name}.png"
     load(name).draw(stored["result"]).savefig(path, dpi=80)
     return path

@@ -2,11 +2,13 @@
 
 `register.jsonl` has a line for each version of a claim: date and commit, the verdict that was `known` when it was
 written (null: none), `why` it differs from the version before, the paragraphs of its docstring (who says it, what is
-tested, the rule), and a hash of its code, which has the arms. Whoever changes what a claim says, tests, or how it is
-judged adds a line; other words for the same, or the same code in another form, go into the claim's last line. The lines
-up to 2026-11-23 were written down from the repository's history.
+tested, the rule), and a hash of its code, which has the arms. Whoever changes a statement, a rule, or code that decides
+adds a line: a verdict keeps the hash of what it was `judged_by`, and is not judged by anything else under the same
+version. Other words about the source or the test go into the claim's last line. The lines up to 2026-11-23 were written
+down from the repository's history; in these, "contradicted" was "refuted".
 """
 
+import ast
 import hashlib
 import json
 from collections import defaultdict
@@ -41,6 +43,17 @@ def says(name: str) -> dict[str, str]:
 def code_hash(text: str) -> str:
     """Of a Python file without comments and docstrings."""
     return hashlib.sha256("\n".join(code_lines(text)).encode()).hexdigest()[:16]
+
+
+def judged_by(name: str) -> str:
+    """A hash of what decides a claim: its statement, its rule, and its code without imports, `effect` and `draw`."""
+    text, now = (HERE / f"{name}.py").read_text(), says(name)
+    lines = text.splitlines()
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Import | ast.ImportFrom) or getattr(node, "name", "") in ("effect", "draw"):
+            lines[node.lineno - 1 : node.end_lineno] = [""] * (node.end_lineno - node.lineno + 1)
+    decides = (now["statement"], now["rule"], code_hash("\n".join(lines)))
+    return hashlib.sha256("\n".join(decides).encode()).hexdigest()[:16]
 
 
 @cache

@@ -9,7 +9,6 @@ arms that several claims share are run once. A run that ends because its numbers
 """
 
 import hashlib
-import importlib.metadata
 import json
 import os
 import shlex
@@ -24,7 +23,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from claims.court import VOID, judge, judge_lossless, load, record, rounded, store
+from claims.court import VOID, judge, judge_lossless, load, record, rounded, software, store
 from common.checkpoints import checkpoints
 from common.cli import fail
 from common.metrics import read_metrics
@@ -131,22 +130,15 @@ def code_hash(arm: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def versions() -> dict[str, str]:
-    """What made the runs, beside the scripts: versions of the libraries, and a hash of the files of common/."""
-    text = b"".join(path.read_bytes() for path in sorted((ROOT / "common").rglob("*.py")))
-    libraries = {name: importlib.metadata.version(name) for name in ("torch", "transformers", "numpy")}
-    return libraries | {"common": hashlib.sha256(text).hexdigest()[:16]}
-
-
 def by_todays_code(result: dict[str, Any]) -> bool:
-    """Whether the scripts of all arms are still those that made their runs, comments apart."""
+    """Whether the scripts of all arms are still those that made, or repeated, their runs, comments apart."""
 
     def script(command: str) -> str:
         words = command.removeprefix("python ").removeprefix("-m ").removeprefix("claims.variant ").split()
         return words[0].removesuffix(".py").rpartition(".")[2] if "+" not in words[0] else words[0]
 
     arms = result["arms"].values()
-    return all("code" in arm and arm["code"] == code_hash(script(arm["command"])) for arm in arms)
+    return all(code_hash(script(arm["command"])) in (arm.get("code"), arm.get("repeated_code")) for arm in arms)
 
 
 def trial(arm: str, seed: int) -> Trial:
@@ -238,7 +230,7 @@ def compare(
     done = trials(arms, seeds)
     of_arms = metric if isinstance(metric, dict) else dict.fromkeys(arms, metric)
     values = {name: [of_arms[name](t) for t in of_arm] for name, of_arm in done.items()}
-    result = {"seeds": seeds, **versions(), "arms": {}, "differences": {}}
+    result = {"seeds": seeds, **software(), "arms": {}, "differences": {}}
     for name, of_arm in done.items():
         budgets = [t.budget for t in of_arm]
         result["arms"][name] = {
@@ -283,7 +275,7 @@ def p_values(result: dict[str, Any]) -> dict[str, float]:
 def check(name: str) -> str:
     """Whether the first seed of each arm of a claim gives its stored value again, to the bit, in runs made anew.
 
-    If so, the result is from now on that of today's commands and code, and says when it was `repeated`.
+    If so, the result says when it was `repeated`, and with which code and versions.
     """
     global RUNS
     claim, stored, folder = load(name), record(name), RUNS
@@ -298,8 +290,8 @@ def check(name: str) -> str:
     if other := [f"{arm} {was} and now {now}" for arm, (was, now) in pairs.items() if was != now]:
         return f"other values: {'; '.join(other)}"
     for arm, of_arm in arms.items():
-        of_arm |= {key: again[arm][key] for key in ("command", "code")}
-    store(name, stored["result"] | versions(), date=stored["date"], repeated=today())
+        of_arm["repeated_code"] = again[arm]["code"]
+    store(name, stored["result"], date=stored["date"], repeated={"date": today(), **software()})
     return f"the same in {len(arms)} arms"
 
 

@@ -98,7 +98,7 @@ def test_what_a_run_says(tmp_path):
 
 @pytest.mark.parametrize("again,said", [(0.5, "the same in 2 arms"), (0.25, "8 responses 0.5 and now 0.25")])
 def test_a_repeated_seed_is_compared(again, said, monkeypatch, capsys):
-    """Each arm's first seed is run again and compared with 0.5; only an equal result is marked as today's code."""
+    """Each arm's first seed is run again and compared with 0.5; only an equal result is marked as repeated."""
     arms = {"8 responses": {"values": [0.5, 0.7]}, "b": {"values": [again], "command": "old", "code": "old"}}
     new = {"values": [again], "command": "new", "code": "new"}
     kept = {}
@@ -114,8 +114,9 @@ def test_a_repeated_seed_is_compared(again, said, monkeypatch, capsys):
     main(Args(claims=("any",), check=True))
     assert said in capsys.readouterr().out and bool(kept) == (again == 0.5) and usual == runs.RUNS
     if kept:
-        assert kept["date"] == "2026-11-22" and kept["repeated"] == runs.today()
-        assert kept["arms"] == {"8 responses": new | {"values": [0.5, 0.7]}, "b": new}
+        assert kept["date"] == "2026-11-22" and kept["repeated"] == {"date": runs.today(), **runs.software()}
+        assert kept["arms"]["8 responses"] == {"values": [0.5, 0.7], "repeated_code": "new"}
+        assert kept["arms"]["b"] == {"values": [again], "command": "old", "code": "old", "repeated_code": "new"}
 
 
 def test_differences_are_paired(tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from claims import court, fair, runs, variant
-from claims.register import versions
+from claims.register import judged_by, versions
 from tools.scripts import docstring
 
 import pytest
@@ -44,19 +44,21 @@ def test_results_know_the_code_that_made_them(arm, monkeypatch):
 
 def test_results_name_versions(monkeypatch, tmp_path):
     """Results name the libraries' versions and a hash that follows the files of common/."""
-    before = runs.versions()
+    before = runs.software()
     assert before["torch"] == torch.__version__ and before.keys() == {"torch", "transformers", "numpy", "common"}
-    monkeypatch.setattr(runs, "ROOT", tmp_path)
+    monkeypatch.setattr(court, "ROOT", tmp_path)
     (tmp_path / "common/package").mkdir(parents=True)
     (tmp_path / "common/package/file.py").write_text("x = 1")
-    one = runs.versions()
+    one = runs.software()
     (tmp_path / "common/package/file.py").write_text("x = 2")
-    assert len({found["common"] for found in (before, one, runs.versions())}) == 3
+    assert len({found["common"] for found in (before, one, runs.software())}) == 3
 
 
 @pytest.mark.parametrize("name", JUDGED)
 def test_results_are_judged_by_the_last_version(name):
-    assert court.record(name)["version"] == len(versions()[name]), f"python -m claims {name} --redraw judges it again"
+    stored = court.record(name)
+    assert stored["version"] == len(versions()[name]), f"python -m claims {name} --redraw judges it again"
+    assert stored["judged_by"] == judged_by(name), "another rule or code: add a version to claims/register.jsonl"
 
 
 WORDS = {0.5: "half", 2: "half|twice", 3: "third|three", 4: "quarter", 10: "tenth", 0.99: "within 1 %"}

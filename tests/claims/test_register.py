@@ -2,10 +2,10 @@
 
 import subprocess
 
-from claims import court
+from claims import court, register
 from claims.__main__ import Args, main
 from claims.page import page
-from claims.register import changed_after_a_result, code_hash, history, says, versions
+from claims.register import changed_after_a_result, code_hash, history, judged_by, says, versions
 from tools.scripts import ROOT
 
 import pytest
@@ -31,6 +31,36 @@ def test_a_version_knows_its_code():
         assert old in text and code_hash(text.replace(old, new)) != code_hash(text)
 
 
+@pytest.mark.parametrize("part", ["statement", "rule"])
+def test_a_version_is_judged_by_one_rule(part, monkeypatch, capsys):
+    """With another statement or rule, and no new version, there is no verdict, and the stored one stays."""
+    name = "cispo_is_twice_as_fast"
+    stored = (court.RESULTS / f"{name}.json").read_bytes()
+    monkeypatch.setattr(register, "says", lambda name: says(name) | {part: "another"})
+    with pytest.raises(SystemExit):
+        main(Args(claims=(name,), redraw=True))
+    assert f"{name} was judged by another rule or code" in capsys.readouterr().err
+    assert (court.RESULTS / f"{name}.json").read_bytes() == stored
+
+
+@pytest.mark.parametrize("old,new,same", [
+    ("/ 3, sign", "/ 4, sign", False),
+    ("--ratio-cap 2", "--ratio-cap 3", False),
+    ("goal=0.5", "goal=0.6", False),
+    ("from statistics", "# a comment\nfrom statistics", True),
+    ("steps to 0.5", "steps", True),
+])  # fmt: skip
+def test_a_verdict_knows_what_it_was_judged_by(old, new, same, tmp_path, monkeypatch):
+    """Arms, metric and threshold change the hash; comments, imports and the picture do not."""
+    name = "cispo_is_twice_as_fast"
+    text = (court.HERE / f"{name}.py").read_text()
+    assert old in text
+    (tmp_path / f"{name}.py").write_text(text.replace(old, new))
+    assert court.record(name)["judged_by"] == judged_by(name)
+    monkeypatch.setattr(register, "HERE", tmp_path)
+    assert (court.record(name)["judged_by"] == judged_by(name)) == same
+
+
 def test_versions_are_complete():
     """Versions are numbered in order, their dates ascend, and each but the first gives a reason."""
     for name, of_claim in versions().items():
@@ -41,6 +71,11 @@ def test_versions_are_complete():
         assert all(len(version["why"]) > 30 for version in of_claim[1:]), name
         assert all(version["known"] in (None, *court.VERDICTS, *FORMER) for version in of_claim), name
     assert versions().keys() == set(court.names())
+
+
+def renamed(text):
+    """With the words for verdicts and responses that came with the version of 2026-11-24."""
+    return text.replace("refuted", court.CONTRADICTED).replace("right response", "correct response")
 
 
 def git(*words):
@@ -56,10 +91,11 @@ def test_a_version_is_that_of_its_commit(version):
     source = git("show", f"{commit}:claims/{version.get('was', name)}.py").stdout
     assert source, f"{commit} has no claims/{name}.py"
     assert git("merge-base", "--is-ancestor", commit, "HEAD").returncode == 0, f"{commit} was rewritten by a rebase"
-    if version is not versions()[name][-1]:
-        for part in ("statement", "source", "tested", "rule"):
-            assert version[part] in " ".join(source.split()), part
-        assert version["code"] == code_hash(source)
+    last = version is versions()[name][-1]  # other words about its source and test are no new version
+    for part in ("statement", "rule") if last else ("statement", "source", "tested", "rule"):
+        then, now = " ".join(source.split()), version[part]
+        assert renamed(now) in renamed(then) if last else now in then, part
+    assert last or version["code"] == code_hash(source)
     stored = f"{version.get('was', name)}.json"
     folders = ("claims/results", "reports/claims")  # the earlier and the present folder of reports
     before = "".join(git("show", f"{commit}~1:{folder}/{stored}").stdout for folder in folders)
