@@ -43,12 +43,6 @@ def verdict(result):
     return judge_all(judged(result, PAIR, smallest=tenth), judged_lossless(result["accuracy"], PAIR, smallest=0.03))
 
 
-def deciding(result):
-    """What the verdict depends on besides the difference."""
-    mean, half, _ = result["accuracy"]["differences"][PAIR]
-    return f"accuracy {mean:+.3f} ± {half:.3f}"
-
-
 def effect(result):
     return f"{summarize(result, 'entropy')}; {summarize(result['accuracy'])}"
 

@@ -61,12 +61,14 @@ def verdict(result):
 
 def deciding(result):
     """What the verdict depends on: no difference between arms."""
-    return ", ".join(f"{world} {mean:.3f} ± {half:.3f}" for world, (mean, half) in errors(result).items())
+    return ", ".join(
+        f"{world} {mean:.3f} ± {half:.3f} (of no change {result['arms'][f'GRPO, {world}']['unchanged']:.3f})"
+        for world, (mean, half) in errors(result).items()
+    )
 
 
 def effect(result):
-    unchanged = ", ".join(f"{name} {arm['unchanged']:.3f}" for name, arm in result["arms"].items())
-    return f"error of the predicted accuracy: {deciding(result)}; of no change: {unchanged}"
+    return f"error of the predicted accuracy: {deciding(result)}"
 
 
 def draw(result):

@@ -38,12 +38,6 @@ def verdict(result):
     return judge_all(*shorter.values(), *as_accurate.values())
 
 
-def deciding(result):
-    """What the verdict depends on besides the difference."""
-    mean, half, _ = next(iter(result["accuracy"]["differences"].values()))
-    return f"accuracy {mean:+.3f} ± {half:.3f}"
-
-
 def effect(result):
     lengths = fair.effect(result, {"sums": verdict(result)}, "tokens per response", ".1f")
     return f"{lengths}; {summarize(result['accuracy'])}"

@@ -23,6 +23,7 @@ from tools.scripts import docstring
 HERE = Path(__file__).parent
 FILE = HERE / "register.jsonl"
 PARTS = ("Said by:", "Tested:", "Rule:")  # what the paragraphs of a claim's docstring begin with, after the claim
+SHOWN = ("deciding", "effect", "draw")  # functions of a claim that decide nothing
 UNTESTABLE = "Not testable here: "  # and the last one of a claim that this world cannot test
 
 
@@ -46,11 +47,11 @@ def code_hash(text: str) -> str:
 
 
 def judged_by(name: str) -> str:
-    """A hash of what decides a claim: its statement, its rule, and its code without imports, `effect` and `draw`."""
+    """A hash of what decides a claim: statement, rule, and its code without imports and functions that only show."""
     text, now = (HERE / f"{name}.py").read_text(), says(name)
     lines = text.splitlines()
     for node in ast.parse(text).body:
-        if isinstance(node, ast.Import | ast.ImportFrom) or getattr(node, "name", "") in ("effect", "draw"):
+        if isinstance(node, ast.Import | ast.ImportFrom) or getattr(node, "name", "") in SHOWN:
             lines[node.lineno - 1 : node.end_lineno] = [""] * (node.end_lineno - node.lineno + 1)
     decides = (now["statement"], now["rule"], code_hash("\n".join(lines)))
     return hashlib.sha256("\n".join(decides).encode()).hexdigest()[:16]
