@@ -2,160 +2,18 @@
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 from claims import court
 from claims.bootstrap import stays
 from claims.fair import AGAIN, worlds_of
+from claims.questions import IDENTITIES, QUESTIONS
 from claims.register import changed_after_a_result
 from claims.runs import by_todays_code, p_values
 from tools.reports import REPORTS, heading
 
 PAGE = REPORTS / "claims.md"
-
-
-@dataclass(frozen=True)
-class Question:
-    """What people argue about: two sentences of answer, its conditions, and the claims; the first gives the picture."""
-
-    title: str
-    answer: str
-    conditions: str
-    claims: tuple[str, ...]
-
-
-QUESTIONS = (
-    Question(
-        "What do the group's baseline, size and standard deviation do?",
-        "Dividing by the group's standard deviation gives prompts that are nearly never or nearly always solved more "
-        "weight: with 64 responses per prompt, one that is solved 1% of the time has 3.39 times the weight of one that "
-        "is solved half of the time, with 8 responses 1.41 times. With equal numbers of responses, groups of 2 do as "
-        "well as groups of 8, GRPO does as well as PPO with its default critic or better, and replacing groups without "
-        "signal is not worth the extra responses.",
-        "With 2 or 3 responses per prompt, the group's standard deviation gives no prompt more weight, and that of the "
-        "batch gives all nearly the same (batch_std_weighs_prompts_alike). On one prompt, groups of 2 have twice the "
-        "variance of groups of 64 at equal responses; in training they are spread over more prompts. Groups without "
-        "signal were replaced in rounds of 8 prompts. Over equal responses that lowers the mean accuracy by 0.026 ± "
-        "0.011 on sums and 0.038 ± 0.018 on search, where the same arm with other seeds differs by +0.003 ± 0.012 and "
-        "-0.016 ± 0.016; over equal steps nothing is lost.",
-        (
-            "std_favors_extremes",
-            "small_groups_are_noisier",
-            "small_groups_suffice",
-            "critic_is_unnecessary",
-            "dynamic_sampling_pays",
-        ),
-    ),
-    Question(
-        "What does the clip do?",
-        "It stops the gradient of a token that has moved past the bounds in the direction of its advantage, but it "
-        "does not keep the token inside: after 16 updates from a fresh optimizer 8% of the tokens are outside. With 16 "
-        "updates from each batch and each arm at its best learning rate, dropping the upper bound costs 0.022 ± 0.028 "
-        "on sums and 0.081 ± 0.022 on search, and dropping the lower one 0.022 ± 0.024 and 0.006 ± 0.034.",
-        "At those rates the clip acts on at most 1% of the loss on sums and 0.1% on search. Dropping both costs 0.013 "
-        "± 0.021 on sums; on search this was not tried. At 1e-4, three times the best rate on sums, two seeds end at "
-        "50% with both bounds, at 14% and 25% with one, at 4% with none; at 3e-4 all collapse. On sums GSPO, with "
-        "61.1% of the loss clipped, ends as high as GRPO (-0.003 ± 0.017). With a fresh optimizer, nearly all that the "
-        "clip silences are tokens where a response forks (clip_silences_the_forks). With both bounds, four passes over "
-        "a batch instead of one change accuracy by +0.023 ± 0.022 on sums and -0.019 ± 0.022 on search.",
-        (
-            "clip_needs_both_bounds",
-            "clip_on_search_needs_both_bounds",
-            "clip_keeps_ratios_within_its_bounds",
-            "reusing_responses_pays",
-            "gspo_clips_more_and_learns_as_well",
-        ),
-    ),
-    Question(
-        "How old may rollouts be?",
-        "Rollouts that are 8 batches old cost GRPO 0.189 ± 0.040 of accuracy on sums and 0.217 ± 0.024 on search if "
-        "nothing corrects for it. Of this, TIS, the default, gives back 0.163 ± 0.039 on sums and 0.136 ± 0.027 on "
-        "search; the log-probs of the weights that sampled, used in ratio and clip, give back 0.107 ± 0.038 and 0.112 "
-        "± 0.020.",
-        "Each arm has its best learning rate, and makes four updates from each batch; stale arms get about a quarter "
-        "more responses, since their first batches are the base model's. On the [stress page](stress.md), with six "
-        "seeds, DPPO, RLOO, MaxRL, Dr. GRPO and CISPO end no lower with such rollouts than with fresh ones.",
-        (
-            "stale_rollouts_are_harmless",
-            "anchoring_on_the_sampler_repairs_staleness",
-            "stale_search_is_harmless",
-        ),
-    ),
-    Question(
-        "How exact must the engine's log-probs be?",
-        "With 4-bit weights in the engine, the learner must compute them again: GRPO without TIS then reaches 0.734 on "
-        "sums and 0.745 on search, but 0.600 and 0.531 with the engine's log-probs in the ratio. Rounding changes the "
-        "log-probs of rare tokens most, and FP16 leaves an eighth of BF16's mismatch.",
-        "Each arm with 4-bit weights has its best learning rate. With an engine in full precision GRPO reaches 0.743 "
-        "and 0.837 (critic_is_unnecessary). The engine's log-probs in the ratio help where the engine is merely old. "
-        "With a 4-bit engine, TIS per token costs 0.039 ± 0.022 on sums and gains 0.055 ± 0.026 on search, where "
-        "accuracy reaches 0.800. It removes only a sixth of the bias in a small exact example, which has neither "
-        "updates nor a clip.",
-        (
-            "fp16_removes_the_mismatch",
-            "tis_repairs_the_gradient",
-            "sampler_anchor_suits_a_quantized_sampler",
-            "sampler_anchor_on_quantized_search",
-        ),
-    ),
-    Question(
-        "What makes responses long?",
-        "True rewards do: after 30 steps responses on sums are 17.6 ± 2.8 tokens longer than with the same rewards "
-        "shuffled in each group. GRPO's mean over each response may lengthen incorrect answers too, by 1.9 ± 1.3 "
-        "tokens on sums with filler text and by 10.1 ± 8.4, or 5%, on search, where the same arm with other seeds "
-        "differs by 6.2 ± 7.6.",
-        "The first is less than worth naming and neither is certain once adjusted for all comparisons, so the two "
-        "worlds leave that claim open. The expected gradient has this bias. Without the division by the standard "
-        "deviation it is 4.6 ± 1.3 tokens on sums, the only effect of that mean in training that is certain after the "
-        "adjustment; there the best learning rates of each pair differ, which may change lengths too. True and "
-        "shuffled rewards were compared at one learning rate.",
-        (
-            "thinking_lengthens_because_it_pays",
-            "token_mean_removes_length_bias",
-            "response_mean_lengthens_wrong_answers",
-            "response_mean_lengthens_search",
-        ),
-    ),
-    Question(
-        "Does reinforcement learning teach anything new?",
-        "No gain was seen that more samples from the base model, or from random expressions, would not give: on sums "
-        "of 5 to 8 terms pass@1 rises from 0.081 to 0.327 and pass@32 stays (+0.010 ± 0.014), and on the hardest "
-        "search problems pass@16 rises from 7% to 41%, but 16 random expressions reach 62%. What is gained depends on "
-        "the base model: one with all habits of search rises from 0.234 to 0.833 on search, one that only guesses "
-        "stays at 0.131, which is chance (0.138).",
-        "At three times the best learning rate pass@32 of the sums had fallen, in five seeds on the same problems "
-        "(`--history`); k above 32 was not tested there. The 7% are those of 128 other problems "
-        "([search](../worlds/search/README.md)). A base model that was taught to box incorrect answers, whatever its "
-        "search finds, ends at 0.138. Incorrect responses alone give most of the gain, but end 0.051 ± 0.022 (sums) "
-        "and 0.112 ± 0.025 (search) below all responses. MaxRL, which weighs hard prompts more, has a higher pass@64 "
-        "than GRPO in an exact example (maxrl_keeps_pass_at_k: 0.699 and 0.635 at the same pass@1); in training it "
-        "changes pass@16 by +0.025 ± 0.025 on the hardest search problems and pass@32 by -0.008 ± 0.021 on sums of 5 "
-        "to 8 terms. Rewards that are coin flips did not help: they change accuracy by -0.002 ± 0.003 on sums and "
-        "-0.002 ± 0.014 on search at the learning rate that suits them best, on sums the lowest that was tried, and "
-        "lower it at higher ones. Almost nothing was clipped, and the paper credits what they may gain to the clip.",
-        (
-            "habits_decide_what_rl_gains",
-            "negatives_suffice",
-            "rl_trades_pass_at_k_for_pass_at_1",
-            "maxrl_keeps_pass_at_k_in_training",
-            "maxrl_keeps_pass_at_k_on_search",
-            "random_rewards_teach",
-        ),
-    ),
-)
-IDENTITIES = (  # what follows from the formulas of the scripts; the tests compute them anew
-    "leave_one_out_with_std",
-    "loss_constants_are_a_learning_rate",
-    "maxrl_weighs_by_one_over_p",
-    "one_response_gives_nothing",
-    "own_reward_in_the_baseline_biases",
-    "ppo_is_a_mask",
-    "ppo_without_discount_is_reinforce",
-    "rewards_of_plus_minus_one_matter",
-    "std_cancels_the_reward_scale",
-)
 REST = {
     "exact": "Further claims, by enumeration",
     "model": "Further claims, on the embedded model: a few passes or updates, at most one short run",
@@ -321,10 +179,12 @@ def row(name: str, p: dict[tuple[str, str], float]) -> str:
     return f"| {verdict} | {link} | {effect} | {rest} |"
 
 
-def rest(kind: str) -> list[str]:
-    """The claims of a kind that are under no question, identities apart."""
-    answered = {*IDENTITIES, *(name for question in QUESTIONS for name in question.claims)}
-    return [name for name in court.names() if kind == court.load(name).KIND and name not in answered]
+def others() -> dict[str, list[str]]:
+    """The claims that are under no question, by heading."""
+    shown = {*IDENTITIES, *(name for question in QUESTIONS for name in question.claims)}
+    rest = [name for name in court.names() if name not in shown]
+    by_kind = {title: [name for name in rest if kind == court.load(name).KIND] for kind, title in REST.items()}
+    return by_kind | {"Identities, which the tests compute anew": list(IDENTITIES)}
 
 
 def page() -> str:
@@ -342,9 +202,8 @@ def page() -> str:
             "",
         ]
         lines += [*HEAD, *(row(name, p) for name in question.claims)]
-    for kind, title in REST.items():
-        lines += ["", f"## {title}", "", *HEAD, *(row(name, p) for name in rest(kind))]
-    lines += ["", "## Identities, which the tests compute anew", "", *HEAD, *(row(name, p) for name in IDENTITIES)]
+    for title, names in others().items():
+        lines += ["", f"## {title}", "", *HEAD, *(row(name, p) for name in names)]
     lines += ["", CHANGED.strip(), ""]
     for (date, why), changed in groupby(
         sorted(changed_after_a_result(), key=lambda v: (v["date"], v["why"])), lambda v: (v["date"], v["why"])

@@ -12,7 +12,8 @@ from types import SimpleNamespace
 import grpo
 from claims import court
 from claims.__main__ import Args, main
-from claims.page import PAGE, QUESTIONS, adjusted, page
+from claims.page import PAGE, adjusted, page
+from claims.questions import QUESTIONS
 from common.records import Episode, Rollouts
 from tools.reports import today
 from tools.scripts import ROOT, docstring

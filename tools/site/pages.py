@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from claims import court
-from claims.page import QUESTIONS, REST, rest
+from claims.page import others
+from claims.questions import QUESTIONS
 from claims.register import paragraphs, versions
 from tools.scripts import ROOT, parents, script_path
 from tools.site.lines import highlighted
@@ -151,7 +152,7 @@ class Renderer:
 def claims() -> list[dict[str, Any]]:
     """Groups of claims with a title and an answer or ""; each claim with docstring, verdict, effect and changes."""
     groups = [(question.title, question.answer, question.claims) for question in QUESTIONS]
-    groups += [(title, "", rest(kind)) for kind, title in REST.items()]
+    groups += [(title, "", names) for title, names in others().items()]
     return [{"title": title, "answer": answer, "claims": [*map(claim, names)]} for title, answer, names in groups]
 
 

@@ -1,0 +1,161 @@
+"""Each figure in the answers of the page of claims is the one that its source gives, in the order of the text."""
+
+import re
+import statistics
+
+from claims import court, fair
+from claims.questions import QUESTIONS
+from tools.reports import read_report
+from tools.scripts import ROOT
+
+import pytest
+
+FIGURE = re.compile(r"[+-]?\d+\.\d+(?: ± \d+\.\d+)?%?|\b\d+%")
+CLIP, CLIP_ON_SEARCH, SUMS, SEARCH = "clip_needs_both_bounds", "clip_on_search_needs_both_bounds", ", sums", ", search"
+INT4, INT4_ON_SEARCH = "sampler_anchor_suits_a_quantized_sampler", "sampler_anchor_on_quantized_search"
+STALE, STALE_ON_SEARCH = "stale_rollouts_are_harmless", "stale_search_is_harmless"
+HABITS = "habits_decide_what_rl_gains"
+LENGTHS, LENGTHS_ON_SEARCH = "response_mean_lengthens_wrong_answers", "response_mean_lengthens_search"
+
+
+def change(claim, a, b, world=""):
+    """A mean difference with its interval, as the page writes it."""
+    mean, half, _ = court.record(claim)["result"]["differences"][f"{a}{world} → {b}{world}"]
+    digits = 1 if half >= 1 else 3
+    return f"{mean:+.{digits}f} ± {half:.{digits}f}"
+
+
+def mean(claim, arm):
+    return f"{statistics.mean(court.record(claim)['result']['arms'][arm]['values']):.3f}"
+
+
+def percent(value, digits=0):
+    return f"{100 * value:.{digits}f}%"
+
+
+def said(claim, pattern):
+    """What stands in a claim's effect at the group of a pattern."""
+    return re.search(pattern, court.record(claim)["effect"]).group(1)
+
+
+def clipped(claim, arms):
+    """The largest fraction of the loss weight that one of the arms clips."""
+    return max(of_arm["clipped"] for name, of_arm in court.record(claim)["result"]["arms"].items() if arms in name)
+
+
+def swept(arm, rate):
+    """The accuracy of an arm of the claim on the clip, with two seeds at another learning rate."""
+    return percent(read_report(fair.REPORT)[fair.arms_of("sums", court.load(CLIP).ARMS)[arm]][rate])
+
+
+def lengthened():
+    """By which fraction the mean over each response lengthens incorrect answers on search."""
+    found = court.record(LENGTHS_ON_SEARCH)["result"]
+    before = statistics.mean(found["arms"]["constant, search"]["values"])
+    return percent(found["differences"]["constant, search → mean, search"][0] / before)
+
+
+def base_pass_at_16():
+    """The base model's on the hardest search problems, which were others than those of the claims."""
+    text = (ROOT / "worlds" / "search" / "README.md").read_text()
+    found = re.search(r"On `search-hard` \(128 problems\) avg@16 is \S+ and pass@16 (0\.\d+)\.", text)
+    return percent(float(found.group(1)))
+
+
+SOURCES = {
+    QUESTIONS[0].title: [
+        "1%",  # the chance that is asked about
+        said("std_favors_extremes", r"(\S+) \(G = 64\)"),
+        said("std_favors_extremes", r"(\S+) \(G = 8\)"),
+        change("dynamic_sampling_pays", "all groups", "refilled", SUMS),
+        change("dynamic_sampling_pays", "all groups", "refilled", SEARCH),
+        change("dynamic_sampling_pays", "all groups", "all groups again", SUMS),
+        change("dynamic_sampling_pays", "all groups", "all groups again", SEARCH),
+    ],
+    QUESTIONS[1].title: [
+        percent(float(said("clip_keeps_ratios_within_its_bounds", r"(\S+)% after 16")) / 100),
+        change(CLIP, "both", "lower alone", SUMS),
+        change(CLIP_ON_SEARCH, "both", "lower alone", SEARCH),
+        change(CLIP, "both", "upper alone", SUMS),
+        change(CLIP_ON_SEARCH, "both", "upper alone", SEARCH),
+        percent(clipped(CLIP, SUMS)),
+        percent(clipped(CLIP_ON_SEARCH, SEARCH), 1),
+        change(CLIP, "both", "none", SUMS),
+        swept("both", "1e-4"),
+        swept("lower alone", "1e-4"),
+        swept("upper alone", "1e-4"),
+        swept("none", "1e-4"),
+        said("gspo_clips_more_and_learns_as_well", r"clipped \S+ (\S+),"),
+        change("gspo_clips_more_and_learns_as_well", "GRPO", "GSPO", SUMS),
+        change("reusing_responses_pays", "one pass", "four passes", SUMS),
+        change("reusing_responses_pays", "one pass", "four passes", SEARCH),
+    ],
+    QUESTIONS[2].title: [
+        change(STALE, "fresh", "uncorrected", SUMS),
+        change(STALE_ON_SEARCH, "fresh", "uncorrected", SEARCH),
+        change(STALE, "uncorrected", "with TIS", SUMS),
+        change(STALE_ON_SEARCH, "uncorrected", "with TIS", SEARCH),
+        change(STALE, "uncorrected", "corrected", SUMS),
+        change(STALE_ON_SEARCH, "uncorrected", "corrected", SEARCH),
+    ],
+    QUESTIONS[3].title: [
+        mean(INT4, "recomputed, sums"),
+        mean(INT4_ON_SEARCH, "recomputed, search"),
+        mean(INT4, "anchored, sums"),
+        mean(INT4_ON_SEARCH, "anchored, search"),
+        mean("critic_is_unnecessary", "GRPO, sums"),
+        mean("critic_is_unnecessary", "GRPO, search"),
+        change(INT4, "recomputed", "with TIS", SUMS),
+        change(INT4_ON_SEARCH, "recomputed", "with TIS", SEARCH),
+        mean(INT4_ON_SEARCH, "with TIS, search"),
+        said("tis_repairs_the_gradient", r"(\d+%) ± \d+% by weights of tokens"),
+        said("tis_repairs_the_gradient", r"(\d+%) ± \d+% by weights of responses"),
+    ],
+    QUESTIONS[4].title: [
+        change("thinking_lengthens_because_it_pays", "shuffled", "true rewards"),
+        change(LENGTHS, "std, constant", "std, mean", SUMS),
+        change(LENGTHS_ON_SEARCH, "constant", "mean", SEARCH),
+        lengthened(),
+        change(LENGTHS_ON_SEARCH, "mean", "mean again", SEARCH),
+        change(LENGTHS, "no std, constant", "no std, mean", SUMS),
+    ],
+    QUESTIONS[5].title: [
+        said("rl_trades_pass_at_k_for_pass_at_1", r"pass@1 (\S+) before"),
+        said("rl_trades_pass_at_k_for_pass_at_1", r"before, (\S+) after"),
+        change("rl_trades_pass_at_k_for_pass_at_1", "before", "after"),
+        base_pass_at_16(),
+        percent(float(mean("maxrl_keeps_pass_at_k_on_search", "GRPO, search-hard"))),
+        percent(court.chance("search-hard", 16)),
+        said(HABITS, r"before training(?: \S+,){3} (\S+);"),
+        mean(HABITS, "all habits"),
+        mean(HABITS, "guess"),
+        said(HABITS, r"random expressions (\S+)$"),
+        base_pass_at_16(),
+        mean(HABITS, "wrong answers"),
+        change("negatives_suffice", "all", "incorrect", SUMS),
+        change("negatives_suffice", "all", "incorrect", SEARCH),
+        said("maxrl_keeps_pass_at_k", r"maxrl (\d\.\d+)"),
+        said("maxrl_keeps_pass_at_k", r"grpo (\d\.\d+)"),
+        change("maxrl_keeps_pass_at_k_on_search", "GRPO", "MaxRL", ", search-hard"),
+        change("maxrl_keeps_pass_at_k_in_training", "GRPO", "MaxRL", ", sums-hard"),
+        said("random_rewards_teach", r"by coin flips sums ([^,]+), "),
+        said("random_rewards_teach", r"by coin flips .*, search ([^;]+);"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.title)
+def test_figures_have_their_sources(question):
+    """A figure without a sign is a size, whose direction the text gives."""
+    written = FIGURE.findall(f"{question.answer} {question.conditions}")
+    sources = SOURCES[question.title]
+    given = [s if w[0] in "+-" else s.lstrip("+-") for w, s in zip(written, sources, strict=True)]
+    assert written == given
+
+
+def test_worlds_agree_as_the_page_says():
+    """Of the questions with a claim for each world, three are contradicted in both, and one is open."""
+    for one, other in ((CLIP, CLIP_ON_SEARCH), (STALE, STALE_ON_SEARCH), (INT4, INT4_ON_SEARCH)):
+        assert court.record(one)["verdict"] == court.record(other)["verdict"] == court.CONTRADICTED
+    assert court.record(LENGTHS)["verdict"] == court.INCONCLUSIVE
+    assert court.record(LENGTHS_ON_SEARCH)["verdict"] == court.REPRODUCED
