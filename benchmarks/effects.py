@@ -29,6 +29,7 @@ SUMS = " --steps 40 --eval-problems 256"
 EXPERTS = f" --model sums-experts{SUMS} --update-epochs 4"
 REUSED = " --update-epochs 4"
 GAME = " --steps 40 --eval-problems 256 --eval-samples 2"
+SHORT = f"{SEARCH} --max-response-tokens 120"  # a little more than responses have when accuracy is high
 BUDGET = " --budget-prompt ' within {n} tokens' --min-budget 0.125 --max-response-tokens 160"  # budgets from 20 to 160
 TOKEN_MEAN = "grpo+dapo.token_weights"
 TWO = " --reward correct docs/rewards/format.py:short=0.2"
@@ -80,7 +81,6 @@ EFFECTS = {
         "keeps correct responses to hard prompts", f"replay{HARD}", f"grpo{HARD}", "groups without signal"
     ),
     "replay on held-out problems": Effect("the same", f"replay{HARD}", f"grpo{HARD}", "pass@16"),
-    "pass_at_k": Effect("one correct response among k is enough", f"pass_at_k{HARD}", f"grpo{HARD}", "pass@16"),
     "curriculum": Effect(
         "draws prompts with signal", f"curriculum{HARD} --pool 32", f"grpo{HARD}", "groups without signal"
     ),
@@ -120,10 +120,7 @@ EFFECTS = {
         f"grpo{SEARCH}",
     ),
     "cosine_length": Effect(
-        "short correct responses", f"cosine_length{SEARCH}", f"grpo{SEARCH}", "tokens of correct responses"
-    ),
-    "cosine_length at the limit": Effect(
-        "keeps responses within the length limit", f"cosine_length{SEARCH}", f"grpo{SEARCH}", "truncated"
+        "keeps responses within a limit that binds", f"cosine_length{SHORT}", f"grpo{SHORT}", "truncated"
     ),
     "vineppo": Effect("samples values instead of training a critic", f"vineppo{SEARCH}", f"ppo{SEARCH}"),
     "process_rewards": Effect("credit for single attempts", f"process_rewards{SEARCH}", f"grpo{SEARCH}"),
@@ -131,7 +128,9 @@ EFFECTS = {
     "agent": Effect("learns from episodes", f"agent{GAME}", BASE),
     "calculator": Effect("learns to call a tool", f"calculator{GAME}", BASE),
     "raft": Effect("learns from correct responses alone", f"raft{SEARCH}", BASE),
-    "raft_pp": Effect("learns from correct responses alone", f"raft_pp{SEARCH}", f"grpo{SEARCH}"),
+    "raft_pp": Effect(
+        "learns from correct responses alone, at the price of entropy", f"raft_pp{SEARCH}", f"grpo{SEARCH}", "entropy"
+    ),
     "raft_pp with reuse": Effect(
         "has a ratio and a clip, for several updates", f"raft_pp{SEARCH}{REUSED}", f"raft{SEARCH}{REUSED}"
     ),
@@ -153,7 +152,9 @@ EFFECTS = {
     ),
     "trpo": Effect("steps as large as a KL of 0.001 allows", f"trpo{SEARCH}", f"reinforce{SEARCH}"),
     "trpo as published": Effect(
-        "the same with the authors' constants", f"trpo{SEARCH} --delta 0.01 --damping 1e-3", f"reinforce{SEARCH}"
+        "has a smaller δ and more damping than the authors' code",
+        f"trpo{SEARCH}",
+        f"trpo{SEARCH} --delta 0.01 --damping 1e-3",
     ),
     "kl_cov": Effect(
         "restrains tokens that lower the entropy",
@@ -189,6 +190,7 @@ CLAIMS: dict[str, tuple[str, ...]] = {  # about what is special in a method, or 
     "pass_at_k": ("maxrl_keeps_pass_at_k_on_search",),
     "lopti": ("rare_tokens_dominate_the_gradient",),
     "advantage_reweighting": ("rare_tokens_dominate_the_gradient",),
+    "gdpo": ("std_merges_different_rewards",),
 }
 ABOUT = """
 What each script is for, and a number that shows it or does not. Runs have 40 steps of 8 prompts x 8 responses (48 where
