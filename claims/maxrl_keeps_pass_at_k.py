@@ -52,11 +52,16 @@ def train(features, right, bias, weight):
     raise RuntimeError("the mean pass@1 did not reach its target")
 
 
-def compute():
-    generator = torch.Generator().manual_seed(0)
+def problems(seed):
+    """Features of the prompts, which answers are correct, and the logits that make these unlikely at first."""
+    generator = torch.Generator().manual_seed(seed)
     features = torch.randn(PROBLEMS, PROMPTS, FEATURES, dtype=torch.float64, generator=generator) / FEATURES**0.5
     right = torch.rand(PROBLEMS, PROMPTS, ANSWERS, generator=generator).argsort(-1) < RIGHT
-    bias = -4 * torch.rand(PROBLEMS, PROMPTS, 1, dtype=torch.float64, generator=generator) * right  # difficulty
+    return features, right, -4 * torch.rand(PROBLEMS, PROMPTS, 1, dtype=torch.float64, generator=generator) * right
+
+
+def compute():
+    features, right, bias = problems(0)
     trained = {arm: train(features, right, bias, weights(script)) for arm, script in ARMS.items()}
     pass_at = {arm: {k: (1 - (1 - p) ** k).mean(1) for k in KS} for arm, (p, _) in trained.items()}
     return {
