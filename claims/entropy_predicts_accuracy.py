@@ -68,7 +68,8 @@ def deciding(result):
 
 
 def effect(result):
-    return f"error of the predicted accuracy: {deciding(result)}"
+    unchanged = ", ".join(f"{name} {arm['unchanged']:.3f}" for name, arm in result["arms"].items())
+    return f"error of the predicted accuracy: {deciding(result)}; of no change: {unchanged}"
 
 
 def draw(result):

@@ -45,7 +45,9 @@ def test_only_claims_by_runs_wait_for_a_verdict():
     assert {*OF_KIND["exact"], *OF_KIND["model"]} <= {*JUDGED}
 
 
-SECONDS = ("maxrl_keeps_pass_at_k", "whitening_is_harmless")  # exact claims that take more than a second
+SECONDS = (  # exact claims that take more than a second
+    "maxrl_keeps_pass_at_k", "pass_at_k_training_keeps_pass_at_k", "whitening_is_harmless",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SECONDS)) for n in OF_KIND["exact"]])
@@ -58,7 +60,7 @@ def test_an_exact_claim_computed_anew(name):
 
 LONG = (  # claims on the model that take at least half a minute
     "clip_is_rarely_active", "clip_keeps_ratios_within_its_bounds", "gspo_tolerates_the_engines_precision",
-    "sampled_values_beat_a_critic", "same_state_turns_get_truer_credit",
+    "sampled_values_beat_a_critic", "sampled_values_credit_each_step", "same_state_turns_get_truer_credit",
 )  # fmt: skip
 
 
