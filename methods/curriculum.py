@@ -42,7 +42,8 @@ from torch import Tensor
 class Args(Settings):
     # Curriculum
     pool: Count = 256
-    """Training problems to draw from, a random part of the data set: few enough to come back. At least P."""
+    """Training problems to draw from, a random part of the data set: few enough to come back, such as 32
+    with 8 prompts per step. At least P."""
     memory: Fraction = 0.5
     """λ: how much of an estimate remains at the next visit. 1 forgets nothing, 0 keeps the last visit only."""
     target: Fraction = 0.5
