@@ -200,8 +200,8 @@ the difference; it is *seen* if the interval excludes 0; † marks runs of earli
 alone give none). Where something else was measured, the last column is held-out accuracy, without and with the method,
 and the difference. Three seeds show only large effects, and a run without the method may do better at its own best
 learning rate; [claims](claims.md) decide with more seeds and rates. The curriculum draws from 32 problems, GRPO from
-all. What keeps the entropy up costs accuracy here, and LCPO keeps within 15 % of its budget only where its responses are
-guesses: the shortest budgets, from 20 tokens on, leave no room for a search.
+all. What keeps the entropy up costs accuracy here, and LCPO keeps within 15 % of its budget only where its responses
+are guesses: the shortest budgets, from 20 tokens on, leave no room for a search.
 
 """
 

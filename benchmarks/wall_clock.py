@@ -1,6 +1,7 @@
 """Held-out accuracy over time: ScaleRL with a generator in another process, and in turns.
 
     python -m benchmarks.wall_clock            # about 10 minutes on two idle cores; writes reports/wall_clock.json
+    python -m benchmarks.wall_clock --judge 1  # rewards of a batch take a second, in which nothing is computed
 
 Both use the same cores. With --overlap, one process generates on half of them while the other trains; in turns, with
 --staleness 0, each step generates and then trains on all of them. The world is search. A checkpoint's time is the sum
@@ -16,13 +17,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.metrics import read_metrics
-from tools.reports import today, write_report
+from tools.reports import read_report, today, write_report
 from tools.scripts import ROOT
 
 import tyro
 
 WAYS = {"overlap": "--overlap", "in turns": "--staleness 0"}
 HELD_OUT = "--dataset search --eval-problems 256 --eval-samples 2"
+JUDGE = """
+import time
+
+def wait(problems, texts, tokens, truncated):
+    time.sleep({})
+    return [0.0] * len(texts)
+"""
 RUN = f"--model search {HELD_OUT} --prompts-per-step 16 --eval-every 0"
 
 
@@ -34,6 +42,8 @@ class Args:
     """Rollout batches of a run."""
     every: int = 10
     """Steps between the checkpoints that are evaluated."""
+    judge: float = 0.0
+    """Seconds for which a reward function waits in each step, as for a judge on a server; it adds 0 to the reward."""
 
 
 def python(*command: str) -> None:
@@ -45,6 +55,9 @@ def curve(way: str, seed: int, args: Args) -> list[tuple[float, float]]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         flags = f"{RUN} {WAYS[way]} --seed {seed} --steps {args.steps} --save-every {args.every} --keep 100"
+        if args.judge:
+            (folder / "judge.py").write_text(JUDGE.format(args.judge))
+            flags += f" --reward correct {folder}/judge.py:wait"
         python("recipes/scalerl.py", *flags.split(), "--run-dir", f"{folder}/run")
         spent, found = 0.0, []
         for row in read_metrics(folder / "run")[1:]:
@@ -65,7 +78,8 @@ def main(args: Args) -> None:
         for way in WAYS:
             curves[way].append(curve(way, seed, args))
             print(f"{way}, seed {seed}: {', '.join(f'{a:.3f} at {s:.0f} s' for s, a in curves[way][-1])}", flush=True)
-        write_report("wall_clock", {"date": today(), "run": RUN, "ways": WAYS, "curves": curves})
+        measured = {"date": today(), "run": RUN, "ways": WAYS, "curves": curves}
+        write_report("wall_clock", read_report("wall_clock", {}) | {f"judge of {args.judge:g} seconds": measured})
     last = {way: [one[-1] for one in of_way] for way, of_way in curves.items()}
     ratio = statistics.median(b[0] / a[0] for a, b in zip(last["overlap"], last["in turns"], strict=True))
     print(f"{args.steps} steps in turns take {ratio:.2f} times the seconds of --overlap")
