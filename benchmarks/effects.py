@@ -289,7 +289,8 @@ def page(found: dict[str, dict[str, Any]]) -> str:
         sentence, result = load(claim).__doc__.split("\n")[0], record(claim)
         verdict = result["verdict"] if result else "not run yet"
         lines.append(f"| `{script_path(name).relative_to(ROOT)}` | [{sentence}](../claims/{claim}.py) | {verdict} |")
-    rest = [name for name in parents() if name not in found and name not in CLAIMS]
+    shown = {*CLAIMS, *(name.split()[0] for name in found)}
+    rest = [name for name in parents() if name not in shown]
     in_methods = [name for name in rest if f"| {name} |" in (REPORTS / "methods.md").read_text()]
     lines += ["", f"In the tables of [methods](methods.md): {', '.join(in_methods)}."]
     if missing := sorted({*rest} - {*in_methods}):
