@@ -52,8 +52,8 @@ no difference looks like; claims with the same first arm share its runs. rl_trad
 runs before and after training; it is paired and has no control. Two rates whose sweeps differ by less than about 0.04
 may have changed places by chance, and the intervals do not include this. Some questions have a claim for each world.
 Both worlds contradict that the clip needs both bounds, that stale rollouts are harmless, and that the engine's
-log-probs suit a quantized engine; on the length bias of GRPO's mean they differ, which leaves it open. Of the claims by
-runs, {repeated} gave the numbers of their first seeds again, to the bit (`python -m claims NAME --check`).
+log-probs suit a quantized engine; on the length bias of GRPO's mean they differ, which leaves it open. Of {count}
+claims by runs, {repeated} gave the numbers of their first seeds again, to the bit (`python -m claims NAME --check`).
 
 Other claims by runs compare arms on the same seeds: the same problems and seeds of the engine (other problems where
 arms have different numbers of prompts). Most are about something that the learning rate itself would move: entropy,
@@ -191,7 +191,8 @@ def page() -> str:
     p = adjusted()
     results = [stored for name in court.names() if (stored := court.record(name))]
     dates, repeated = [stored["date"] for stored in results], sum("repeated" in stored for stored in results)
-    about = INTRODUCTION.rstrip().format(repeated=repeated)
+    by_runs = sum(court.load(name).KIND == "runs" for name in court.names())
+    about = INTRODUCTION.rstrip().format(count=by_runs, repeated=repeated)
     lines = [heading("The court of claims", "python -m claims --page", dates) + about]
     for question in QUESTIONS:
         lines += ["", f"## {question.title}", "", question.answer, ""]

@@ -62,8 +62,8 @@ QUESTIONS = (
         "search; the log-probs of the weights that sampled, used in ratio and clip, give back 0.107 ± 0.038 and 0.112 "
         "± 0.020.",
         "Each arm has its best learning rate, and makes four updates from each batch; stale arms get about a quarter "
-        "more responses, since their first batches are the base model's. On the [stress page](stress.md), with six "
-        "seeds, DPPO, RLOO, MaxRL, Dr. GRPO and CISPO end no lower with such rollouts than with fresh ones.",
+        "more responses, since their first batches are the base model's. On the [stress page](stress.md) six seeds "
+        "show no such loss for DPPO, RLOO, MaxRL, Dr. GRPO and CISPO.",
         (
             "stale_rollouts_are_harmless",
             "anchoring_on_the_sampler_repairs_staleness",

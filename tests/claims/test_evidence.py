@@ -37,6 +37,7 @@ def test_results_know_the_code_that_made_them(arm, monkeypatch):
     made = {"command": "python " + " ".join(runs.words(arm, 1)), "code": runs.code_hash(arm)}
     assert runs.by_todays_code({"arms": {"a": made, "b": made}})
     assert not runs.by_todays_code({"arms": {"a": made, "b": {"command": made["command"]}}})
+    assert runs.by_todays_code({"arms": {"a": made | {"code": "old", "repeated_code": made["code"]}}})
     code = runs.code
     monkeypatch.setattr(runs, "code", lambda script: [*code(script), "another line"])
     assert not runs.by_todays_code({"arms": {"a": made}})

@@ -83,6 +83,7 @@ def test_tables_show_what_was_measured():
     assert written == stress.page(read_report("stress")), "reports/stress.md: python -m benchmarks.stress --redraw"
     written = (REPORTS / "effects.md").read_text()
     assert written == effects.page(read_report("effects")), "reports/effects.md: python -m benchmarks.effects --redraw"
+    assert "Not measured yet" not in written
     written = (REPORTS / "peers.md").read_text()
     assert written == peers.table(read_report("peers")), "reports/peers.md: python -m benchmarks.peers --redraw"
 
