@@ -2,8 +2,8 @@
 
     python -m benchmarks.agreement          # about two hours; resumable; writes reports/agreement.json
 
-Every script except r1.py, which makes several runs. Each one runs with its defaults and with those of OPTIONS that it
-has. Differences of weights are absolute; those of metrics are relative to the larger of 1 and their value.
+Each script runs with its defaults, r1.py as R1-Zero, and with those of OPTIONS that it has. Differences of weights are
+absolute; those of metrics are relative to the larger of 1 and their value.
 """
 
 import os
@@ -87,8 +87,6 @@ def differences(one: Path, other: Path) -> dict[str, float]:
 def main() -> None:
     results = read_report("agreement", {})
     for script in parents():
-        if script == "r1":
-            continue
         for kind, settings in (("plain", SHORT), ("with options", SHORT | OPTIONS)):
             key = f"{script}, {kind}"
             if key in results:
