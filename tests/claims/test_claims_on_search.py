@@ -138,3 +138,26 @@ def test_maxrl_on_search_may_lose_less_than_003_at_pass_at_1(once, verdict):
     claim = court.load("maxrl_keeps_pass_at_k_on_search")
     assert claim.verdict({"arms": arms, "differences": differences}) == verdict
     assert claim.METRIC(ended([{}, {"eval/avg": 0.1, "eval/pass@16": 0.7}])) == 0.7
+
+
+def test_credit_is_a_correlation():
+    correlation = court.load("sampled_values_credit_each_step").correlation
+    truth = [0.5, -0.25, 0.0, 0.25]
+    assert correlation(truth, [2 * a + 1 for a in truth]) == pytest.approx(1)
+    assert correlation(truth, [-a for a in truth]) == pytest.approx(-1)
+    assert correlation(truth, [0.3] * 4) == 0.0
+
+
+@pytest.mark.slow
+def test_true_advantages_credit_lines_best(monkeypatch):
+    """With the truth's own continuations VinePPO's correlation is 1; with others it is less, and above GRPO's."""
+    claim = court.load("sampled_values_credit_each_step")
+    monkeypatch.setattr(claim, "PROBLEMS", 6)
+    monkeypatch.setattr(claim, "SAMPLES", (16,))
+    monkeypatch.setattr(claim, "TRUE", 16)
+    estimate = claim.vineppo.estimate_values
+    other = claim.compute()["correlation"]
+    monkeypatch.setattr(claim.vineppo, "estimate_values", lambda *given: estimate(*given[:5], 1, given[6]))
+    same = claim.compute()["correlation"]
+    assert same["VinePPO, 16 continuations"] == pytest.approx(1) and same["GRPO"] == other["GRPO"]
+    assert other["GRPO"] + 0.05 < other["VinePPO, 16 continuations"] < 0.999
