@@ -2,14 +2,15 @@
 
 `register.jsonl` has a line for each version of a claim: date and commit, the verdict that was `known` when it was
 written (null: none), `why` it differs from the version before, the paragraphs of its docstring (who says it, what is
-tested, the rule), and a hash of its code, which has the arms. Whoever changes a statement, a rule, or code that decides
-adds a line: a verdict keeps the hash of what it was `judged_by`, and is not judged by anything else under the same
-version. Other words about the source or the test go into the claim's last line. The lines up to 2026-11-23 were written
-down from the repository's history; in these, "contradicted" was "refuted".
+tested, the rule), and a hash of its code; the last version of a claim by runs also has its `arms`. Whoever changes a
+statement, a rule, or code that decides adds a line: a verdict keeps the hash of what it was `judged_by`, and is not
+judged by anything else under the same version. Other words about the source or the test go into the claim's last line.
+The lines up to 2026-11-23 were written down from the repository's history; in these, "contradicted" was "refuted".
 """
 
 import ast
 import hashlib
+import importlib
 import json
 from collections import defaultdict
 from functools import cache
@@ -32,13 +33,15 @@ def paragraphs(name: str) -> list[str]:
     return [" ".join(paragraph.split()) for paragraph in docstring(HERE / f"{name}.py").split("\n\n")]
 
 
-def says(name: str) -> dict[str, str]:
-    """What a claim is now: its statement, who says it, what is tested, the rule, and a hash of its code."""
+def says(name: str) -> dict[str, Any]:
+    """What a claim is now: its statement, who says it, what is tested, the rule, a hash of its code, and its arms."""
     statement, *rest = paragraphs(name)
     found = {"statement": statement}
     for key, part in zip(("source", "tested", "rule"), PARTS, strict=True):
         found[key] = next(p for p in rest if p.startswith(part)).removeprefix(part).strip()
-    return found | {"code": code_hash((HERE / f"{name}.py").read_text())}
+    arms = getattr(importlib.import_module(f"claims.{name}"), "ARMS", {})
+    by_runs = {"arms": arms} if arms and all(isinstance(words, str) for words in arms.values()) else {}
+    return found | {"code": code_hash((HERE / f"{name}.py").read_text())} | by_runs
 
 
 def code_hash(text: str) -> str:
@@ -82,6 +85,6 @@ def history(name: str) -> str:
         lines.append(
             f"  {version['version']}. {version['date']}, {version['commit']}{known}. {version['why']}".rstrip()
         )
-        lines += [f"     {part}: {version[part]}" for part in parts if version[part] != before.get(part)]
+        lines += [f"     {part}: {version[part]}" for part in parts if version.get(part) != before.get(part)]
         before = version
     return "\n".join(lines)

@@ -43,6 +43,13 @@ def test_results_know_the_code_that_made_them(arm, monkeypatch):
     assert not runs.by_todays_code({"arms": {"a": made}})
 
 
+@pytest.mark.parametrize("name", BY_RUNS)
+def test_repeated_results_say_with_what(name):
+    """Either with which libraries and files of common/, or the commit that has both."""
+    repeated = court.record(name)["repeated"]
+    assert repeated.keys() in ({"date", "commit"}, {"date", *court.software()})
+
+
 def test_results_name_versions(monkeypatch, tmp_path):
     """Results name the libraries' versions and a hash that follows the files of common/."""
     before = runs.software()
