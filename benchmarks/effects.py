@@ -128,9 +128,7 @@ EFFECTS = {
     "agent": Effect("learns from episodes", f"agent{GAME}", BASE),
     "calculator": Effect("learns to call a tool", f"calculator{GAME}", BASE),
     "raft": Effect("learns from correct responses alone", f"raft{SEARCH}", BASE),
-    "raft_pp": Effect(
-        "learns from correct responses alone, at the price of entropy", f"raft_pp{SEARCH}", f"grpo{SEARCH}", "entropy"
-    ),
+    "raft_pp": Effect("learns from correct responses alone", f"raft_pp{SEARCH}", f"grpo{SEARCH}", "entropy"),
     "raft_pp with reuse": Effect(
         "has a ratio and a clip, for several updates", f"raft_pp{SEARCH}{REUSED}", f"raft{SEARCH}{REUSED}"
     ),
