@@ -75,12 +75,12 @@ class Effect(NamedTuple):
 
 EFFECTS = {
     "pope": Effect("hints where no response is correct", f"pope{HARD}", f"grpo{HARD}", "groups without signal"),
-    "pope on held-out problems": Effect("the same, without hints", f"pope{HARD}", f"grpo{HARD}", "pass@16"),
+    "pope on held-out problems": Effect("the same, on held-out problems", f"pope{HARD}", f"grpo{HARD}", "pass@16"),
     "luffy": Effect("solutions among the responses", f"luffy{HARD}", f"grpo{HARD}", "pass@16"),
     "replay": Effect(
         "keeps correct responses to hard prompts", f"replay{HARD}", f"grpo{HARD}", "groups without signal"
     ),
-    "replay on held-out problems": Effect("the same", f"replay{HARD}", f"grpo{HARD}", "pass@16"),
+    "replay on held-out problems": Effect("the same, on held-out problems", f"replay{HARD}", f"grpo{HARD}", "pass@16"),
     "curriculum": Effect(
         "draws prompts with signal", f"curriculum{HARD} --pool 32", f"grpo{HARD}", "groups without signal"
     ),
@@ -150,7 +150,7 @@ EFFECTS = {
     ),
     "trpo": Effect("steps as large as a KL of 0.001 allows", f"trpo{SEARCH}", f"reinforce{SEARCH}"),
     "trpo as published": Effect(
-        "has a smaller δ and more damping than the authors' code",
+        "has a smaller δ than the paper and more damping than its code",
         f"trpo{SEARCH}",
         f"trpo{SEARCH} --delta 0.01 --damping 1e-3",
     ),
