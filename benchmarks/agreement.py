@@ -2,8 +2,8 @@
 
     python -m benchmarks.agreement          # about two hours; resumable; writes reports/agreement.json
 
-Each script runs with its defaults, r1.py as R1-Zero, and with those of OPTIONS that it has. Differences of weights are
-absolute; those of metrics are relative to the larger of 1 and their value.
+Each script makes a short run without further flags, r1.py as R1-Zero, and one with those of OPTIONS that it has.
+Differences of weights are absolute; those of metrics are relative to the larger of 1 and their value.
 """
 
 import os

@@ -150,7 +150,7 @@ EFFECTS = {
     ),
     "trpo": Effect("steps as large as a KL of 0.001 allows", f"trpo{SEARCH}", f"reinforce{SEARCH}"),
     "trpo as published": Effect(
-        "has a smaller δ than the paper and more damping than its code",
+        "default δ and damping instead of the published ones",
         f"trpo{SEARCH}",
         f"trpo{SEARCH} --delta 0.01 --damping 1e-3",
     ),
@@ -193,13 +193,14 @@ CLAIMS: dict[str, tuple[str, ...]] = {  # about what is special in a method, or 
 ABOUT = """
 What each script is for, and a number that shows it or does not. Runs have 40 steps of 8 prompts x 8 responses (48 where
 rollouts are stale); the learning rate of 1e-4 is not tuned. `reports/effects.json` has each command's flags. *Without*
-is the run without the method, or the base model before training. Means over the seeds, with Welch's 95 % interval of
-the difference; it is *seen* if the interval excludes 0; † marks runs of earlier scripts or flags (changes of `common/`
-alone give none). Where something else was measured, the last column is held-out accuracy, without and with the method,
-and the difference. Three seeds show only large effects, and a run without the method may do better at its own best
-learning rate; [claims](claims.md) decide with more seeds and rates. The curriculum draws from 32 problems, GRPO from
-all. What keeps the entropy up costs accuracy here, and LCPO keeps within 15 % of its budget only where its responses
-are guesses: the shortest budgets, from 20 tokens on, leave no room for a search.
+is the run without the method, the method or flags that it is compared with, or the base model before training. Means
+over the seeds, with Welch's 95 % interval of the difference; it is *seen* if the interval excludes 0; † marks runs of
+earlier scripts or flags (changes of `common/` alone give none). Where something else was measured, the last column is
+held-out accuracy, without and with the method, and the difference. Three seeds show only large effects, and a run
+without the method may do better at its own best learning rate; [claims](claims.md) decide with more seeds and rates.
+The curriculum draws from 32 problems, GRPO from all. Keeping the entropy up by a bonus costs accuracy here. LCPO's mean
+deviation is below 15 % of the mean budget only where responses are guesses: the shortest budgets, from 20 tokens on,
+leave no room for a search.
 
 """
 
@@ -207,7 +208,7 @@ are guesses: the shortest budgets, from 20 tokens on, leave no room for a search
 @dataclass
 class Args:
     methods: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Names of scripts; by default all that reports/effects.json lacks or has by other code."""
+    """Names of rows, mostly those of scripts; by default all that reports/effects.json lacks or has by other code."""
     seeds: int = 3
     """Seeds from 1 on; those that reports/effects.json has with the same flags and code are not run again."""
     redraw: bool = False

@@ -1,7 +1,7 @@
 """Held-out accuracy over time: ScaleRL with a generator in another process, and in turns.
 
     python -m benchmarks.wall_clock            # about 10 minutes on two idle cores; writes reports/wall_clock.json
-    python -m benchmarks.wall_clock --judge 1  # rewards of a batch take a second, in which nothing is computed
+    python -m benchmarks.wall_clock --judge 1  # the learner waits a second for the rewards of each batch
 
 Both use the same cores. With --overlap, one process generates on half of them while the other trains; in turns, with
 --staleness 0, each step generates and then trains on all of them. The world is search. A checkpoint's time is the sum
@@ -78,7 +78,7 @@ def main(args: Args) -> None:
         for way in WAYS:
             curves[way].append(curve(way, seed, args))
             print(f"{way}, seed {seed}: {', '.join(f'{a:.3f} at {s:.0f} s' for s, a in curves[way][-1])}", flush=True)
-        measured = {"date": today(), "run": RUN, "ways": WAYS, "curves": curves}
+        measured = {"date": today(), "run": f"{RUN} --steps {args.steps}", "ways": WAYS, "curves": curves}
         write_report("wall_clock", read_report("wall_clock", {}) | {f"judge of {args.judge:g} seconds": measured})
     last = {way: [one[-1] for one in of_way] for way, of_way in curves.items()}
     ratio = statistics.median(b[0] / a[0] for a, b in zip(last["overlap"], last["in turns"], strict=True))

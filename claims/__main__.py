@@ -10,11 +10,12 @@ python -m claims small_groups_suffice --check  # whether its first seed gives th
 python -m claims --kind runs                   # all claims of a kind; those by runs take up to two hours each
 """
 
+import shutil
 import signal
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from claims import court, fair
+from claims import court, fair, runs
 from claims.page import PAGE, page
 from claims.register import changed_after_a_result, history
 from claims.runs import accuracy, check, sweep
@@ -61,6 +62,8 @@ def main(args: Args) -> None:
         for name in court.names():
             verdict = (court.record(name) or {"verdict": "not run yet"})["verdict"]
             print(f"{verdict}: {court.statement(name)} ({name})")
+    if args.check:
+        shutil.rmtree(runs.CHECKS, ignore_errors=True)  # its runs are made anew
     for name in claims:
         if args.sweep:
             if hasattr(court.load(name), "fair"):

@@ -2,9 +2,10 @@
 
 import random
 from functools import cache
+from typing import Any
 
 from claims.court import NOT_TESTABLE, load, record
-from claims.runs import difference
+from claims.runs import difference, measures
 
 DRAWS = 100
 
@@ -19,17 +20,23 @@ def stays(name: str) -> float | None:
     stored, rng = record(name), random.Random(0)
     if stored["verdict"] == NOT_TESTABLE:
         return None
-    result, same = stored["result"], 0
-    paired, seeds = "degrees" not in result, range(result["seeds"])
-    for _ in range(DRAWS):
-        drawn = rng.choices(seeds, k=len(seeds))
-        values = {
-            arm: [of_arm["values"][seed] for seed in (drawn if paired else rng.choices(seeds, k=len(seeds)))]
-            for arm, of_arm in result["arms"].items()
-        }
-        differences = {}
-        for pair in result["differences"]:
-            found = difference(*(values[arm] for arm in pair.split(" → ")), paired)
-            differences[pair] = [found.mean, found.half, 0.0]
-        same += load(name).verdict(result | {"differences": differences}) == stored["verdict"]
+    result = stored["result"]
+    same = sum(load(name).verdict(drawn_again(result, rng)) == stored["verdict"] for _ in range(DRAWS))
     return same / DRAWS
+
+
+def drawn_again(result: dict[str, Any], rng: random.Random) -> dict[str, Any]:
+    """A result with other seeds, the same for its accuracy where the verdict depends on that too."""
+    paired, seeds = "degrees" not in result, range(result["seeds"])
+    common = rng.choices(seeds, k=len(seeds))
+    draws = {arm: common if paired else rng.choices(seeds, k=len(seeds)) for arm in result["arms"]}
+    changed = {}
+    for metric, compared in measures(result).items():
+        differences = {}
+        for pair in compared["differences"]:
+            values = [[compared["arms"][arm]["values"][seed] for seed in draws[arm]] for arm in pair.split(" → ")]
+            found = difference(*values, paired)
+            differences[pair] = [found.mean, found.half, 0.0]
+        changed[metric] = compared | {"differences": differences}
+    first, *accuracy = changed.values()
+    return first | ({"accuracy": accuracy[0]} if accuracy else {})

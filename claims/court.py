@@ -19,7 +19,7 @@ from typing import Any
 
 import grpo
 import worlds
-from claims.register import PARTS, UNTESTABLE, judged_by, paragraphs, versions
+from claims.register import PARTS, judged_by, not_testable, versions
 from common.batch import Batch, collate, minibatches
 from common.cli import fail
 from common.data import load_problems, sample_problems
@@ -116,13 +116,8 @@ def record(name: str) -> dict[str, Any] | None:
     return json.loads(path.read_text()) if path.exists() else None
 
 
-def not_testable(name: str) -> str:
-    """Why this world cannot test a claim, from its docstring; "" if it can."""
-    return next((p.removeprefix(UNTESTABLE) for p in paragraphs(name) if p.startswith(UNTESTABLE)), "")
-
-
 def software() -> dict[str, str]:
-    """What made the runs, beside the scripts: versions of the libraries, and a hash of the files of common/."""
+    """What made a result, besides the scripts: versions of the libraries, and a hash of the files of common/."""
     text = b"".join(path.read_bytes() for path in sorted((ROOT / "common").rglob("*.py")))
     libraries = {name: importlib.metadata.version(name) for name in ("torch", "transformers", "numpy")}
     return libraries | {"common": hashlib.sha256(text).hexdigest()[:16]}

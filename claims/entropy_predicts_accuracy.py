@@ -13,6 +13,8 @@ interval lies below 0.05; contradicted if it lies above 0.05; inconclusive if it
 Reported: the error of predicting that nothing changes after the first half.
 """
 
+from statistics import mean
+
 from claims import fair
 from claims.court import CONTRADICTED, INCONCLUSIVE, REPRODUCED
 from tools.stats import interval
@@ -62,14 +64,14 @@ def verdict(result):
 def deciding(result):
     """What the verdict depends on: no difference between arms."""
     return ", ".join(
-        f"{world} {mean:.3f} ± {half:.3f} (of no change {result['arms'][f'GRPO, {world}']['unchanged']:.3f})"
-        for world, (mean, half) in errors(result).items()
+        f"{world} {error:.3f} ± {half:.3f} ({result['arms'][f'GRPO, {world}']['unchanged']:.3f} if nothing changes)"
+        for world, (error, half) in errors(result).items()
     )
 
 
 def effect(result):
-    unchanged = ", ".join(f"{name} {arm['unchanged']:.3f}" for name, arm in result["arms"].items())
-    return f"error of the predicted accuracy: {deciding(result)}; of no change: {unchanged}"
+    means = ", ".join(f"{name} {mean(arm['values']):.3f}" for name, arm in result["arms"].items())
+    return f"error of the predicted accuracy: {deciding(result)}; {means}"
 
 
 def draw(result):

@@ -9,7 +9,7 @@ w(p) is the exact expected weight of rloo.py, grpo.py and maxrl.py for groups of
 pass@64 at the step where the mean pass@1 reaches 0.5, in 12 random problems; also with w = 1/p, which MaxRL approaches.
 
 Rule: on the paired difference in pass@64 between maxrl.py and grpo.py, with a 95 % interval over the problems:
-reproduced if it is above 0 and at least 0.01; contradicted if the interval excludes 0.01.
+reproduced if it is above 0 and at least 0.01; contradicted if the interval excludes a gain of 0.01.
 """
 
 import grpo

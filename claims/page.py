@@ -10,7 +10,7 @@ from claims.bootstrap import stays
 from claims.fair import AGAIN, worlds_of
 from claims.questions import IDENTITIES, QUESTIONS
 from claims.register import changed_after_a_result
-from claims.runs import by_todays_code, p_values
+from claims.runs import by_todays_code, measures, p_values
 from tools.reports import REPORTS, heading
 
 PAGE = REPORTS / "claims.md"
@@ -52,8 +52,9 @@ no difference looks like; claims with the same first arm share its runs. rl_trad
 runs before and after training; it is paired and has no control. Two rates whose sweeps differ by less than about 0.04
 may have changed places by chance, and the intervals do not include this. Some questions have a claim for each world.
 Both worlds contradict that the clip needs both bounds, that stale rollouts are harmless, and that the engine's
-log-probs suit a quantized engine; on the length bias of GRPO's mean they differ, which leaves it open. Of {count}
-claims by runs, {repeated} gave the numbers of their first seeds again, to the bit (`python -m claims NAME --check`).
+log-probs suit a quantized engine. On the length bias of GRPO's mean, and on MaxRL's pass@k in training, they differ,
+which leaves these open. Of {count} claims by runs, {repeated} gave the numbers of their first seeds again, to the bit
+(`python -m claims NAME --check`).
 
 Other claims by runs compare arms on the same seeds: the same problems and seeds of the engine (other problems where
 arms have different numbers of prompts). Most are about something that the learning rate itself would move: entropy,
@@ -89,15 +90,10 @@ sigmoid_predicts_the_end moved from "inconclusive" to "contradicted".
 Claims whose scripts had changed after their verdict were run again with the scripts of 2026-11-27. Two verdicts
 changed: few_negatives_destabilize was "reproduced" by five seeds, and is "inconclusive" by the same five and by 16;
 rl_trades_pass_at_k_for_pass_at_1 was "reproduced", gave "inconclusive" by the same five seeds, and is now judged by 16
-others at the best learning rate. Of twelve whose first seeds were compared, ten gave other numbers, mostly by at most
-0.1 of accuracy, or 0.4 where runs collapse: sums in another order round differently, and training amplifies that. So a
-verdict on runs that collapse needs many seeds.
+others at the best learning rate. Of twelve whose old first seeds were compared with the new ones, ten differed, mostly
+by at most 0.1 of accuracy, or 0.4 where runs collapse: sums in another order round differently, and training amplifies
+that. So a verdict on runs that collapse needs many seeds.
 """
-
-
-def measures(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The comparisons of a result: of its metric, and of accuracy where the verdict depends on that too."""
-    return {"": result} | ({"accuracy, ": result["accuracy"]} if "accuracy" in result else {})
 
 
 def adjusted() -> dict[tuple[str, str], float]:
@@ -184,7 +180,7 @@ def others() -> dict[str, list[str]]:
     shown = {*IDENTITIES, *(name for question in QUESTIONS for name in question.claims)}
     rest = [name for name in court.names() if name not in shown]
     by_kind = {title: [name for name in rest if kind == court.load(name).KIND] for kind, title in REST.items()}
-    return by_kind | {"Identities, which the tests compute anew": list(IDENTITIES)}
+    return by_kind | {"Identities, which follow from the formulas": list(IDENTITIES)}
 
 
 def page() -> str:
@@ -197,7 +193,7 @@ def page() -> str:
     for question in QUESTIONS:
         lines += ["", f"## {question.title}", "", question.answer, ""]
         lines += [
-            f"![What was measured: {court.statement(question.claims[0])}](claims/{question.claims[0]}.png)",
+            f"![Results for the claim: {court.statement(question.claims[0])}](claims/{question.claims[0]}.png)",
             "",
             question.conditions,
             "",

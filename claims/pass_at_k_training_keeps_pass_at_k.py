@@ -8,7 +8,7 @@ climbs Σ_x w(p_x) ∇p_x until the mean pass@1 is 0.5. w(p) is the exact expect
 k = 2, its default, and k = 4, and of grpo.py, for groups of 8. A few other problems had shown a gain before.
 
 Rule: on the paired difference in pass@64 between k = 2 and grpo.py, with a 95 % interval over the problems: reproduced
-if it is above 0 and at least 0.01; contradicted if the interval excludes 0.01. k = 4 is reported.
+if it is above 0 and at least 0.01; contradicted if the interval excludes a gain of 0.01. k = 4 is reported.
 """
 
 import grpo
@@ -45,7 +45,7 @@ def verdict(result):
 def effect(result):
     passes = ", ".join(f"{arm} {of_arm['64']:.3f}" for arm, of_arm in result["pass@k"].items())
     gains = ", ".join(f"{arm} {mean:+.3f} ± {half:.3f}" for arm, (mean, half) in result["gain"].items())
-    return f"pass@64 at pass@1 = 0.5: {passes}; more than grpo {gains}"
+    return f"pass@64 at pass@1 = 0.5: {passes}; gain over grpo: {gains}"
 
 
 def draw(result):

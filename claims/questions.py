@@ -62,8 +62,8 @@ QUESTIONS = (
         "search; the log-probs of the weights that sampled, used in ratio and clip, give back 0.107 ± 0.038 and 0.112 "
         "± 0.020.",
         "Each arm has its best learning rate, and makes four updates from each batch; stale arms get about a quarter "
-        "more responses, since their first batches are the base model's. On the [stress page](stress.md) six seeds "
-        "show no such loss for DPPO, RLOO, MaxRL, Dr. GRPO and CISPO.",
+        "more responses, since their first batches are the base model's. On the [stress page](stress.md), where all "
+        "but DPPO have TIS, six seeds show a certain loss for REINFORCE and GMPO alone.",
         (
             "stale_rollouts_are_harmless",
             "anchoring_on_the_sampler_repairs_staleness",
@@ -78,9 +78,9 @@ QUESTIONS = (
         "Each arm with 4-bit weights has its best learning rate. With an engine in full precision GRPO reaches 0.743 "
         "and 0.837 (critic_is_unnecessary). The engine's log-probs in the ratio help where the engine is merely old. "
         "With a 4-bit engine, TIS per token costs 0.039 ± 0.022 on sums and gains 0.055 ± 0.026 on search, where "
-        "accuracy reaches 0.800. That TIS helps there and yet is contradicted below is no contradiction: of the bias "
-        "of a single gradient, in a small exact example, weights of tokens remove 16% and weights of whole responses "
-        "86%, while runs show where training ends.",
+        "accuracy reaches 0.800. tis_repairs_the_gradient is contradicted because it is about the bias of a single "
+        "gradient, in a small exact example: weights of tokens remove 16% of it, weights of whole responses 86%. The "
+        "runs measure accuracy at the end.",
         (
             "fp16_removes_the_mismatch",
             "tis_repairs_the_gradient",
@@ -94,11 +94,11 @@ QUESTIONS = (
         "shuffled in each group. GRPO's mean over each response may lengthen incorrect answers too, by 1.9 ± 1.3 "
         "tokens on sums with filler text and by 10.1 ± 8.4, or 5%, on search, where the same arm with other seeds "
         "differs by 6.2 ± 7.6.",
-        "The first is less than worth naming and neither is certain once adjusted for all comparisons, so the two "
-        "worlds leave that claim open. The expected gradient has this bias. Without the division by the standard "
-        "deviation it is 4.6 ± 1.3 tokens on sums, the only effect of that mean in training that is certain after the "
-        "adjustment; there the best learning rates of each pair differ, which may change lengths too. True and "
-        "shuffled rewards were compared at one learning rate.",
+        "The lengthening on sums is less than worth naming and neither is certain once adjusted for all comparisons, "
+        "so the two worlds leave that claim open. The expected gradient has this bias. Without the division by the "
+        "standard deviation the lengthening is 4.6 ± 1.3 tokens on sums, the only effect of that mean in training "
+        "that is certain after the adjustment; there the best learning rates of each pair differ, which may change "
+        "lengths too. True and shuffled rewards were compared at one learning rate.",
         (
             "thinking_lengthens_because_it_pays",
             "token_mean_removes_length_bias",

@@ -1,11 +1,13 @@
-"""What each claim said, from when on, and why that changed.
+"""What each claim said, since when, and why that changed.
 
 `register.jsonl` has a line for each version of a claim: date and commit, the verdict that was `known` when it was
 written (null: none), `why` it differs from the version before, the paragraphs of its docstring (who says it, what is
-tested, the rule), and a hash of its code; the last version of a claim by runs also has its `arms`. Whoever changes a
-statement, a rule, or code that decides adds a line: a verdict keeps the hash of what it was `judged_by`, and is not
-judged by anything else under the same version. Other words about the source or the test go into the claim's last line.
-The lines up to 2026-11-23 were written down from the repository's history; in these, "contradicted" was "refuted".
+tested, the rule), and a hash of its file's code; the last version also has its `arms`, where these are flags. Whoever
+changes a statement, a rule, or code that decides adds a line: a verdict keeps the hash of what it was `judged_by`, and
+the claim cannot be judged again under the same version if that has changed. (What a claim imports is not in the hash;
+the tests recompute verdicts and compare stored arms.) If only the wording of source or test changes, edit the last
+line. The lines up to 2026-11-23 were written down from the repository's history; in these, "contradicted" was
+"refuted".
 """
 
 import ast
@@ -24,13 +26,18 @@ from tools.scripts import docstring
 HERE = Path(__file__).parent
 FILE = HERE / "register.jsonl"
 PARTS = ("Said by:", "Tested:", "Rule:")  # what the paragraphs of a claim's docstring begin with, after the claim
-SHOWN = ("deciding", "effect", "draw")  # functions of a claim that decide nothing
+SHOWN = ("deciding", "effect", "draw")  # functions of a claim that only show results
 UNTESTABLE = "Not testable here: "  # and the last one of a claim that this world cannot test
 
 
 def paragraphs(name: str) -> list[str]:
     """Those of a claim's docstring, each in one line."""
     return [" ".join(paragraph.split()) for paragraph in docstring(HERE / f"{name}.py").split("\n\n")]
+
+
+def not_testable(name: str) -> str:
+    """Why this world cannot test a claim, from its docstring; "" if it can."""
+    return next((p.removeprefix(UNTESTABLE) for p in paragraphs(name) if p.startswith(UNTESTABLE)), "")
 
 
 def says(name: str) -> dict[str, Any]:
@@ -50,13 +57,13 @@ def code_hash(text: str) -> str:
 
 
 def judged_by(name: str) -> str:
-    """A hash of what decides a claim: statement, rule, and its code without imports and functions that only show."""
+    """A hash of what decides a claim: its statement, rule, arms and code, and why it cannot be tested, if so."""
     text, now = (HERE / f"{name}.py").read_text(), says(name)
     lines = text.splitlines()
     for node in ast.parse(text).body:
         if isinstance(node, ast.Import | ast.ImportFrom) or getattr(node, "name", "") in SHOWN:
             lines[node.lineno - 1 : node.end_lineno] = [""] * (node.end_lineno - node.lineno + 1)
-    decides = (now["statement"], now["rule"], code_hash("\n".join(lines)))
+    decides = (now["statement"], now["rule"], not_testable(name), repr(now.get("arms")), code_hash("\n".join(lines)))
     return hashlib.sha256("\n".join(decides).encode()).hexdigest()[:16]
 
 
@@ -85,6 +92,6 @@ def history(name: str) -> str:
         lines.append(
             f"  {version['version']}. {version['date']}, {version['commit']}{known}. {version['why']}".rstrip()
         )
-        lines += [f"     {part}: {version[part]}" for part in parts if version.get(part) != before.get(part)]
+        lines += [f"     {part}: {version.get(part)}" for part in parts if version.get(part) != before.get(part)]
         before = version
     return "\n".join(lines)

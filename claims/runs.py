@@ -37,7 +37,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from scipy import stats
 
-RUNS = ROOT / "runs" / "claims"
+RUNS, CHECKS = ROOT / "runs" / "claims", ROOT / "runs" / "checks"
 JOBS = 2  # runs at a time, with one thread each
 SETTINGS = (
     "--engine transformers --prompts-per-step 8 --responses-per-prompt 8 --steps 30 --eval-every 0 --save-every 0 "
@@ -262,6 +262,11 @@ def judged_lossless(result: dict[str, Any], pair: str, smallest: float) -> str:
     return judge_lossless(-mean, half, smallest)
 
 
+def measures(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The comparisons of a result: of its metric, and of accuracy where the verdict depends on that too."""
+    return {"": result} | ({"accuracy, ": result["accuracy"]} if "accuracy" in result else {})
+
+
 def p_values(result: dict[str, Any]) -> dict[str, float]:
     """Of a two-sided t-test on each difference, as its interval was made."""
     found = {}
@@ -281,7 +286,7 @@ def check(name: str) -> str:
     claim, stored, folder = load(name), record(name), RUNS
     if claim.KIND != "runs" or stored is None:
         fail(f"{name} has no result by runs to repeat: python -m claims {name} computes it.")
-    RUNS = folder.with_name("checks")
+    RUNS = CHECKS
     try:
         again, arms = rounded(claim.compute(1))["arms"], stored["result"]["arms"]
     finally:

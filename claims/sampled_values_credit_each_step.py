@@ -1,12 +1,13 @@
-"""VinePPO's sampled values credit a single line of a search more truly than GRPO's one advantage for all its lines.
+"""VinePPO's sampled values credit a single line of a search more accurately than GRPO's one advantage for all lines.
 
-Said by: VinePPO, 2410.01679, Abstract at ICML 2025 (credit assignment is crucial, since value networks "barely
-outperform a random baseline when comparing alternative steps"), whose advantages are differences of sampled values.
+Said by: VinePPO, 2410.01679, Abstract at ICML 2025 (of value networks, which "barely outperform a random baseline when
+comparing alternative steps"); VinePPO's advantages are differences of sampled values. GRPO is our comparison.
 
 Tested: the embedded model of the world of search, before training; 8 responses to each of 24 held-out problems. The
 true advantage of a line is the value after it minus that before it, each the mean reward of 32 continuations, or at the
 end the reward. methods/vineppo.py computes it with other continuations: 3, its default, and 9, the paper's. grpo.py
-gives all lines of a response its z-score. Other problems had shown a gain with 3 before.
+gives all lines of a response its z-score. Other problems had shown a gain with 3 before. A constant has correlation 0,
+as GRPO's credit has where all rewards of a group are equal; the gain where they differ is reported.
 
 Rule: the correlation over the lines of a problem with their true advantages, in its 95 % interval over the problems.
 Reproduced if VinePPO's with 3 continuations is higher than GRPO's by 0.05 or more and the interval excludes 0;
@@ -69,10 +70,13 @@ def compute():
     known = [i for i, lines in enumerate(truth) if torch.tensor(lines).std() > 0]
     found = {name: [correlation(truth[i], lines[i]) for i in known] for name, lines in credit.items()}
     gain = [vine - z for vine, z in zip(found[f"VinePPO, {SAMPLES[0]} continuations"], found["GRPO"], strict=True)]
+    mixed = [change for change, i in zip(gain, known, strict=True) if rewards[i].std() > 0]
     return {
         "lines": sum(len(truth[i]) for i in known),
+        "correlations": found,  # by problem
         "correlation": {name: mean(of_problem) for name, of_problem in found.items()},
         "gain": list(interval(gain)),
+        "gain with signal": [len(mixed), *interval(mixed)],
     }
 
 
@@ -83,7 +87,9 @@ def verdict(result):
 def effect(result):
     means = ", ".join(f"{value:.3f} ({name})" for name, value in result["correlation"].items())
     gain, half = result["gain"]
-    return f"correlation with the true advantage: {means}; gain {gain:+.3f} ± {half:.3f}; {result['lines']} lines"
+    groups, mixed, half_mixed = result["gain with signal"]
+    gains = f"gain {gain:+.3f} ± {half:.3f}, {mixed:+.3f} ± {half_mixed:.3f} on the {groups} problems with signal"
+    return f"correlation with the true advantage: {means}; {gains}; {result['lines']} lines"
 
 
 def draw(result):

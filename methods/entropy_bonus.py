@@ -35,7 +35,7 @@ class Args(Settings):
     # Entropy bonus
     entropy_coef: NonNegative = 0.005
     """α: weight of the entropy, in nats per token. Usual 0.001 to 0.005; on the world of search 0.03
-    raises the entropy a little and 0.1 much, at a price in accuracy (reports/effects.md)."""
+    raises the entropy a little and 0.1 a lot, at a price in accuracy (reports/effects.md)."""
     clip_eps: Positive = 0.2
     """ε: no gradient for ratios above 1 + ε with positive advantages, below 1 - ε with negative ones. Usual 0.2."""
     ddof: Literal[0, 1] = 1

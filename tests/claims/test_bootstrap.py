@@ -1,5 +1,6 @@
 """What the page says beside a verdict by runs: how firm it is, and what its runs cost."""
 
+import random
 from types import SimpleNamespace
 
 from claims import bootstrap
@@ -55,6 +56,21 @@ def test_paired_arms_have_the_same_draw(stays):
     second = [x + 0.1 + 0.01 * (i % 3) for i, x in enumerate(first)]
     assert stays(stored(first, second, paired=True)) == 1
     assert stays(stored(first, second, paired=False)) < 1
+
+
+def test_accuracy_is_drawn_again_with_its_metric():
+    """Lengths are far from their threshold, accuracies on theirs; a run keeps its length and accuracy together."""
+    first = [0.50, 0.51, 0.52, 0.53] * 4
+    lengths = stored(first, [x + 1 for x in first], True)
+    on_the_edge = stored(first, [x + 0.0501 + 0.02 * (-1) ** i for i, x in enumerate(first)], True)
+    verdicts = set()
+    for seed in range(20):
+        drawn = bootstrap.drawn_again(lengths | {"accuracy": on_the_edge}, random.Random(seed))
+        assert judged(drawn, "a → b", 0.05) == "reproduced"
+        verdicts.add(judged(drawn["accuracy"], "a → b", 0.05))
+        same = bootstrap.drawn_again(on_the_edge | {"accuracy": on_the_edge}, random.Random(seed))
+        assert same["differences"] == same["accuracy"]["differences"] == drawn["accuracy"]["differences"]
+    assert verdicts == {"reproduced", "inconclusive"}
 
 
 def test_what_a_run_has_spent():

@@ -1,10 +1,12 @@
-"""Each figure in the answers of the page of claims is the one that its source gives, in the order of the text."""
+"""Each decimal and percentage in the answers of the page of claims is what its source gives, in their order."""
 
 import re
 import statistics
+from collections import defaultdict
 
 from claims import court, fair
 from claims.questions import QUESTIONS
+from claims.runs import difference
 from tools.reports import read_report
 from tools.scripts import ROOT
 
@@ -23,6 +25,16 @@ def change(claim, a, b, world=""):
     mean, half, _ = court.record(claim)["result"]["differences"][f"{a}{world} → {b}{world}"]
     digits = 1 if half >= 1 else 3
     return f"{mean:+.{digits}f} ± {half:.{digits}f}"
+
+
+def gain(*arms):
+    """A difference above 0, written without its sign."""
+    return change(*arms).replace("+", "", 1)
+
+
+def loss(*arms):
+    """A difference below 0, written without its sign."""
+    return change(*arms).replace("-", "", 1)
 
 
 def mean(claim, arm):
@@ -67,20 +79,20 @@ SOURCES = {
         "1%",  # the chance that is asked about
         said("std_favors_extremes", r"(\S+) \(G = 64\)"),
         said("std_favors_extremes", r"(\S+) \(G = 8\)"),
-        change("dynamic_sampling_pays", "all groups", "refilled", SUMS),
-        change("dynamic_sampling_pays", "all groups", "refilled", SEARCH),
+        loss("dynamic_sampling_pays", "all groups", "refilled", SUMS),
+        loss("dynamic_sampling_pays", "all groups", "refilled", SEARCH),
         change("dynamic_sampling_pays", "all groups", "all groups again", SUMS),
         change("dynamic_sampling_pays", "all groups", "all groups again", SEARCH),
     ],
     QUESTIONS[1].title: [
         percent(float(said("clip_keeps_ratios_within_its_bounds", r"(\S+)% after 16")) / 100),
-        change(CLIP, "both", "lower alone", SUMS),
-        change(CLIP_ON_SEARCH, "both", "lower alone", SEARCH),
-        change(CLIP, "both", "upper alone", SUMS),
-        change(CLIP_ON_SEARCH, "both", "upper alone", SEARCH),
+        loss(CLIP, "both", "lower alone", SUMS),
+        loss(CLIP_ON_SEARCH, "both", "lower alone", SEARCH),
+        loss(CLIP, "both", "upper alone", SUMS),
+        loss(CLIP_ON_SEARCH, "both", "upper alone", SEARCH),
         percent(clipped(CLIP, SUMS)),
         percent(clipped(CLIP_ON_SEARCH, SEARCH), 1),
-        change(CLIP, "both", "none", SUMS),
+        loss(CLIP, "both", "none", SUMS),
         swept("both", "1e-4"),
         swept("lower alone", "1e-4"),
         swept("upper alone", "1e-4"),
@@ -91,12 +103,12 @@ SOURCES = {
         change("reusing_responses_pays", "one pass", "four passes", SEARCH),
     ],
     QUESTIONS[2].title: [
-        change(STALE, "fresh", "uncorrected", SUMS),
-        change(STALE_ON_SEARCH, "fresh", "uncorrected", SEARCH),
-        change(STALE, "uncorrected", "with TIS", SUMS),
-        change(STALE_ON_SEARCH, "uncorrected", "with TIS", SEARCH),
-        change(STALE, "uncorrected", "corrected", SUMS),
-        change(STALE_ON_SEARCH, "uncorrected", "corrected", SEARCH),
+        loss(STALE, "fresh", "uncorrected", SUMS),
+        loss(STALE_ON_SEARCH, "fresh", "uncorrected", SEARCH),
+        gain(STALE, "uncorrected", "with TIS", SUMS),
+        gain(STALE_ON_SEARCH, "uncorrected", "with TIS", SEARCH),
+        gain(STALE, "uncorrected", "corrected", SUMS),
+        gain(STALE_ON_SEARCH, "uncorrected", "corrected", SEARCH),
     ],
     QUESTIONS[3].title: [
         mean(INT4, "recomputed, sums"),
@@ -105,19 +117,19 @@ SOURCES = {
         mean(INT4_ON_SEARCH, "anchored, search"),
         mean("critic_is_unnecessary", "GRPO, sums"),
         mean("critic_is_unnecessary", "GRPO, search"),
-        change(INT4, "recomputed", "with TIS", SUMS),
-        change(INT4_ON_SEARCH, "recomputed", "with TIS", SEARCH),
+        loss(INT4, "recomputed", "with TIS", SUMS),
+        gain(INT4_ON_SEARCH, "recomputed", "with TIS", SEARCH),
         mean(INT4_ON_SEARCH, "with TIS, search"),
         said("tis_repairs_the_gradient", r"(\d+%) ± \d+% by weights of tokens"),
         said("tis_repairs_the_gradient", r"(\d+%) ± \d+% by weights of responses"),
     ],
     QUESTIONS[4].title: [
-        change("thinking_lengthens_because_it_pays", "shuffled", "true rewards"),
-        change(LENGTHS, "std, constant", "std, mean", SUMS),
-        change(LENGTHS_ON_SEARCH, "constant", "mean", SEARCH),
+        gain("thinking_lengthens_because_it_pays", "shuffled", "true rewards"),
+        gain(LENGTHS, "std, constant", "std, mean", SUMS),
+        gain(LENGTHS_ON_SEARCH, "constant", "mean", SEARCH),
         lengthened(),
-        change(LENGTHS_ON_SEARCH, "mean", "mean again", SEARCH),
-        change(LENGTHS, "no std, constant", "no std, mean", SUMS),
+        gain(LENGTHS_ON_SEARCH, "mean", "mean again", SEARCH),
+        gain(LENGTHS, "no std, constant", "no std, mean", SUMS),
     ],
     QUESTIONS[5].title: [
         said("rl_trades_pass_at_k_for_pass_at_1", r"pass@1 (\S+) before"),
@@ -132,8 +144,8 @@ SOURCES = {
         said(HABITS, r"random expressions (\S+)$"),
         base_pass_at_16(),
         mean(HABITS, "wrong answers"),
-        change("negatives_suffice", "all", "incorrect", SUMS),
-        change("negatives_suffice", "all", "incorrect", SEARCH),
+        loss("negatives_suffice", "all", "incorrect", SUMS),
+        loss("negatives_suffice", "all", "incorrect", SEARCH),
         said("maxrl_keeps_pass_at_k", r"maxrl (\d\.\d+)"),
         said("maxrl_keeps_pass_at_k", r"grpo (\d\.\d+)"),
         change("maxrl_keeps_pass_at_k_on_search", "GRPO", "MaxRL", ", search-hard"),
@@ -146,16 +158,25 @@ SOURCES = {
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.title)
 def test_figures_have_their_sources(question):
-    """A figure without a sign is a size, whose direction the text gives."""
-    written = FIGURE.findall(f"{question.answer} {question.conditions}")
-    sources = SOURCES[question.title]
-    given = [s if w[0] in "+-" else s.lstrip("+-") for w, s in zip(written, sources, strict=True)]
-    assert written == given
+    """A size without a sign has its direction from `gain` or `loss`, as the text says."""
+    assert FIGURE.findall(f"{question.answer} {question.conditions}") == SOURCES[question.title]
 
 
 def test_worlds_agree_as_the_page_says():
-    """Of the questions with a claim for each world, three are contradicted in both, and one is open."""
+    """Of the questions with a claim for each world, three are contradicted in both, and two are open."""
     for one, other in ((CLIP, CLIP_ON_SEARCH), (STALE, STALE_ON_SEARCH), (INT4, INT4_ON_SEARCH)):
         assert court.record(one)["verdict"] == court.record(other)["verdict"] == court.CONTRADICTED
     assert court.record(LENGTHS)["verdict"] == court.INCONCLUSIVE
     assert court.record(LENGTHS_ON_SEARCH)["verdict"] == court.REPRODUCED
+    maxrl = ("maxrl_keeps_pass_at_k_in_training", "maxrl_keeps_pass_at_k_on_search")
+    assert [court.record(name)["verdict"] for name in maxrl] == [court.CONTRADICTED, court.INCONCLUSIVE]
+
+
+def test_who_loses_by_stale_rollouts():
+    """On the stress page, with four updates: the methods whose interval of stale less fresh excludes 0."""
+    values = defaultdict(list)
+    for run in read_report("stress", []):
+        values[run["method"], run["condition"]].append(run["accuracy"])
+    stale, fresh = "rollouts 8 batches old, 4 updates", "fresh rollouts, 4 updates"
+    lost = {name: difference(values[name, fresh], values[name, stale], paired=False) for name, _ in values}
+    assert {name for name, change in lost.items() if change.mean + change.half < 0} == {"reinforce", "gmpo"}

@@ -47,11 +47,12 @@ def test_a_version_is_judged_by_one_rule(part, monkeypatch, capsys):
     ("/ 3, sign", "/ 4, sign", False),
     ("--ratio-cap 2", "--ratio-cap 3", False),
     ("goal=0.5", "goal=0.6", False),
-    ("from statistics", "# a comment\nfrom statistics", True),
+    ("from statistics import mean", "from statistics import mean, median  # a comment", True),
+    ("Not testable here: all", "Testable: not all", False),
     ("steps to 0.5", "steps", True),
 ])  # fmt: skip
 def test_a_verdict_knows_what_it_was_judged_by(old, new, same, tmp_path, monkeypatch):
-    """Arms, metric and threshold change the hash; comments, imports and the picture do not."""
+    """Arms, metric, threshold and testability change the hash; comments, imports and the picture do not."""
     name = "cispo_is_twice_as_fast"
     text = (court.HERE / f"{name}.py").read_text()
     assert old in text
@@ -86,7 +87,11 @@ def git(*words):
 @pytest.mark.skipif(git("rev-parse", "--is-shallow-repository").stdout != "false\n", reason="needs the whole history")
 @pytest.mark.parametrize("version", ALL, ids=lambda v: f"{v['claim']}-{v['version']}")
 def test_a_version_is_that_of_its_commit(version):
-    """Each version has the words and the code of its commit, and the verdict that was stored before it."""
+    """Each version has the words and code of its commit, the last one at least statement and rule.
+
+    The last one's code may have another form by now; its result keeps the hash of what it was judged by. `known` is the
+    verdict that was stored before the commit.
+    """
     name, commit = version["claim"], version["commit"]
     source = git("show", f"{commit}:claims/{version.get('was', name)}.py").stdout
     assert source, f"{commit} has no claims/{name}.py"
