@@ -14,6 +14,7 @@ from claims import court
 from claims.__main__ import Args, main
 from claims.page import PAGE, adjusted, page
 from claims.questions import QUESTIONS
+from claims.register import PARTS, UNTESTABLE, not_testable
 from common.records import Episode, Rollouts
 from tools.reports import today
 from tools.scripts import ROOT, docstring
@@ -37,7 +38,7 @@ def numbers(value, path=""):
 def test_the_docstring_has_its_four_parts(name):
     claim, *rest = docstring(court.HERE / f"{name}.py").split("\n\n")
     assert claim.endswith(".") and "\n" not in claim
-    parts = [*court.PARTS, court.UNTESTABLE][: len(court.PARTS) + bool(court.not_testable(name))]
+    parts = [*PARTS, UNTESTABLE][: len(PARTS) + bool(not_testable(name))]
     assert [part for paragraph in rest for part in parts if paragraph.startswith(part)] == parts
 
 
@@ -134,7 +135,7 @@ def test_what_is_stored_agrees_with_itself(name):
     """The stored numbers give the stored verdict and effect, and the picture exists and loads quickly."""
     stored, claim = court.record(name), court.load(name)
     assert stored["verdict"] in court.VERDICTS
-    assert stored["verdict"] == (court.NOT_TESTABLE if court.not_testable(name) else claim.verdict(stored["result"]))
+    assert stored["verdict"] == (court.NOT_TESTABLE if not_testable(name) else claim.verdict(stored["result"]))
     assert stored["effect"] == claim.effect(stored["result"])
     assert all(math.isfinite(x) for x in numbers(stored["result"]).values())
     assert 5_000 < (court.RESULTS / f"{name}.png").stat().st_size < 60_000, f"size of reports/claims/{name}.png"
