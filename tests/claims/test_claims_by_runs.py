@@ -97,14 +97,16 @@ def test_what_a_run_says(tmp_path):
 
 
 @pytest.mark.parametrize("again,said", [(0.5, "the same in 2 arms"), (0.25, "8 responses 0.5 and now 0.25")])
-def test_a_repeated_seed_is_compared(again, said, monkeypatch, capsys):
-    """Each arm's first seed is run again and compared with 0.5; only an equal result is marked as repeated."""
+def test_a_repeated_seed_is_compared(again, said, monkeypatch, tmp_path, capsys):
+    """Each arm's first seed is run anew and compared with 0.5; only an equal result is marked as repeated."""
+    monkeypatch.setattr(runs, "CHECKS", tmp_path / "checks")
+    (tmp_path / "checks/run of an earlier check").mkdir(parents=True)
     arms = {"8 responses": {"values": [0.5, 0.7]}, "b": {"values": [again], "command": "old", "code": "old"}}
     new = {"values": [again], "command": "new", "code": "new"}
     kept = {}
 
     def compute(seeds):
-        assert seeds == 1 and usual.parent / "checks" == runs.RUNS
+        assert seeds == 1 and tmp_path / "checks" == runs.RUNS and not runs.RUNS.exists()
         return {"arms": dict.fromkeys(arms, new)}
 
     usual, claim = runs.RUNS, SimpleNamespace(KIND="runs", compute=compute)
