@@ -12,7 +12,7 @@ from benchmarks.peers_loop import loop_gradient
 from claims import runs
 from tools import reports
 from tools.reports import REPORTS, read_report
-from tools.scripts import components, load, parents
+from tools.scripts import ROOT, components, load, parents
 
 import pytest
 import torch
@@ -84,6 +84,11 @@ def test_tables_show_what_was_measured():
     written = (REPORTS / "effects.md").read_text()
     assert written == effects.page(read_report("effects")), "reports/effects.md: python -m benchmarks.effects --redraw"
     assert "Not measured yet" not in written
+    written, found = (ROOT / "docs" / "scaling.md").read_text(), read_report("agreement")
+    for name in parents():
+        both = [found[f"{name}, {kind}"] for kind in ("plain", "with options")]
+        numbers = [f"{one[key]:.1e}" for one in both for key in ("weights", "metrics")]
+        assert f"| {name} | {' | '.join(numbers)} |\n" in written, name
     written = (REPORTS / "peers.md").read_text()
     assert written == peers.table(read_report("peers")), "reports/peers.md: python -m benchmarks.peers --redraw"
 
