@@ -308,7 +308,7 @@ MUTATIONS = [
     Mutation("results are always of today's code", 'return all(code_hash(', 'return all(True or code_hash(', "claims/runs.py", EVIDENCE),
     Mutation("repeated results are not of today's code", 'in (arm.get("code"), arm.get("repeated_code"))', 'in (arm.get("code"),)', "claims/runs.py", EVIDENCE),
     Mutation("a version is judged by another rule", 'if before and before["version"] == about["version"] and', "if False and", "claims/court.py", "tests/claims/test_register.py::test_a_version_is_judged_by_one_rule"),
-    Mutation("a verdict does not know its rule", 'now["rule"], not_testable(name)', '"", not_testable(name)', "claims/register.py", "tests/claims/test_register.py::test_a_version_is_judged_by_one_rule"),
+    Mutation("a verdict does not know its rule", 'now["rule"], not_testable(name)', '"", not_testable(name)', "claims/register.py", EVIDENCE),
     Mutation("accuracies are not drawn again", 'return first | ({"accuracy": accuracy[0]} if accuracy else {})', "return first", "claims/bootstrap.py", "tests/claims/test_bootstrap.py::test_accuracy_is_drawn_again_with_its_metric"),
     Mutation("a best rate at the edge of its sweep", "if missing_rates(found):", "if not found:", "claims/fair.py", "tests/claims/test_fair.py::test_no_verdict_before_the_best_rate_is_known"),
     Mutation("a sweep that ends with a best rate at its edge", "RATES[max(best - 1, 0) : best + 2] if found", "FIRST if found", "claims/fair.py", "tests/claims/test_fair.py::test_a_sweep_goes_on_until_the_best_has_a_worse_neighbor_on_either_side"),
