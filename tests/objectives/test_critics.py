@@ -4,6 +4,7 @@ import random
 
 import dapo
 import ppo
+import reinforce
 from common.engines import Engine, Request, prompt_seeds
 from common.models import load_model
 from common.records import Problem, Rollouts
@@ -48,6 +49,23 @@ def test_gae_at_its_ends(lam):
     advantages, _ = ppo.compute_advantages(rewards, values, mask, ppo.Args(gae_lambda=lam))
     expected = 1 - values if lam else torch.tensor([[0.3, 0.4, 0.1]], dtype=torch.float64)
     torch.testing.assert_close(advantages, expected)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ppo_without_discount_is_reinforce(seed):
+    """With γ = λ = 1, on-policy and not whitened, PPO is REINFORCE with the critic's values as its baseline."""
+    logp, _, _, values, mask = rows(seed)
+    reward, last = torch.rand(len(mask), 1, dtype=torch.float64), mask & ~mask.roll(-1, 1)
+    last[:, -1] = mask[:, -1]
+    advantages, _ = ppo.compute_advantages(reward * last, values * mask, mask, ppo.Args(gae_lambda=1.0))
+    baseline = reinforce.Args(baseline="ema")
+    expected = reinforce.compute_advantages(reward, values, baseline) * mask
+    weights = mask.double() / mask.sum()
+    of_ppo, of_reinforce = (
+        gradient(script, (logp, logp, logp, A, mask), weights)
+        for script, A in ((ppo, advantages), (reinforce, expected))
+    )
+    close(of_ppo, of_reinforce)
 
 
 def test_whitening_uses_the_mask():

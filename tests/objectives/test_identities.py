@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import warnings
 from math import comb
 
 import cispo
@@ -242,6 +243,67 @@ def test_rloo_is_a_multiple_of_the_mean_baseline():
     rewards = torch.rand(4, 6, dtype=torch.float64)
     centered = dr_grpo.compute_advantages(rewards)
     close(rloo.compute_advantages(rewards), centered * 6 / 5)
+
+
+@pytest.mark.parametrize("G", [2, 4, 8, 16, 64])
+def test_rloo_with_the_std_is_a_multiple_of_grpo(G):
+    """RLOO's advantage over the group's std is GRPO's times G / (G - 1), for every mixed group."""
+    rewards = torch.ones(G - 1, G, dtype=torch.float64).tril()  # row K has K + 1 correct responses
+    combined = rloo.compute_advantages(rewards) / rewards.std(1, keepdim=True)
+    expected = G / (G - 1) * grpo.compute_advantages(rewards, grpo.Args())
+    torch.testing.assert_close(combined, expected, rtol=1e-4, atol=0)  # GRPO adds 1e-6 to the std
+
+
+def test_one_response_has_no_group_advantage():
+    """Alone, a response is its group's mean; the sample's standard deviation is not defined."""
+    alone = torch.tensor([[0.0], [1.0]])
+    assert (grpo.compute_advantages(alone, grpo.Args(ddof=0)) == 0).all()
+    assert (dr_grpo.compute_advantages(alone) == 0).all()
+    with warnings.catch_warnings(action="ignore"):  # torch warns that one sample has no std
+        assert grpo.compute_advantages(alone, grpo.Args(ddof=1)).isnan().all()
+
+
+@pytest.mark.parametrize("script,factor", [(dapo, 1), (grpo, 1), (rloo, 2), (dr_grpo, 2)])
+def test_rewards_of_plus_minus_one(script, factor):
+    """With rewards of ±1, as in DAPO, all advantages are the same as with 0 and 1, or all twice as large."""
+    rewards = torch.ones(7, 8, dtype=torch.float64).tril()  # every mixed group of 8
+    zero_one, plus_minus = (
+        call(script.compute_advantages, rewards=r, args=script.Args()) for r in (rewards, 2 * rewards - 1)
+    )
+    torch.testing.assert_close(plus_minus, factor * zero_one, rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("scale", [0.01, 0.1, 10, 100])
+def test_the_std_cancels_scale_and_offset(scale):
+    """GRPO's advantages do not depend on the scale and offset of rewards; Dr. GRPO's follow the scale."""
+    rewards = torch.rand(200, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    scaled = scale * rewards + 5
+    torch.testing.assert_close(
+        grpo.compute_advantages(scaled, grpo.Args()), grpo.compute_advantages(rewards, grpo.Args()), rtol=1e-3, atol=0
+    )
+    close(dr_grpo.compute_advantages(scaled), scale * dr_grpo.compute_advantages(rewards))
+
+
+def test_adam_ignores_a_constant_factor_of_the_loss():
+    """After 30 updates with the loss times 0.1, 1 and 10, AdamW's policies are the same, those of SGD are not."""
+    answers = torch.tensor([0, 1, 2, 3, 4, 5, 2, 3])  # of which 0 and 1 are correct
+    advantages = dr_grpo.compute_advantages((answers < 2).double()[None]).view(-1, 1)  # (G, 1)
+
+    def trained(optimizer, factor, **settings):
+        theta = torch.zeros(6, dtype=torch.float64, requires_grad=True)
+        step = optimizer([theta], **settings)
+        for _ in range(30):
+            logp = theta.log_softmax(0)[answers][:, None]  # (G, 1)
+            loss, _ = dr_grpo.policy_loss(logp, logp.detach(), advantages, dr_grpo.Args())
+            (factor * loss.mean()).backward()
+            step.step()
+            step.zero_grad()
+        return theta.softmax(0)[:2].sum().item()
+
+    by_adam = [trained(torch.optim.AdamW, factor, lr=0.03, weight_decay=0.0) for factor in (0.1, 1, 10)]
+    by_sgd = [trained(torch.optim.SGD, factor, lr=0.3) for factor in (0.1, 1, 10)]
+    assert by_adam == pytest.approx([by_adam[1]] * 3, rel=1e-4) and by_adam[1] > 0.5
+    assert by_sgd[0] < by_sgd[1] - 0.1 < by_sgd[2] - 0.2
 
 
 def test_maxrl_largest_advantage():
