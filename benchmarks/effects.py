@@ -29,6 +29,8 @@ SUMS = " --steps 40 --eval-problems 256"
 EXPERTS = f" --model sums-experts{SUMS} --update-epochs 4"
 REUSED = " --update-epochs 4"
 GAME = " --steps 40 --eval-problems 256 --eval-samples 2"
+LIBRARY = f" --environment retrieval --model retrieval --dataset retrieval{GAME}"
+PYTHON = f" --environment python --model python --dataset python --reward docs/rewards/code_tests.py:passes_tests{GAME}"
 SHORT = f"{SEARCH} --max-response-tokens 120"  # a little more than responses have when accuracy is high
 BUDGET = " --budget-prompt ' within {n} tokens' --min-budget 0.125 --max-response-tokens 160"  # budgets from 20 to 160
 TOKEN_MEAN = "grpo+dapo.token_weights"
@@ -122,10 +124,13 @@ EFFECTS = {
     "cosine_length": Effect(
         "keeps responses within a limit that binds", f"cosine_length{SHORT}", f"grpo{SHORT}", "truncated"
     ),
+    "rloo": Effect("has the mean of the other responses as its baseline", f"rloo{SEARCH}", f"reinforce{SEARCH}"),
     "vineppo": Effect("samples values instead of training a critic", f"vineppo{SEARCH}", f"ppo{SEARCH}"),
     "process_rewards": Effect("credit for single attempts", f"process_rewards{SEARCH}", f"grpo{SEARCH}"),
     "gigpo": Effect("credit for single turns", f"gigpo{GAME}", f"agent{GAME}"),
     "agent": Effect("learns from episodes", f"agent{GAME}", BASE),
+    "agent in a library": Effect("learns to search in a corpus", f"agent{LIBRARY}", BASE),
+    "agent with Python": Effect("learns to test its functions", f"agent{PYTHON}", BASE),
     "calculator": Effect("learns to call a tool", f"calculator{GAME}", BASE),
     "raft": Effect("learns from correct responses alone", f"raft{SEARCH}", BASE),
     "raft_pp": Effect("learns from correct responses alone", f"raft_pp{SEARCH}", f"grpo{SEARCH}", "entropy"),
@@ -169,7 +174,6 @@ CLAIMS: dict[str, tuple[str, ...]] = {  # about what is special in a method, or 
     "reinforce": ("baseline_lowers_variance",),
     "ppo": ("critic_is_unnecessary",),
     "grpo": ("clip_needs_both_bounds",),
-    "rloo": ("own_reward_in_the_baseline_biases",),
     "dr_grpo": ("response_mean_lengthens_search",),
     "dapo": ("dynamic_sampling_pays", "clip_higher_keeps_entropy"),
     "cispo": ("cispo_is_twice_as_fast",),

@@ -1,6 +1,7 @@
 """A baseline leaves the expected gradient as it is and usually lowers its variance.
 
-Said by: Williams (1992) the first part; most write-ups the second.
+Said by: Weaver and Tao, "The Optimal Reward Baseline for Gradient-Based Reinforcement Learning" (2001), abstract: a
+baseline "affects variance without introducing further bias"; the first part also by Williams (1992).
 
 Tested: a softmax over 8 answers, three of them correct, in 200 draws of the logits (standard deviation 2), with
 reinforce.py's advantages for a given baseline b. Expected gradient and variance by enumeration, at b = 0, at the mean

@@ -1,7 +1,7 @@
 """Throwing away rollouts that are too old makes responses shorter, since long ones take the longest.
 
-Said by: a discussion of tinker-cookbook (pull request 822, 2026) on asynchronous training, where rollouts beyond a
-limit of staleness are discarded: what remains is biased towards short responses.
+Said by: a pull request of tinker-cookbook (822, 2026) on asynchronous training that discards rollouts beyond a limit
+of staleness: "the trained data distribution is silently biased toward fast-completing problems".
 
 Tested: a policy with one logit, that of ending the response at each of T = 8 tokens, so a response has a length and is
 correct or not. Groups of G = 3; one is thrown away if any response has more than 4 tokens. The expected gradient of

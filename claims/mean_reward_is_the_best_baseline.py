@@ -1,6 +1,7 @@
 """The mean reward is the baseline of least variance.
 
-Said by: write-ups that justify the group mean by variance alone. Against it: 2602.07078, Abstract ("standard
+Said by: Weaver and Tao (2001), abstract ("the optimal (or variance minimizing) constant reward baseline is equal to
+the long-term average expected reward"), and write-ups on the group mean. Against it: 2602.07078, Abstract ("standard
 group-based baselines overlook sequence heterogeneity"), whose method uses the best baseline,
 E[R ‖∇log π‖²] / E[‖∇log π‖²].
 

@@ -9,7 +9,7 @@ from claims import court
 from claims.bootstrap import stays
 from claims.fair import AGAIN, worlds_of
 from claims.questions import IDENTITIES, QUESTIONS
-from claims.register import changed_after_a_result
+from claims.register import changed_after_a_result, versions
 from claims.runs import by_todays_code, measures, p_values
 from tools.reports import REPORTS, heading
 
@@ -47,10 +47,13 @@ and C settings of the scripts ([glossary](../docs/glossary.md)).
 
 Fair trials (`claims/fair.py`), whose arms name their world (sums, sums-hard, search or search-hard), compare each arm
 at its best learning rate with 16 seeds. The rates are apart by factors of about 3, and were compared on two other
-seeds. Every run has its own half of 512 held-out problems, and the first arm is compared with itself, which shows what
-no difference looks like; claims with the same first arm share its runs. rl_trades_pass_at_k_for_pass_at_1 compares such
-runs before and after training; it is paired and has no control. Two rates whose sweeps differ by less than about 0.04
-may have changed places by chance, and the intervals do not include this. Some questions have a claim for each world.
+seeds. Every run has its own half of 512 held-out problems, so that intervals hold for other problems too, and the first
+arm is compared with itself, which shows what no difference looks like; claims with the same first arm share its runs.
+Arms have equal numbers of responses. Where one arm of a claim about accuracy was trained on at least 5 % more tokens
+than the other, the difference *at equal tokens* is the one if it ends earlier (`--tokens`); it decides nothing.
+rl_trades_pass_at_k_for_pass_at_1 compares such runs before and after training; it is paired and has no control. Two
+rates whose sweeps differ by less than about 0.04 may have changed places by chance, and the intervals do not include
+this. Some questions have a claim for each world.
 Both worlds contradict that the clip needs both bounds, that stale rollouts are harmless, and that the engine's
 log-probs suit a quantized engine. On the length bias of GRPO's mean, and on MaxRL's pass@k in training, they differ,
 which leaves these open. Of {count} claims by runs, {repeated} gave the numbers of their first seeds again, to the bit
@@ -149,7 +152,10 @@ def cells(name: str, p: dict[tuple[str, str], float]) -> dict[str, str]:
         differences |= {of + pair: found for pair, found in compared["differences"].items()}
     smallest = getattr(claim, "SMALLEST", "")
     parts = [claim.deciding(stored["result"])] if hasattr(claim, "deciding") else []
-    parts += [f"{pair} {interval(mean, half)}" for pair, (mean, half, _) in differences.items()]
+    for pair, (mean, half, _) in differences.items():
+        again = stored["result"].get("equal_tokens", {}).get(pair)
+        left = f" (at equal tokens {interval(*again['difference'][:2])})" if again else ""
+        parts.append(f"{pair} {interval(mean, half)}{left}")
     if hasattr(claim, "of_worlds") and len({*(of_worlds := claim.of_worlds(stored["result"])).values()}) > 1:
         parts += [f"{world} {verdict}" for world, verdict in of_worlds.items()]
     return {
@@ -177,10 +183,19 @@ def row(name: str, p: dict[tuple[str, str], float]) -> str:
 
 def others() -> dict[str, list[str]]:
     """The claims that are under no question, by heading."""
-    shown = {*IDENTITIES, *(name for question in QUESTIONS for name in question.claims)}
+    shown = {name for question in QUESTIONS for name in question.claims}
     rest = [name for name in court.names() if name not in shown]
-    by_kind = {title: [name for name in rest if kind == court.load(name).KIND] for kind, title in REST.items()}
-    return by_kind | {"Identities, which follow from the formulas": list(IDENTITIES)}
+    return {title: [name for name in rest if kind == court.load(name).KIND] for kind, title in REST.items()}
+
+
+def identities() -> list[tuple[str, str, str]]:
+    """What was a claim and follows from the formulas: a sentence, the file of its test, and the test's name."""
+    return [(words, *versions()[name][-1]["test"].split("::", 1)) for name, words in IDENTITIES.items()]
+
+
+def linked(name: str) -> str:
+    """A claim's name with a link to its file, or without one if it has become a test."""
+    return name if name in IDENTITIES else f"[{name}](../claims/{name}.py)"
 
 
 def page() -> str:
@@ -201,10 +216,12 @@ def page() -> str:
         lines += [*HEAD, *(row(name, p) for name in question.claims)]
     for title, names in others().items():
         lines += ["", f"## {title}", "", *HEAD, *(row(name, p) for name in names)]
+    lines += ["", "## Identities", "", "These follow from the formulas. Tests compute them; they have no verdict.", ""]
+    lines += [f"- {words} [`{test}`](../{file})" for words, file, test in identities()]
     lines += ["", CHANGED.strip(), ""]
     for (date, why), changed in groupby(
         sorted(changed_after_a_result(), key=lambda v: (v["date"], v["why"])), lambda v: (v["date"], v["why"])
     ):
-        claims = ", ".join(f"[{v['claim']}](../claims/{v['claim']}.py) ({v['known']})" for v in changed)
+        claims = ", ".join(f"{linked(v['claim'])} ({v['known']})" for v in changed)
         lines.append(f"- {date}, {claims}: {why}")
     return "\n".join(lines) + "\n"

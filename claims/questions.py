@@ -133,14 +133,23 @@ QUESTIONS = (
         ),
     ),
 )
-IDENTITIES = (  # what follows from the formulas of the scripts; the tests compute them anew
-    "leave_one_out_with_std",
-    "loss_constants_are_a_learning_rate",
-    "maxrl_weighs_by_one_over_p",
-    "one_response_gives_nothing",
-    "own_reward_in_the_baseline_biases",
-    "ppo_is_a_mask",
-    "ppo_without_discount_is_reinforce",
-    "rewards_of_plus_minus_one_matter",
-    "std_cancels_the_reward_scale",
-)
+IDENTITIES = {  # what follows from the formulas of the scripts, by its former name as a claim; tests compute it
+    "leave_one_out_with_std": "RLOO's leave-one-out baseline with GRPO's standard deviation is no method of its own: "
+    "advantages are GRPO's times G / (G - 1).",
+    "loss_constants_are_a_learning_rate": "With AdamW a constant factor of the loss changes nothing, as long as no "
+    "gradient is clipped; with plain gradient descent it is a learning rate.",
+    "maxrl_weighs_by_one_over_p": "MaxRL with N responses follows the gradient of log p, cut off after N - 1 terms, "
+    "which gives a prompt the weight (1 - (1 - p)^(N - 1)) / p (2602.02710, App. D, Theorem 5).",
+    "one_response_gives_nothing": "A group of one response has an advantage of 0; with the sample's standard deviation "
+    "it is undefined. Some libraries take the reward instead.",
+    "own_reward_in_the_baseline_biases": "A baseline that holds the response's own reward, as GRPO's group mean does, "
+    "shortens the expected gradient to (G - 1) / G and does not turn it (2503.20783, App. A).",
+    "ppo_is_a_mask": "PPO's clipped objective has the gradient of M r A, with M = 0 once the ratio has left 1 ± ε in "
+    "the direction of the advantage; its values are others.",
+    "ppo_without_discount_is_reinforce": "With γ = λ = 1, on-policy and not whitened, PPO is REINFORCE with a learned "
+    "baseline (1506.02438, Eq. 16).",
+    "rewards_of_plus_minus_one_matter": "Rewards of 1 and -1, as in DAPO, give the same advantages as 1 and 0, or all "
+    "of them twice as large.",
+    "std_cancels_the_reward_scale": "Divided by the group's standard deviation, GRPO's advantages do not depend on the "
+    "scale and offset of rewards (2402.03300, Sec. 4.1.2).",
+}

@@ -2,12 +2,12 @@
 
 `register.jsonl` has a line for each version of a claim: date and commit, the verdict that was `known` when it was
 written (null: none), `why` it differs from the version before, the paragraphs of its docstring (who says it, what is
-tested, the rule), and a hash of its file's code; the last version also has its `arms`, where these are flags. Whoever
-changes a statement, a rule, or code that decides adds a line: a verdict keeps the hash of what it was `judged_by`, and
-the claim cannot be judged again under the same version if that has changed. (What a claim imports is not in the hash;
-the tests recompute verdicts and compare stored arms.) If only the wording of source or test changes, edit the last
-line. The lines up to 2026-11-23 were written down from the repository's history; in these, "contradicted" was
-"refuted".
+tested, the rule), a hash of its file's code, and its `arms`, where these are flags. The last line of a claim that
+follows from formulas names the `test` that it has become. Whoever changes a statement, a rule, or code that decides
+adds a line: a verdict keeps the hash of what it was `judged_by`, and the claim cannot be judged again under the same
+version if that has changed. (What a claim imports is not in the hash; the tests recompute verdicts and compare stored
+arms.) If only the wording of source or test changes, edit the last line. The lines up to 2026-11-23 were written down
+from the repository's history; in these, "contradicted" was "refuted".
 """
 
 import ast
@@ -26,6 +26,7 @@ from tools.scripts import docstring
 HERE = Path(__file__).parent
 FILE = HERE / "register.jsonl"
 PARTS = ("Said by:", "Tested:", "Rule:")  # what the paragraphs of a claim's docstring begin with, after the claim
+SAID = ("statement", "source", "tested", "rule", "code", "arms", "test")  # what a version has of its claim
 SHOWN = ("deciding", "effect", "draw")  # functions of a claim that only show results
 UNTESTABLE = "Not testable here: "  # and the last one of a claim that this world cannot test
 
@@ -86,12 +87,12 @@ def history(name: str) -> str:
     """All versions of a claim in words."""
     if name not in versions():
         fail(f"{name} is not a claim: python -m claims lists them.")
-    lines, before, parts = [name], {}, says(name)
+    lines, before = [name], {}
     for version in versions()[name]:
         known = f", when the verdict was {version['known']}" if version["known"] else ""
         lines.append(
             f"  {version['version']}. {version['date']}, {version['commit']}{known}. {version['why']}".rstrip()
         )
-        lines += [f"     {part}: {version.get(part)}" for part in parts if version.get(part) != before.get(part)]
+        lines += [f"     {part}: {version.get(part)}" for part in SAID if version.get(part) != before.get(part)]
         before = version
     return "\n".join(lines)

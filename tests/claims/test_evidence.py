@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 
-from claims import court, fair, runs, variant
+from claims import court, fair, runs, tokens, variant
 from claims.register import judged_by, versions
 from tools.scripts import docstring
 
@@ -60,6 +60,31 @@ def test_results_name_versions(monkeypatch, tmp_path):
     one = runs.software()
     (tmp_path / "common/package/file.py").write_text("x = 2")
     assert len({found["common"] for found in (before, one, runs.software())}) == 3
+
+
+EVEN = [name for name in BY_RUNS if "equal_tokens" in court.record(name)["result"]]
+
+
+@pytest.mark.parametrize("name", EVEN)
+def test_what_is_left_at_equal_tokens(name):
+    """All pairs with unequal tokens were compared again, with as many seeds, and the differences follow from values."""
+    result = court.record(name)["result"]
+    assert result["equal_tokens"].keys() == tokens.uneven(result).keys()
+    for pair, again in result["equal_tokens"].items():
+        first, second = (result["arms"][arm] | {"arm": arm} for arm in pair.split(" → "))
+        longer, other = (first, second) if again["shorter"] == first["arm"] else (second, first)
+        assert other["tokens"] < again["tokens"] / 0.94 < longer["tokens"] and len(again["values"]) == result["seeds"]
+        values = {longer["arm"]: again["values"], other["arm"]: other["values"]}
+        found = runs.difference(*(values[arm] for arm in pair.split(" → ")), paired=False)
+        assert again["difference"] == pytest.approx([found.mean, found.half, found.detectable], rel=1e-4)
+
+
+@pytest.mark.parametrize("name", JUDGED)
+def test_results_have_versions(name):
+    """Each verdict says with which libraries and common/ it was made, or names the commit that repeated it."""
+    stored = court.record(name)
+    known = stored.keys() | stored["result"].keys() | stored.get("repeated", {}).keys()
+    assert court.software().keys() <= known or "commit" in known
 
 
 @pytest.mark.parametrize("name", JUDGED)

@@ -2,11 +2,12 @@
 
 from itertools import pairwise
 
-from claims import court, fair, runs, variant
+from claims import court, fair, runs, tokens, variant
 from claims.__main__ import Args, main
 from tools import reports
 from tools.scripts import load
 
+import numpy as np
 import pytest
 import torch
 import tyro
@@ -150,3 +151,62 @@ def test_only_correct_or_incorrect_responses():
             script.compute_advantages = original
     assert torch.equal(sum(halves), whole) and (halves[0] >= 0).all() and (halves[1] <= 0).all()
     assert all(not torch.equal(a, b) for a, b in pairwise([whole, *halves]))
+
+
+def test_intervals_hold_for_other_problems():
+    """Runs with problems of their own: the interval covers the true difference in 95 % of experiments.
+
+    Two arms of 16 runs with 256 problems and 2 samples of each, where seeds and problems both vary.
+    """
+    rng, covered, experiments = np.random.default_rng(0), [], 1000
+    for _ in range(experiments):
+        arms = []
+        for mean in (0.5, 0.55):
+            of_run = mean + 0.03 * rng.standard_normal((16, 1))
+            of_problem = of_run + rng.choice([-0.3, 0.3], (16, 256))
+            arms.append((rng.binomial(2, of_problem) / 2).mean(1).tolist())
+        found = runs.difference(*arms, paired=False)
+        covered.append(abs(found.mean - 0.05) < found.half)
+    assert np.mean(covered) == pytest.approx(0.95, abs=3 * (0.95 * 0.05 / experiments) ** 0.5)
+
+
+class Ran:
+    """A run that writes 10 tokens at its first step, 20 at its second, ...; its accuracy is the number of its steps."""
+
+    def __init__(self, words):
+        self.steps = int(words.split()[-1]) if "--steps" in words else 10
+
+    def series(self, _):
+        return [10 * step for step in range(1, self.steps + 1)]
+
+    @property
+    def budget(self):
+        return {"tokens": sum(self.series(""))}
+
+    def last(self):
+        return self.steps
+
+
+@pytest.mark.parametrize("longer,sign", [("b", 1), ("a", -1)])
+def test_arms_are_compared_at_equal_tokens(longer, sign, tmp_path, monkeypatch):
+    """The arm that was trained on more tokens ends where it has been trained on as many as the other."""
+    pair, shorter = "a, sums → b, sums", {"a": "b", "b": "a"}[longer]
+    arms = {
+        f"{longer}, sums": {"tokens": 550, "values": [10, 12]},
+        f"{shorter}, sums": {"tokens": 210, "values": [3, 1]},
+    }
+    differences = {pair: [sign * 9, 1, 1], "a, sums → a again, sums": [0, 1, 1], "b, sums → c, sums": [0, 1, 1]}
+    others = {"a again, sums": {"tokens": 900}, "c, sums": {"tokens": 0.97 * arms["b, sums"]["tokens"]}}
+    result = {"seeds": 2, "arms": arms | others, "differences": differences, "degrees": {pair: 2}}
+    stored = []
+    monkeypatch.setattr(tokens, "record", lambda _: {"verdict": "", "effect": "", "date": "today", "result": result})
+    monkeypatch.setattr(tokens, "store", lambda *given, **about: stored.append((*given, about)))
+    monkeypatch.setattr(tokens.fair, "all_arms", lambda *_: {arm: arm for arm in result["arms"]})
+    monkeypatch.setattr(runs, "trials", lambda arms, last: {name: [Ran(w)] * last for name, w in arms.items()})
+    found = tokens.compare("critic_is_unnecessary")
+    assert found.keys() == {pair}
+    assert found[pair] | {"difference": None} == {
+        "shorter": f"{longer}, sums", "steps": 6, "tokens": 210, "values": [6, 6], "difference": None,
+    }  # fmt: skip
+    assert found[pair]["difference"][0] == sign * (6 - 2)
+    assert stored == [("critic_is_unnecessary", result | {"equal_tokens": found}, {"date": "today"})]

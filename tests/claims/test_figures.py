@@ -13,6 +13,9 @@ from tools.scripts import ROOT
 import pytest
 
 FIGURE = re.compile(r"[+-]?\d+\.\d+(?: ± \d+\.\d+)?%?|\b\d+%")
+VERB = re.compile(
+    r"\b(?:(gives? back|gains|lengthen\w*|longer|differs by)|costs?|lowers|below|shorter)\b"
+)  # up, or down
 CLIP, CLIP_ON_SEARCH, SUMS, SEARCH = "clip_needs_both_bounds", "clip_on_search_needs_both_bounds", ", sums", ", search"
 INT4, INT4_ON_SEARCH = "sampler_anchor_suits_a_quantized_sampler", "sampler_anchor_on_quantized_search"
 STALE, STALE_ON_SEARCH = "stale_rollouts_are_harmless", "stale_search_is_harmless"
@@ -27,14 +30,20 @@ def change(claim, a, b, world=""):
     return f"{mean:+.{digits}f} ± {half:.{digits}f}"
 
 
-def gain(*arms):
+class Gain(str):
     """A difference above 0, written without its sign."""
-    return change(*arms).replace("+", "", 1)
+
+
+class Loss(str):
+    """A difference below 0, written without its sign."""
+
+
+def gain(*arms):
+    return Gain(change(*arms).replace("+", "", 1))
 
 
 def loss(*arms):
-    """A difference below 0, written without its sign."""
-    return change(*arms).replace("-", "", 1)
+    return Loss(change(*arms).replace("-", "", 1))
 
 
 def mean(claim, arm):
@@ -158,8 +167,13 @@ SOURCES = {
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.title)
 def test_figures_have_their_sources(question):
-    """A size without a sign has its direction from `gain` or `loss`, as the text says."""
-    assert FIGURE.findall(f"{question.answer} {question.conditions}") == SOURCES[question.title]
+    text = f"{question.answer} {question.conditions}"
+    assert FIGURE.findall(text) == SOURCES[question.title]
+    verbs = [(verb.start(), Gain if verb.group(1) else Loss) for verb in VERB.finditer(text)]
+    for found, source in zip(FIGURE.finditer(text), SOURCES[question.title], strict=True):
+        if isinstance(source, Gain | Loss):
+            _, said = min(verbs, key=lambda verb: abs(verb[0] - found.start()))
+            assert isinstance(source, said), text[max(0, found.start() - 60) : found.end() + 40]
 
 
 def test_worlds_agree_as_the_page_says():

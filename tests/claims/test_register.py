@@ -1,10 +1,12 @@
 """The register holds the claims' current statements and explains every change made after a result."""
 
+import re
 import subprocess
 
 from claims import court, register
 from claims.__main__ import Args, main
-from claims.page import page
+from claims.page import identities, page
+from claims.questions import IDENTITIES
 from claims.register import changed_after_a_result, code_hash, history, judged_by, says, versions
 from tools.scripts import ROOT
 
@@ -20,7 +22,16 @@ def test_the_last_version_is_what_the_claim_says(name):
     how = (
         f"add a version with its reason to claims/register.jsonl; if only words changed, change the last line of {name}"
     )
-    assert {part: last[part] for part in says(name)} == says(name), how
+    assert {part: last[part] for part in says(name)} == says(name) and "test" not in last, how
+
+
+def test_an_identity_is_a_test():
+    """Claims that follow from formulas have become tests, which exist."""
+    assert {name for name, of_claim in versions().items() if "test" in of_claim[-1]} == {*IDENTITIES}
+    for _, file, test in identities():
+        *of_class, function = test.split("::")
+        source = (ROOT / file).read_text()
+        assert f"def {function}(" in source and all(f"class {name}" in source for name in of_class), test
 
 
 def test_a_version_knows_its_code():
@@ -71,7 +82,7 @@ def test_versions_are_complete():
         assert not of_claim[0]["known"] and not of_claim[0]["why"], name
         assert all(len(version["why"]) > 30 for version in of_claim[1:]), name
         assert all(version["known"] in (None, *court.VERDICTS, *FORMER) for version in of_claim), name
-    assert versions().keys() == set(court.names())
+    assert versions().keys() == {*court.names(), *IDENTITIES}
 
 
 def renamed(text):
@@ -101,6 +112,8 @@ def test_a_version_is_that_of_its_commit(version):
         then, now = " ".join(source.split()), version[part]
         assert renamed(now) in renamed(then) if last else now in then, part
     assert last or version["code"] == code_hash(source)
+    imported = re.search(r"import .*\bARMS\b", source)  # from a claim about another world
+    assert imported or all(f'"{arm}"' in source for arm in version.get("arms", {}))
     stored = f"{version.get('was', name)}.json"
     folders = ("claims/results", "reports/claims")  # the earlier and the present folder of reports
     before = "".join(git("show", f"{commit}~1:{folder}/{stored}").stdout for folder in folders)

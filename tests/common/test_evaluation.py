@@ -251,3 +251,25 @@ def test_what_responses_do_is_in_an_evaluation(dataset, sampled):
     assert {name: value for name, value in found.items() if "behavior" in name} == {
         f"eval/behavior/{name}": value for name, value in expected.items()
     }
+
+
+@pytest.mark.parametrize("n", [1, 4, 7])
+def test_pass_at_k_by_enumeration(n):
+    """pass@k is the fraction of the n samples' k-subsets with a correct one."""
+    for correct in range(n + 1):
+        for k in range(1, n + 1):
+            samples = [1] * correct + [0] * (n - correct)
+            hits = sum(any(subset) for subset in combinations(samples, k))
+            assert evaluation.pass_at_k(n, correct, k) == pytest.approx(hits / math.comb(n, k), abs=1e-12)
+
+
+def test_pass_at_k_is_unbiased():
+    p, n, k = 0.3, 6, 3
+    expected = sum(math.comb(n, c) * p**c * (1 - p) ** (n - c) * evaluation.pass_at_k(n, c, k) for c in range(n + 1))
+    assert expected == pytest.approx(1 - (1 - p) ** k)
+
+
+@pytest.mark.parametrize("k", [0, 5])
+def test_pass_at_k_needs_k_samples(k):
+    with pytest.raises(ValueError, match="between 1 and n"):
+        evaluation.pass_at_k(4, 2, k)

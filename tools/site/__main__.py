@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from claims.page import identities
 from common.cli import fail, say
 from common.help import parse_args
 from tools import fingerprint
@@ -152,7 +153,9 @@ class Site:
         for claim in (claim for group in groups for claim in group["claims"]):
             claim["image"] = self.renderer.picture(claim["picture"]) if (ROOT / claim["picture"]).exists() else ""
             counts[claim["verdict"]] = counts.get(claim["verdict"], 0) + 1
-        self.write("claims.html", "claims.html", "Claims by question", groups=groups, counts=counts)
+        self.write(
+            "claims.html", "claims.html", "Claims by question", groups=groups, counts=counts, identities=identities()
+        )
         titles: dict[str, list[str]] = {}
         for file, url in self.renderer.routes.items():
             if file.endswith((".md", ".ipynb")) and url != "claims.html":
