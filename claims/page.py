@@ -1,6 +1,7 @@
 """reports/claims.md: questions with their answers and claims, then all other claims."""
 
 import math
+import re
 from collections import defaultdict
 from itertools import groupby
 from typing import Any
@@ -28,6 +29,14 @@ What papers and write-ups say about these methods, each tested by one file of `c
 of the claim, the test and the decision rule; `python -m claims NAME` computes it. A verdict holds for what was measured
 here, on a policy that can be enumerated or on the embedded model, not for large models.
 
+A → B +x ± y means that B has x more than A, with a 95 % interval, so an effect that is claimed to be a decrease is
+negative. [How verdicts are reached](#how-verdicts-are-reached) explains the columns. G is the size of a group, p the
+chance of a correct response, w(p) the weight of a prompt, β and C settings of the scripts
+([glossary](../docs/glossary.md)).
+"""
+RULES = """
+## How verdicts are reached
+
 - **reproduced**: the effect goes the claimed way, its interval excludes 0, and its mean is at least the smallest effect
   worth naming. A claim that nothing is lost is reproduced if the interval excludes a loss worth naming.
 - **contradicted**: the interval excludes every effect worth naming, and does not lie above 0; for a claim that nothing
@@ -41,23 +50,22 @@ here, on a policy that can be enumerated or on the embedded model, not for large
 - **not testable here**: this world cannot show the effect; the claim's file says why.
 
 A claim of several parts has the verdict of the worst. Claims by enumeration are decided by the threshold in their file;
-those on the embedded model have one seed. A → B +x ± y means that B has x more than A, so an effect that is claimed to
-be a decrease is negative. G is the size of a group, p the chance of a correct response, w(p) the weight of a prompt, β
-and C settings of the scripts ([glossary](../docs/glossary.md)).
+those on the embedded model have one seed.
 
-Fair trials (`claims/fair.py`), whose arms name their world (sums, sums-hard, search or search-hard), compare each arm
-at its best learning rate with 16 seeds. The rates are apart by factors of about 3, and were compared on two other
-seeds. Every run has its own half of 512 held-out problems, so that intervals hold for other problems too, and the first
-arm is compared with itself, which shows what no difference looks like; claims with the same first arm share its runs.
-Arms have equal numbers of responses. Where one arm of a claim about accuracy was trained on at least 5 % more tokens
-than the other, the difference *at equal tokens* is the one if it ends earlier (`--tokens`); it decides nothing.
-rl_trades_pass_at_k_for_pass_at_1 compares such runs before and after training; it is paired and has no control. Two
-rates whose sweeps differ by less than about 0.04 may have changed places by chance, and the intervals do not include
-this. Some questions have a claim for each world.
-Both worlds contradict that the clip needs both bounds, that stale rollouts are harmless, and that the engine's
-log-probs suit a quantized engine. On the length bias of GRPO's mean, and on MaxRL's pass@k in training, they differ,
-which leaves these open. Of {count} claims by runs, {repeated} gave the numbers of their first seeds again, to the bit
-(`python -m claims NAME --check`).
+Fair trials (`claims/fair.py`) compare each arm at its best learning rate with 16 seeds, in the world that stands before
+the arms (sums, sums-hard, search or search-hard). The rates are apart by factors of about 3, and were compared on two
+other seeds. Every run has its own half of 512 held-out problems, so that intervals hold for other problems too, and the
+first arm is compared with itself (*again*), which shows what no difference looks like; claims with the same first arm
+share its runs. Arms have equal numbers of responses. Where one arm of a claim about accuracy was trained on at least 5
+% more tokens than the other, the difference *at equal tokens* is what remains if it ends earlier (`--tokens`); it
+decides nothing. rl_trades_pass_at_k_for_pass_at_1 compares such runs before and after training; it is paired and has no
+control. Two rates whose sweeps differ by less than about 0.04 may have changed places by chance, and the intervals do
+not include this.
+
+Some questions have a claim for each world. Both worlds contradict that the clip needs both bounds, that stale rollouts
+are harmless, and that the engine's log-probs suit a quantized engine. On the length bias of GRPO's mean, and on MaxRL's
+pass@k in training, they differ, which leaves these open. Of {count} claims by runs, {repeated} gave the numbers of
+their first seeds again, to the bit (`python -m claims NAME --check`).
 
 Other claims by runs compare arms on the same seeds: the same problems and seeds of the engine (other problems where
 arms have different numbers of prompts). Most are about something that the learning rate itself would move: entropy,
@@ -68,8 +76,8 @@ base_catches_up_at_large_k are evaluated on the same held-out problems, so the i
 new problems. With 16 other seeds GRPO differs from itself by +0.016 ± 0.021 (grpo_against_itself).
 
 *Stays* is the fraction of 100 draws of the seeds, with replacement, that give the same verdict: near a half, the
-verdict hangs on its threshold. p-values, in the order of the arrows, are those of two-sided t-tests, adjusted for all
-differences of the page (Holm); an arm's difference from itself (–) is not among them. They decide no verdict, but a
+verdict hangs on its threshold. p-values, in the order of the differences, are those of two-sided t-tests, adjusted for
+all differences of the page (Holm); an arm's difference from itself (–) is not among them. They decide no verdict, but a
 reproduced effect whose p is large could be chance among so many; for a claim that nothing is lost, p says nothing. A
 verdict with † was made by earlier scripts; changes of `common/` alone give no †. Values by seed, commands, and budgets
 in responses, tokens and updates are in `reports/claims/`.
@@ -142,6 +150,12 @@ def spent(result: dict[str, Any]) -> str:
     return "; ".join(found)
 
 
+def named(pair: str) -> str:
+    """A pair of arms; an arm and itself with other seeds are one name."""
+    of, first, second = re.fullmatch(r"(accuracy, )?(.*) → (.*)", pair).groups(default="")
+    return of + (second if second == f"{first} {AGAIN}" else f"{first} → {second}")
+
+
 def cells(name: str, p: dict[tuple[str, str], float]) -> dict[str, str]:
     """Effect, p-values and smallest effect of a claim that has a result; `p` is `adjusted()`."""
     stored, claim = court.record(name), court.load(name)
@@ -152,10 +166,14 @@ def cells(name: str, p: dict[tuple[str, str], float]) -> dict[str, str]:
         differences |= {of + pair: found for pair, found in compared["differences"].items()}
     smallest = getattr(claim, "SMALLEST", "")
     parts = [claim.deciding(stored["result"])] if hasattr(claim, "deciding") else []
+    even, world = stored["result"].get("equal_tokens", {}), ""
     for pair, (mean, half, _) in differences.items():
-        again = stored["result"].get("equal_tokens", {}).get(pair)
-        left = f" (at equal tokens {interval(*again['difference'][:2])})" if again else ""
-        parts.append(f"{pair} {interval(mean, half)}{left}")
+        words = pair
+        if "degrees" in stored["result"]:  # a fair trial, whose arms name their world: once is enough
+            before, world = world, pair.rpartition(", ")[2]
+            words = f"{world}: " * (world != before) + named(pair.replace(f", {world}", ""))
+        left = f" (at equal tokens {interval(*even[pair]['difference'][:2])})" if pair in even else ""
+        parts.append(f"{words} {interval(mean, half)}{left}")
     if hasattr(claim, "of_worlds") and len({*(of_worlds := claim.of_worlds(stored["result"])).values()}) > 1:
         parts += [f"{world} {verdict}" for world, verdict in of_worlds.items()]
     return {
@@ -203,8 +221,7 @@ def page() -> str:
     results = [stored for name in court.names() if (stored := court.record(name))]
     dates, repeated = [stored["date"] for stored in results], sum("repeated" in stored for stored in results)
     by_runs = sum(court.load(name).KIND == "runs" for name in court.names())
-    about = INTRODUCTION.rstrip().format(count=by_runs, repeated=repeated)
-    lines = [heading("The court of claims", "python -m claims --page", dates) + about]
+    lines = [heading("The court of claims", "python -m claims --page", dates) + INTRODUCTION.rstrip()]
     for question in QUESTIONS:
         lines += ["", f"## {question.title}", "", question.answer, ""]
         lines += [
@@ -218,7 +235,7 @@ def page() -> str:
         lines += ["", f"## {title}", "", *HEAD, *(row(name, p) for name in names)]
     lines += ["", "## Identities", "", "These follow from the formulas. Tests compute them; they have no verdict.", ""]
     lines += [f"- {words} [`{test}`](../{file})" for words, file, test in identities()]
-    lines += ["", CHANGED.strip(), ""]
+    lines += ["", RULES.strip().format(count=by_runs, repeated=repeated), "", CHANGED.strip(), ""]
     for (date, why), changed in groupby(
         sorted(changed_after_a_result(), key=lambda v: (v["date"], v["why"])), lambda v: (v["date"], v["why"])
     ):
