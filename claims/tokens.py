@@ -1,7 +1,7 @@
 """Fair trials at equal numbers of tokens: the arm that was trained on more of them is run again with fewer steps.
 
 Arms have equal numbers of responses. One that learns to write longer ones is trained on more tokens, so the claim also
-shows the difference that is left when both arms end after as many tokens. It decides nothing.
+shows the difference that is left when both arms end after as many tokens.
 """
 
 import statistics
@@ -13,12 +13,13 @@ from claims.court import load, record, rounded, store
 from common.cli import fail
 
 CLOSE = 0.05  # arms whose tokens differ by a smaller fraction are not compared again
-SEEDS = 2  # full runs that show after how many steps an arm has been trained on a number of tokens
+SEEDS = 8  # of the shorter runs; fewer than a verdict has, since they decide nothing
+FULL = 2  # whole runs that show after how many steps an arm has been trained on a number of tokens
 
 
 def steps_of(words: str, fraction: float) -> int:
     """The step whose end is nearest to a fraction of the tokens that an arm is trained on."""
-    spent = [list(accumulate(t.series("response_tokens"))) for t in runs.trials({"": words}, SEEDS)[""]]
+    spent = [list(accumulate(t.series("response_tokens"))) for t in runs.trials({"": words}, FULL)[""]]
     mean = [statistics.mean(run[step] / run[-1] for run in spent) for step in range(len(spent[0]))]
     return 1 + min(range(len(mean)), key=lambda step: abs(mean[step] - fraction))
 
@@ -48,7 +49,7 @@ def compare(name: str) -> dict[str, Any]:
         arms = {arm: result["arms"][arm] for arm in pair.split(" → ")}
         (other,) = arms.keys() - {longer}
         steps = steps_of(words[longer], arms[other]["tokens"] / arms[longer]["tokens"])
-        cut = runs.trials({"": f"{words[longer]} --steps {steps}"}, result["seeds"])[""]
+        cut = runs.trials({"": f"{words[longer]} --steps {steps}"}, SEEDS)[""]
         values = {other: arms[other]["values"], longer: [metric(t) for t in cut]}
         change = runs.difference(*(values[arm] for arm in arms), paired=False)
         found[pair] = {

@@ -67,13 +67,13 @@ EVEN = [name for name in BY_RUNS if "equal_tokens" in court.record(name)["result
 
 @pytest.mark.parametrize("name", EVEN)
 def test_what_is_left_at_equal_tokens(name):
-    """All pairs with unequal tokens were compared again, with as many seeds, and the differences follow from values."""
+    """All pairs with unequal tokens were compared again, and the differences follow from values."""
     result = court.record(name)["result"]
     assert result["equal_tokens"].keys() == tokens.uneven(result).keys()
     for pair, again in result["equal_tokens"].items():
         first, second = (result["arms"][arm] | {"arm": arm} for arm in pair.split(" → "))
         longer, other = (first, second) if again["shorter"] == first["arm"] else (second, first)
-        assert other["tokens"] < again["tokens"] / 0.94 < longer["tokens"] and len(again["values"]) == result["seeds"]
+        assert other["tokens"] < again["tokens"] / 0.94 < longer["tokens"] and len(again["values"]) == tokens.SEEDS
         values = {longer["arm"]: again["values"], other["arm"]: other["values"]}
         found = runs.difference(*(values[arm] for arm in pair.split(" → ")), paired=False)
         assert again["difference"] == pytest.approx([found.mean, found.half, found.detectable], rel=1e-4)

@@ -206,7 +206,7 @@ def test_arms_are_compared_at_equal_tokens(longer, sign, tmp_path, monkeypatch):
     found = tokens.compare("critic_is_unnecessary")
     assert found.keys() == {pair}
     assert found[pair] | {"difference": None} == {
-        "shorter": f"{longer}, sums", "steps": 6, "tokens": 210, "values": [6, 6], "difference": None,
+        "shorter": f"{longer}, sums", "steps": 6, "tokens": 210, "values": [6] * 8, "difference": None,
     }  # fmt: skip
     assert found[pair]["difference"][0] == sign * (6 - 2)
     assert stored == [("critic_is_unnecessary", result | {"equal_tokens": found}, {"date": "today"})]

@@ -74,6 +74,8 @@ def test_tables_show_what_was_measured():
     page = (REPORTS / "methods.md").read_text()
     assert methods.table(read_report("methods")) in page, "reports/methods.md: python -m benchmarks.methods --redraw"
     assert r1.table(read_report("r1")) in page, "reports/methods.md: python -m benchmarks.r1 --redraw"
+    form = r1.table_of_form(read_report("r1_form"))
+    assert form in page, "reports/methods.md: python -m benchmarks.r1 --redraw"
     measured = {name: found for name in filter(components, parents()) if (found := read_report(f"ablation_{name}"))}
     assert {"olmo3", "scalerl"} <= measured.keys()
     for recipe, found in measured.items():
