@@ -56,11 +56,11 @@ Fair trials (`claims/fair.py`) compare each arm at its best learning rate with 1
 the arms (sums, sums-hard, search or search-hard). The rates are apart by factors of about 3, and were compared on two
 other seeds. Every run has its own half of 512 held-out problems, so that intervals hold for other problems too, and the
 first arm is compared with itself (*again*), which shows what no difference looks like; claims with the same first arm
-share its runs. Arms have equal numbers of responses. Where one arm of a claim about accuracy was trained on at least 5
-% more tokens than the other, the difference *at equal tokens* is what remains if it ends earlier (`--tokens`, 8 seeds); it
-decides nothing. rl_trades_pass_at_k_for_pass_at_1 compares such runs before and after training; it is paired and has no
-control. Two rates whose sweeps differ by less than about 0.04 may have changed places by chance, and the intervals do
-not include this.
+share its runs. Arms have equal numbers of responses. Where one arm of a claim about accuracy was trained on at least 5%
+more tokens than the other, the difference *at equal tokens* is what remains if it ends earlier (`--tokens`, 8 seeds);
+it decides nothing. rl_trades_pass_at_k_for_pass_at_1 compares such runs before and after training; it is paired and has
+no control. Two rates whose sweeps differ by less than about 0.04 may have changed places by chance, and the intervals
+do not include this.
 
 Some questions have a claim for each world. Both worlds contradict that the clip needs both bounds, that stale rollouts
 are harmless, and that the engine's log-probs suit a quantized engine. On the length bias of GRPO's mean, and on MaxRL's
