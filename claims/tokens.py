@@ -26,13 +26,10 @@ def steps_of(words: str, fraction: float) -> int:
 
 def uneven(result: dict[str, Any]) -> dict[str, str]:
     """The pairs of arms whose tokens differ, each with the arm that has more of them; no control."""
-    found = {}
+    tokens, found = {arm: of_arm["tokens"] for arm, of_arm in result["arms"].items()}, {}
     for pair in result["differences"]:
-        few, many = sorted(pair.split(" → "), key=lambda arm: result["arms"][arm]["tokens"])
-        if (
-            f" {fair.AGAIN}, " not in pair
-            and 1 - result["arms"][few]["tokens"] / result["arms"][many]["tokens"] > CLOSE
-        ):
+        few, many = sorted(pair.split(" → "), key=tokens.get)
+        if f" {fair.AGAIN}, " not in pair and tokens[few] < (1 - CLOSE) * tokens[many]:
             found[pair] = many
     return found
 
