@@ -24,7 +24,10 @@ ARMS = {
     "corrected": f"{STALE} --tis-cap 0 --ratio-anchor engine",
     "with TIS": STALE,
 }
-REPORTED = [("fresh", "uncorrected"), ("uncorrected", "corrected"), ("uncorrected", "with TIS")]
+REPORTED = [
+    *(("fresh", arm) for arm in ("uncorrected", "with TIS")),
+    *(("uncorrected", arm) for arm in ("corrected", "with TIS")),
+]
 compute, of_worlds, verdict, effect = fair.between(
     ARMS, ("fresh", "corrected"), SMALLEST, lossless=True, worlds=WORLDS, reported=REPORTED
 )

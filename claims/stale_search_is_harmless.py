@@ -26,7 +26,10 @@ ARMS = {
     "with TIS": STALE,
 }
 PAIR = ("fresh", "corrected")
-REPORTED = [("fresh", "uncorrected"), ("uncorrected", "corrected"), ("uncorrected", "with TIS")]
+REPORTED = [
+    *(("fresh", arm) for arm in ("uncorrected", "with TIS")),
+    *(("uncorrected", arm) for arm in ("corrected", "with TIS")),
+]
 
 
 def compute(seeds):
