@@ -1,5 +1,6 @@
 """What is printed, and one clear sentence for a user's mistake."""
 
+import re
 import sys
 from pathlib import Path
 from typing import NoReturn, TextIO
@@ -34,6 +35,14 @@ def first_line(error: BaseException) -> str:
     """Type and first line of an exception, for the end of a sentence."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"
+
+
+def pattern(text: str, name: str) -> re.Pattern[str]:
+    """The regular expression of a setting, compiled."""
+    try:
+        return re.compile(text)
+    except re.error as error:
+        fail(f"{flag(name)} {text} is no regular expression: {error}.")
 
 
 def flag(name: str) -> str:

@@ -48,6 +48,8 @@ class Args(Settings):
     """λ: how much of an estimate remains at the next visit. 1 forgets nothing, 0 keeps the last visit only."""
     target: Fraction = 0.5
     """τ: prompts with this pass rate are drawn most often. 0.5 gives p (1 - p); AdaRFT's target is 0.5 too."""
+    uniform: bool = False
+    """Draw all problems of the pool alike, to see what the weights do."""
     model: str = "search"
     """A model on the hub, a local folder, or one of this repository."""
     dataset: Names = "search-hard"
@@ -96,7 +98,8 @@ def draw_problems(pool: list[Problem], posteriors: dict[str, list[float]], step:
     """P different problems. The draw depends only on the seed, the step and the posteriors."""
     a, b = np.array([posteriors.get(problem.prompt, [1.0, 1.0]) for problem in pool]).T  # (N,), (N,)
     up, down = 2 * args.target, 2 - 2 * args.target
-    weights = np.exp(betaln(a + up, b + down) - betaln(a, b))  # (N,), E[p^up (1 - p)^down]
+    signal = np.exp(betaln(a + up, b + down) - betaln(a, b))  # (N,), E[p^up (1 - p)^down]
+    weights = np.ones_like(signal) if args.uniform else signal  # (N,)
     rng = np.random.default_rng((args.seed, step))
     rows = rng.choice(len(pool), args.prompts_per_step, replace=False, p=weights / weights.sum())  # (P,)
     return [pool[row] for row in rows]

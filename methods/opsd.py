@@ -10,7 +10,8 @@ Differs from its parent sdpo.py:
 - unlike in SFT and LUFFY, the solution is not a target: the model learns what it would have written, had it known.
   Given the expression, the embedded model tries it first or boxes it. Its student learns to see which one fits: it is
   correct more often with responses that are no longer than before, where SDPO and GRPO learn to search longer.
-The two papers differ in the teacher and in the KL. SDFT has the reverse KL and a moving average, as here. OPSD's code
+The two papers differ in the teacher and in the KL. SDFT has the reverse KL and a moving average, as here; its code
+leaves the first three tokens of a response out of the loss, which is not done here. OPSD's code
 recommends the initial model (--teacher-rate 0); its scripts use the Jensen-Shannon divergence. Their templates, for
 real models, show the solution and ask for the model's own answer, in words such as --feedback
 $'\\n\\nHere is an example of a response:\\n{solution}\\n\\nNow write a response of your own.'
@@ -52,7 +53,7 @@ class Args(Settings):
     solution_column: str = "solution"
     """Column of the data set with solutions; the answers of gsm8k are solutions, and sums and search have their own."""
     teacher_rate: Fraction = 0.05
-    """Rate of the teacher's moving average, once per rollout batch. Authors' code 0.05."""
+    """Rate of the teacher's moving average, once per rollout batch. SDFT's code 0.01, once per update."""
     grpo_weight: Fraction = 0.0
     """λ: weight of GRPO's advantage; self-distillation has 1 - λ."""
     kl: Literal["sampled", "full"] = "full"

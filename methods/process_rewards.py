@@ -36,7 +36,6 @@ from common.verification import Verifier
 from methods.step_rewards import RewardModel, continue_responses, last_tokens, split_steps
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -112,14 +111,16 @@ def label_steps(
     args: Args,
 ) -> Tensor:
     """(B, T), at the last token of each step: the fraction of N continuations from there that are correct, or whether
-    any is (2312.08935, Eq. 4 and 3); at a response's last step, R."""
-    labels = last * verifier(problems, rollouts).to(last.device)  # (B, T)
+    any is (2312.08935, Eq. 4 and 3); at a response's last step, whether it is correct itself."""
+    verifier(problems, rollouts)
+    labels = last * torch.tensor(rollouts.correct, device=last.device).float()[:, None]  # (B, T)
     begun = [(i, end) for i, ends in enumerate(steps) for end in ends[:-1]]
     if begun:
         tokens = [rollouts.tokens[i][:end] for i, end in begun for _ in range(args.label_samples)]
         asked = [problems[i] for i, _ in begun for _ in range(args.label_samples)]
         ended = continue_responses(engine, asked, tokens, step, 2)
-        correct = verifier([problems[i] for i, _ in begun], ended)  # (S, N)
+        verifier([problems[i] for i, _ in begun], ended)
+        correct = torch.tensor(ended.correct).float().view(-1, args.label_samples)  # (S, N)
         rows, ends = torch.tensor(begun).T  # (S,), (S,)
         labels[rows, ends - 1] = (correct.amax(1) if args.labels == "hard" else correct.mean(1)).to(labels.device)
     return labels
@@ -140,13 +141,7 @@ def train_reward_model(
     batch = collate(problems, rollouts, reward_model.head.weight.device)
     last = last_tokens(steps, batch.token_mask)  # (B, T)
     labels = label_steps(problems, rollouts, steps, last, engine, verifier, step, args)  # (B, T)
-    optimizer = torch.optim.AdamW(reward_model.parameters(), lr=args.reward_model_lr, weight_decay=args.weight_decay)
-    for _ in range(args.reward_model_updates):
-        for rows, w in micro_batches(torch.arange(len(steps)), last / last.sum(), batch, args):  # (m,), (m, T)
-            logits = reward_model(batch, rows, args)  # (m, T)
-            F.binary_cross_entropy_with_logits(logits, labels[rows], weight=w, reduction="sum").backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    reward_model.fit(batch, labels, last, args.reward_model_updates, args.reward_model_lr, args)
 
 
 def compute_advantages(step_rewards: Tensor, last: Tensor, args: Args) -> Tensor:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from common.batch import collate, micro_batches, minibatches
+from common.cli import fail, pattern
 from common.data import add_text, check_prompts, few_shot_examples, load_problems, make_problem, sample_problems
 from common.engines import make_engine
 from common.help import parse_args
@@ -145,6 +146,9 @@ def scores(judgements: list[str], args: Args) -> Tensor:
 
 
 def main(args: Args) -> None:
+    if args.reward or "{answer}" not in args.judge_prompt:
+        fail("the only reward is how the {answer} in --judge-prompt is judged: name it there, and leave out --reward.")
+    pattern(args.accepts, "accepts")
     with Run(args, __file__) as run:  # the run's folder, log and checkpoints; Ctrl-C and --resume
         args, P, G = run.args, run.args.prompts_per_step, run.args.responses_per_prompt
         model, tokenizer = load_model(args)

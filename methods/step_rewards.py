@@ -1,6 +1,6 @@
 """A reward model that scores the steps of a response, where steps end, and responses continued from there."""
 
-from common.batch import Batch
+from common.batch import Batch, micro_batches
 from common.clock import clock
 from common.engines import Engine, prompt_seeds
 from common.logprobs import response_hidden
@@ -8,6 +8,7 @@ from common.records import Problem, Rollouts
 from common.settings import Settings
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -25,6 +26,16 @@ class RewardModel(torch.nn.Module):
         """Logits (b, T): at t, of the prompt and the tokens before t; 0 on padding."""
         hidden, mask = response_hidden(self, batch, rows, args), batch.token_mask[rows]  # (N, D), (b, T)
         return torch.zeros(mask.shape, device=mask.device).masked_scatter(mask, self.head(hidden.float()).squeeze(-1))
+
+    def fit(self, batch: Batch, labels: Tensor, last: Tensor, updates: int, lr: float, args: Settings) -> None:
+        """Updates by the mean cross-entropy with labels (B, T) at the last tokens of steps, a mask (B, T)."""
+        optimizer = torch.optim.AdamW(self.parameters(), lr=lr, weight_decay=args.weight_decay)
+        for _ in range(updates):
+            for rows, w in micro_batches(torch.arange(len(last)), last / last.sum(), batch, args):  # (m,), (m, T)
+                logits = self(batch, rows, args)  # (m, T)
+                F.binary_cross_entropy_with_logits(logits, labels[rows], weight=w, reduction="sum").backward()
+            optimizer.step()
+            optimizer.zero_grad()
 
 
 def split_steps(tokens: list[int], ends: set[int]) -> list[int]:

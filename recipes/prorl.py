@@ -189,11 +189,11 @@ def main(args: Args) -> None:
             ref_logp = batch_logps(reference, batch, args)[0] if reference else None  # (B, T)
             # ProRL: the policy becomes the reference.
             kl = (token_weights(mask) * kl_penalty(learner_logp, ref_logp)).sum().item() if reference else 0.0
-            if (args.renew_every and step > 1 and (step - 1) % args.renew_every == 0) or 0 < args.renew_at_kl <= kl:
-                if reference:
-                    for own, other in zip(reference.parameters(), model.parameters(), strict=True):
-                        local(own).detach().copy_(local(other).detach())  # each process copies its shard
-                    ref_logp = learner_logp
+            due = args.renew_every and step > 1 and (step - 1) % args.renew_every == 0
+            if reference and (due or 0 < args.renew_at_kl <= kl):
+                for own, other in zip(reference.parameters(), model.parameters(), strict=True):
+                    local(own).detach().copy_(local(other).detach())  # each process copies its shard
+                ref_logp = learner_logp
                 if args.reset_optimizer:
                     optimizer.state.clear()
             # DAPO: rewards of ±1, minus a penalty near the length limit. Groups without signal, which fill the batch

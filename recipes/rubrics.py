@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from common.batch import collate, micro_batches, minibatches
-from common.cli import fail
+from common.cli import fail, pattern
 from common.data import load_problems, sample_problems
 from common.engines import make_engine
 from common.help import parse_args
@@ -163,6 +163,9 @@ def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
 def main(args: Args) -> None:
     if args.reward:
         fail("here the rubric is the only reward: leave out --reward.")
+    for name in ("persistent", "candidates"):
+        for criterion in getattr(args, name):
+            pattern(criterion.removeprefix("!"), name)
     with Run(args, __file__) as run:  # the run's folder, log and checkpoints; Ctrl-C and --resume
         args, P, G = run.args, run.args.prompts_per_step, run.args.responses_per_prompt
         model, tokenizer = load_model(args)

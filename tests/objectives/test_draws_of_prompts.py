@@ -26,6 +26,8 @@ class TestCurriculum:
         counts = drawn({}, range(2000))
         assert len(counts) == 60 and all(150 < count < 250 for count in counts.values())  # 200 ± 13.4
         assert drawn({p.prompt: [6.0, 6.0] for p in POOL}, range(2000)) == counts
+        some = {p.prompt: [1.0, 50.0] for p in POOL[:30]}
+        assert drawn(some, range(2000), uniform=True) == counts != drawn(some, range(2000))
         assert drawn({}, [7]) == drawn({}, [7]) != drawn({}, [8]) and drawn({}, [7]) != drawn({}, [7], seed=2)
         assert max(drawn({}, [7], prompts_per_step=60).values()) == 1
 

@@ -81,6 +81,23 @@ def test_labels_are_the_chances_of_a_policy_that_is_enumerated(labels):
         assert of_steps == pytest.approx(expected, abs=5 * 0.5 / 4000**0.5)
 
 
+def test_labels_are_verdicts_whatever_the_rewards():
+    """Rewards such as 0.2 for a form change no label: a label is a chance."""
+    args = process_rewards.Args(label_samples=3, responses_per_prompt=2)
+    chain, problems = Chain(args), [Problem("a", "1", "a", [7])] * 3
+    rollouts = chain.sample_shards(Request([[7]] * 3, 1, [9] * 3, 1.0, prompt_seeds(3, 1)))
+    steps = [process_rewards.split_steps(tokens, {3}) for tokens in rollouts.tokens]
+    last = process_rewards.last_tokens(steps, torch.ones(3, 7, dtype=torch.bool))
+
+    def label(scale):
+        def verifier(problems, rollouts):
+            return scale * chain.verify(problems, rollouts) + 0.2
+
+        return process_rewards.label_steps(problems, rollouts, steps, last, chain, verifier, 1, args)
+
+    assert torch.equal(label(1.0), label(-3.0)) and label(1.0).max() == 1
+
+
 def test_a_step_holds_what_begins_in_it():
     """The end of a line belongs to the step before it, and EOS to the last step."""
     assert process_rewards.split_steps([5, 3, 5, 5, 3, 5, 1], {3}) == [2, 5, 7]

@@ -3,7 +3,9 @@
 from recipes import rubrics
 from recipes.patterns import judge, marked
 
+import pytest
 import torch
+from runs import refused
 
 ARGS = rubrics.Args()
 CRITERIA = ARGS.persistent + ARGS.candidates
@@ -41,3 +43,9 @@ def test_criteria_come_and_go():
     assert rubrics.drop_criteria([0, 2, 3], scores, args) == [0, 3]
     args.max_criteria = 1
     assert rubrics.drop_criteria(used, scores, args) == [0, 3]
+
+
+@pytest.mark.parametrize("name", ["persistent", "candidates"])
+def test_a_criterion_that_is_no_pattern(name, capsys, tmp_path):
+    said = refused(capsys, tmp_path, rubrics, **{name: ("a", "!(")})
+    assert f"--{name} ( is no regular expression" in said

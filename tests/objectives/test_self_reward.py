@@ -4,7 +4,7 @@ from methods import self_reward
 
 import pytest
 import torch
-from runs import assert_same_rows, assert_same_weights, differing, ended, on_tiny, run
+from runs import assert_same_rows, assert_same_weights, differing, ended, on_tiny, refused, run
 
 
 def test_with_a_judge_that_is_right_it_is_grpo(tiny_model, tmp_path, monkeypatch, capsys):
@@ -27,7 +27,7 @@ def test_with_a_judge_that_is_right_it_is_grpo(tiny_model, tmp_path, monkeypatch
 
 def test_a_judgement_that_the_model_cannot_read(tiny_model, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("common.verification.verifier.last_number", lambda text: "1")
-    settings = on_tiny(tiny_model) | {"answer_format": "last-number", "judge_prompt": "7" * 1000}
+    settings = on_tiny(tiny_model) | {"answer_format": "last-number", "judge_prompt": "7" * 1000 + "{answer}"}
     assert "exceed the model's context" in ended(capsys, lambda: run("self_reward", tmp_path / "run", **settings))
 
 
@@ -39,3 +39,15 @@ def test_a_judgement_that_the_model_cannot_read(tiny_model, tmp_path, monkeypatc
 def test_a_judgement_accepts_in_its_first_line(texts, expected):
     """Only a judgement's first line counts; a later `yes` is about another attempt."""
     torch.testing.assert_close(self_reward.scores(texts, self_reward.Args()), torch.tensor(expected))
+
+
+@pytest.mark.parametrize(
+    "settings,said",
+    [
+        ({"accepts": "["}, "--accepts [ is no regular expression"),
+        ({"judge_prompt": " right?"}, "{answer} in --judge-prompt"),
+        ({"reward": ("correct=1", "docs/rewards/format.py:short=0.2")}, "leave out --reward"),
+    ],
+)
+def test_what_cannot_judge_is_refused(settings, said, capsys, tmp_path):
+    assert said in refused(capsys, tmp_path, self_reward, **settings)

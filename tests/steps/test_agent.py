@@ -77,7 +77,9 @@ class TestGuessing:
     def test_a_game(self):
         answers = self.played(22, "17?", "27?", "30?", "22?")
         assert [answer[:2] for answer in answers[:3]] == [
-            ("higher 18-29\n", "18-29"), ("lower 18-26\n", "18-26"), ("lower 18-26\n", "18-26"),
+            ("higher 18-29\n", "18-29, 3 left"),
+            ("lower 18-26\n", "18-26, 2 left"),
+            ("lower 18-26\n", "18-26, 1 left"),
         ]  # fmt: skip
         assert answers[3].reward == 1.0
         assert self.played(22, "17?", "18?", "19?", "20?")[-1].reward == 0.0
@@ -93,7 +95,7 @@ class TestGuessing:
                 while not answers or isinstance(answers[-1], Observation):
                     answers.append(ask(play, f"{(first + last) // 2}?"))
                     if isinstance(answers[-1], Observation):
-                        first, last = map(int, answers[-1].state.split("-"))
+                        first, last = map(int, answers[-1].state.partition(",")[0].split("-"))
                 assert answers[-1].reward == 1.0 and len(answers) <= GUESSES
 
     def test_problems_and_players(self):

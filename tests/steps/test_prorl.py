@@ -21,6 +21,8 @@ def test_without_its_components_it_is_dapo(tiny_model, tmp_path, half_correct, c
     )
     assert_same_weights(ours, theirs)
     assert_same_rows(own, of_dapo)
+    alone = run("prorl", tmp_path / "alone", **settings | plain | {"renew_every": 2, "reset_optimizer": True})[0]
+    assert_same_weights(alone, theirs)  # without a reference there is nothing to renew
     often = {"renew_every": 2, "kl_beta": 0.3}
     whole, _ = run("prorl", tmp_path / "whole", **settings | often)
     for name, value in plain.items():

@@ -234,3 +234,21 @@ def test_pictures_are_drawn_for_any_number_of_runs():
     for axes in stress.draw(read_report("stress")).axes:
         shown = [tick.get_text() for tick in axes.get_yticklabels()]
         assert sorted(shown) == sorted(stress.METHODS), f"rows of the panel {axes.get_title()}: {shown}"
+
+
+def test_effects_of_earlier_scripts_count_if_the_first_seed_repeats(monkeypatch):
+    """With other code the first seed is run again; the other seeds are kept only if its figures are the same."""
+    effect, asked = effects.Effect("learns", "grpo --lr 1e-3", "rloo"), []
+
+    def trials(arms, last, first=1):
+        asked.extend((name, seed) for name in arms for seed in range(first, last + 1))
+        return {name: [SimpleNamespace(last=lambda _, s=s: s / 8) for s in range(first, last + 1)] for name in arms}
+
+    monkeypatch.setattr(effects, "trials", trials)
+    whole = effects.measured(effect, 3, {})
+    assert whole["with"] == whole["without"] == [1 / 8, 2 / 8, 3 / 8] and len(asked) == 6
+    old = whole | {"code": ["another"]}
+    for known, made in ((whole, 0), (old, 2), (old | {"with": [0.5, 0.5, 0.5]}, 8), (old | {"runs": "grpo"}, 8)):
+        asked.clear()
+        assert effects.measured(effect, 3, known) | {"date": ""} == whole | {"date": ""}
+        assert len(asked) == made

@@ -315,6 +315,7 @@ MUTATIONS = [
     Mutation("the arm with fewer tokens ends earlier", 'key=tokens.get)', 'key=tokens.get, reverse=True)', "claims/tokens.py", "tests/claims/test_fair.py::test_arms_are_compared_at_equal_tokens"),
     Mutation("equal tokens at the first step", "abs(mean[step] - fraction)", "mean[step]", "claims/tokens.py", "tests/claims/test_fair.py::test_arms_are_compared_at_equal_tokens"),
     Mutation("a control at equal tokens", 'if f" {fair.AGAIN}, " not in pair and', "if", "claims/tokens.py", "tests/claims/test_fair.py::test_arms_are_compared_at_equal_tokens"),
+    Mutation("a state of the game without the guesses left", 'state=f"{low}-{high}, {left} left"', 'state=f"{low}-{high}"', "worlds/guessing/environment.py", "tests/steps/test_agent.py::TestGuessing::test_a_game"),
     Mutation("general questions in every row", ' if problem.row.get("rubric") else 0.0', "", "docs/rewards/judge.py", JUDGE),
     Mutation("another data file on resume", "sums.get(a) == checksum(Path(b))", "True", "common/folders.py", "tests/tools/test_extension.py::test_a_data_file_may_have_moved"),
     Mutation("a model that an adapter was added to is frozen", "merge_and_unload().requires_grad_(True)", "merge_and_unload()", "common/lora.py", "tests/common/test_lora.py::test_training_goes_on_from_an_adapter"),

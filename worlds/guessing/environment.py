@@ -16,7 +16,7 @@ def feedback(guess: int, secret: int, low: int, high: int) -> tuple[str, int, in
 def play(problem: Problem) -> Play:
     """Reward 1 if the number is guessed in time. A turn that is not a guess ends the game."""
     secret, (low, high), answer = int(problem.answer), bounds(problem.question), None
-    for _ in range(GUESSES):
+    for left in reversed(range(GUESSES)):
         text = yield answer
         if not re.fullmatch(r"\d{1,2}\?", text):
             break
@@ -24,7 +24,7 @@ def play(problem: Problem) -> Play:
         if guess == secret:
             return 1.0
         told, low, high = feedback(guess, secret, low, high)
-        answer = Observation(told, state=f"{low}-{high}")
+        answer = Observation(told, state=f"{low}-{high}, {left} left")
     return 0.0
 
 
