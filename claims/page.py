@@ -2,7 +2,8 @@
 
 import math
 import re
-from collections import defaultdict
+import textwrap
+from collections import Counter, defaultdict
 from itertools import groupby
 from typing import Any
 
@@ -14,6 +15,7 @@ from claims.register import changed_after_a_result, versions
 from claims.runs import by_todays_code, measures, p_values
 from tools.reports import REPORTS, heading
 
+BORDERLINE = 0.75  # a verdict that stays in fewer draws of the seeds
 PAGE = REPORTS / "claims.md"
 REST = {
     "exact": "Further claims, by enumeration",
@@ -54,33 +56,36 @@ those on the embedded model have one seed.
 
 Fair trials (`claims/fair.py`) compare each arm at its best learning rate with 16 seeds, in the world that stands before
 the arms (sums, sums-hard, search or search-hard). The rates are apart by factors of about 3, and were compared on two
-other seeds. Every run has its own half of 512 held-out problems, so that intervals hold for other problems too, and the
-first arm is compared with itself (*again*), which shows what no difference looks like; claims with the same first arm
-share its runs. Arms have equal numbers of responses. Where one arm of a claim about accuracy was trained on at least 5%
-more tokens than the other, the difference *at equal tokens* is what remains if it ends earlier (`--tokens`, 8 seeds);
-it decides nothing. rl_trades_pass_at_k_for_pass_at_1 compares such runs before and after training; it is paired and has
-no control. Two rates whose sweeps differ by less than about 0.04 may have changed places by chance, and the intervals
-do not include this.
+other seeds. Two rates whose sweeps differ by less than about 0.04 may be in the wrong order by chance, and the
+intervals do not include this. Every run has its own half of the same 512 held-out problems, so intervals include which
+of these were drawn. The first arm is compared with itself (*again*), which shows what no difference looks like. Claims
+with the same first arm share its runs: the same 16 are the first arm of {sums} claims on sums, and others of {search}
+on search, so if they came out high or low, all of these did. Arms have equal numbers of responses, except that stale
+arms get 8 batches more and dynamic sampling ends at the nearest step. Where one arm of a claim about accuracy was
+trained on at least 5% more tokens than the other, the difference *at equal tokens* is what remains if it ends earlier
+(`--tokens`, 8 seeds); it decides nothing.
 
-Some questions have a claim for each world. Both worlds contradict that the clip needs both bounds, that stale rollouts
-are harmless, and that the engine's log-probs suit a quantized engine. On the length bias of GRPO's mean, and on MaxRL's
-pass@k in training, they differ, which leaves these open. Of {count} claims by runs, {repeated} gave the numbers of
-their first seeds again, to the bit (`python -m claims NAME --check`).
+A verdict *on sums* or *on search* is about one world; some questions have a claim for each. Both worlds contradict that
+the clip needs both bounds, that stale rollouts are harmless, and that the engine's log-probs suit a quantized engine.
+On the length bias of GRPO's mean, and on MaxRL's pass@k in training, they differ, which leaves these open.
 
-Other claims by runs compare arms on the same seeds: the same problems and seeds of the engine (other problems where
-arms have different numbers of prompts). Most are about something that the learning rate itself would move: entropy,
-length, a KL, rounding, the shape of a curve; few_negatives_destabilize is about a collapse, which the best rate avoids.
-All their arms have one rate. It is the best of three for base_catches_up_at_large_k; habits_decide_what_rl_gains and
-priming_with_wrong_answers, which compare base models, have the best of three for each. All but
-base_catches_up_at_large_k are evaluated on the same held-out problems, so the intervals are those of new seeds, not of
-new problems. With 16 other seeds GRPO differs from itself by +0.016 ± 0.021 (grpo_against_itself).
+*Paired* claims compare arms on the same seeds: the same problems and seeds of the engine (other problems where arms
+have different numbers of prompts). Most are about something that the learning rate itself would move: entropy, length,
+a KL, rounding, the shape of a curve; few_negatives_destabilize is about a collapse, which the best rate avoids. All
+their arms have one rate. It is the best of three for base_catches_up_at_large_k and rl_trades_pass_at_k_for_pass_at_1,
+which compare runs before and after training; habits_decide_what_rl_gains and priming_with_wrong_answers, which compare
+base models, have the best of three for each. Except for the two before and after training, all are evaluated on the
+same held-out problems, so the intervals are those of new seeds, not of new problems. With 16 other seeds GRPO differs
+from itself by {itself} (grpo_against_itself).
 
-*Stays* is the fraction of 100 draws of the seeds, with replacement, that give the same verdict: near a half, the
-verdict hangs on its threshold. p-values, in the order of the differences, are those of two-sided t-tests, adjusted for
-all differences of the page (Holm); an arm's difference from itself (–) is not among them. They decide no verdict, but a
-reproduced effect whose p is large could be chance among so many; for a claim that nothing is lost, p says nothing. A
-verdict with † was made by earlier scripts; changes of `common/` alone give no †. Values by seed, commands, and budgets
-in responses, tokens and updates are in `reports/claims/`.
+*Stays* is the fraction of 100 draws of the seeds, with replacement, that give the same verdict; below 75% a verdict is
+*borderline*. p-values, in the order of the differences, are those of two-sided t-tests, adjusted for all differences of
+the page (Holm); an arm's difference from itself (–) is not among them. They decide no verdict, but a reproduced effect
+whose p is large could be chance among so many; for a claim that nothing is lost, p says nothing. A verdict with † was
+made by earlier scripts. {repeated} of {count} results by runs gave the numbers of their first seeds again, to the bit
+(`python -m claims NAME --check`, {checked}; `common/` may have changed since). Rules were frozen in a commit before the
+runs. For {lost}, these commits were lost before they could be published. Values by seed, commands, and budgets in
+responses, tokens and updates are in `reports/claims/`.
 
 Which effect is worth naming: 0.05 of accuracy is a tenth of what 30 steps of `grpo.py` gain; 0.03 and 0.02 stand where
 the paper itself reports gains of a few points for one component, as DAPO's Table 1 does; on sums 2 tokens are a
@@ -185,15 +190,23 @@ def cells(name: str, p: dict[tuple[str, str], float]) -> dict[str, str]:
     }
 
 
+def remarks(name: str, result: dict[str, Any]) -> str:
+    """What stands behind a verdict: its world if there is one alone, and what makes it weaker."""
+    if court.load(name).KIND != "runs":
+        return ""
+    fair, again = "degrees" in result, stays(name)
+    words = f" on {worlds_of(result)[0]}" if fair and len(worlds_of(result)) == 1 else "" if fair else ", paired"
+    words += ", borderline" if again is not None and again < BORDERLINE else ""
+    return words + ("" if by_todays_code(result) else " †")
+
+
 def row(name: str, p: dict[tuple[str, str], float]) -> str:
     """The line of a claim."""
     stored, link = court.record(name), f"[{court.statement(name)}](../claims/{name}.py)"
     if stored is None:
         return f"| not run yet | {link} | | | | | |"
     shown = cells(name, p)
-    verdict = f"[{stored['verdict']}](claims/{name}.png)"
-    if court.load(name).KIND == "runs" and not by_todays_code(stored["result"]):
-        verdict += " †"
+    verdict = f"[{stored['verdict']}](claims/{name}.png){remarks(name, stored['result'])}"
     effect = shown["effect"].replace("|", "\\|")
     rest = " | ".join(shown[key] for key in ("p", "smallest", "stays", "spent"))
     return f"| {verdict} | {link} | {effect} | {rest} |"
@@ -216,11 +229,35 @@ def linked(name: str) -> str:
     return name if name in IDENTITIES else f"[{name}](../claims/{name}.py)"
 
 
+def of_rules() -> dict[str, Any]:
+    """What the text on how verdicts are reached says about all claims by runs."""
+    results = {n: r for n in court.names() if court.load(n).KIND == "runs" and (r := court.record(n))}
+    first = defaultdict(Counter)  # by world, how many claims have the same first arm
+    for result in (stored["result"] for stored in results.values() if "degrees" in stored["result"]):
+        for world in worlds_of(result):
+            arm = next(arm for arm in result["arms"] if arm.endswith(f", {world}"))
+            first[world][result["arms"][arm]["command"]] += 1
+    checked = [stored["repeated"]["date"] for stored in results.values() if "repeated" in stored]
+    mean, half, _ = results["grpo_against_itself"]["result"]["differences"]["GRPO → other seeds"]
+    lost = [name for name, of in versions().items() if any("lost before it could be" in v["why"] for v in of)]
+    return {world: first[world].most_common(1)[0][1] for world in ("sums", "search")} | {
+        "count": len(results),
+        "repeated": len(checked),
+        "checked": f"{min(checked)} to {max(checked)}",
+        "itself": f"{mean:+.3f} ± {half:.3f}",
+        "lost": f"{', '.join(lost[:-1])} and {lost[-1]}",
+    }
+
+
+def filled(text: str) -> str:
+    """Paragraphs in lines of 120 letters; lists and headings as they are."""
+    lines = (p if p[0] in "-#" else textwrap.fill(p, 120, break_on_hyphens=False) for p in text.split("\n\n"))
+    return "\n\n".join(lines)
+
+
 def page() -> str:
     p = adjusted()
-    results = [stored for name in court.names() if (stored := court.record(name))]
-    dates, repeated = [stored["date"] for stored in results], sum("repeated" in stored for stored in results)
-    by_runs = sum(court.load(name).KIND == "runs" for name in court.names())
+    dates = [stored["date"] for name in court.names() if (stored := court.record(name))]
     lines = [heading("The court of claims", "python -m claims --page", dates) + INTRODUCTION.rstrip()]
     for question in QUESTIONS:
         lines += ["", f"## {question.title}", "", question.answer, ""]
@@ -235,7 +272,7 @@ def page() -> str:
         lines += ["", f"## {title}", "", *HEAD, *(row(name, p) for name in names)]
     lines += ["", "## Identities", "", "These follow from the formulas. Tests compute them; they have no verdict.", ""]
     lines += [f"- {words} [`{test}`](../{file})" for words, file, test in identities()]
-    lines += ["", RULES.strip().format(count=by_runs, repeated=repeated), "", CHANGED.strip(), ""]
+    lines += ["", filled(RULES.strip().format(**of_rules())), "", CHANGED.strip(), ""]
     for (date, why), changed in groupby(
         sorted(changed_after_a_result(), key=lambda v: (v["date"], v["why"])), lambda v: (v["date"], v["why"])
     ):

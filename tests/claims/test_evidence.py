@@ -43,6 +43,13 @@ def test_results_know_the_code_that_made_them(arm, monkeypatch):
     assert not runs.by_todays_code({"arms": {"a": made}})
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BY_RUNS)
+def test_results_are_those_of_todays_scripts(name):
+    how = f"python -m claims {name} --check repeats its first seeds; if they differ, run it again"
+    assert runs.by_todays_code(court.record(name)["result"]), how
+
+
 @pytest.mark.parametrize("name", BY_RUNS)
 def test_repeated_results_say_with_what(name):
     """Either with which libraries and files of common/, or the commit that has both."""

@@ -6,6 +6,7 @@ from collections import defaultdict
 
 from claims import court, fair
 from claims.questions import QUESTIONS
+from claims.register import versions
 from claims.runs import difference
 from tools.reports import read_report
 from tools.scripts import ROOT
@@ -112,12 +113,11 @@ SOURCES = {
         change("reusing_responses_pays", "one pass", "four passes", SEARCH),
     ],
     QUESTIONS[2].title: [
-        loss(STALE, "fresh", "uncorrected", SUMS),
-        loss(STALE_ON_SEARCH, "fresh", "uncorrected", SEARCH),
-        gain(STALE, "uncorrected", "with TIS", SUMS),
-        gain(STALE_ON_SEARCH, "uncorrected", "with TIS", SEARCH),
-        gain(STALE, "uncorrected", "corrected", SUMS),
-        gain(STALE_ON_SEARCH, "uncorrected", "corrected", SEARCH),
+        *(
+            loss(claim, "fresh", arm, world)
+            for arm in ("with TIS", "uncorrected", "corrected")
+            for claim, world in ((STALE, SUMS), (STALE_ON_SEARCH, SEARCH))
+        ),
     ],
     QUESTIONS[3].title: [
         mean(INT4, "recomputed, sums"),
@@ -151,6 +151,7 @@ SOURCES = {
         mean(HABITS, "all habits"),
         mean(HABITS, "guess"),
         said(HABITS, r"random expressions (\S+)$"),
+        re.search(r"they gave (\S+ ± \S+),", versions()["rl_trades_pass_at_k_for_pass_at_1"][-1]["why"]).group(1),
         base_pass_at_16(),
         mean(HABITS, "wrong answers"),
         loss("negatives_suffice", "all", "incorrect", SUMS),
