@@ -1,6 +1,7 @@
 """PPO's clip keeps the ratio of every token within 1 ± ε of the policy that sampled it.
 
-Said by: write-ups that call the clip a trust region or a constraint.
+Said by: write-ups that call the clip a trust region or a constraint, such as cruxible.dev, "PPO clipping": "For
+positive advantage, clipping caps how much probability can increase".
 
 Tested: the embedded model before and after 4 and 16 updates of grpo.py (ε = 0.2) on one batch of 32 prompts x 16
 responses, with a fresh optimizer: the fraction of tokens whose ratio is outside 1 ± ε, the smallest and the largest
