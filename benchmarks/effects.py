@@ -156,7 +156,7 @@ EFFECTS = {
     "spin": Effect("learns from solutions, without rewards", f"spin{SUMS}", BASE),
     "rubrics": Effect("learns from criteria (patterns), without answers", f"rubrics{SUMS}", BASE),
     "prorl": Effect("renews the reference", f"prorl{SEARCH}", f"prorl{SEARCH} --renew-every 0"),
-    "r1": Effect("renews the reference", f"r1{SEARCH} --kl-beta 0.1 --renew-every 10", f"r1{SEARCH} --kl-beta 0.1"),
+    "r1": Effect("renews the reference", f"r1{SEARCH} --kl-beta 0.04 --renew-every 10", f"r1{SEARCH} --kl-beta 0.04"),
     "self_reward": Effect("judges its own responses", f"self_reward{SEARCH}", BASE),
     "sdpo": Effect("is taught by itself, told how long to search", f"sdpo{SEARCH}", BASE),
     "opsd": Effect("is taught by itself, told the solution", f"opsd{SEARCH}", BASE),
