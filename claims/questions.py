@@ -71,7 +71,7 @@ QUESTIONS = (
         "where all but DPPO have TIS, only REINFORCE and GMPO lose significantly (six seeds).",
         (
             "stale_rollouts_are_harmless",
-            "anchoring_on_the_sampler_repairs_staleness",
+            "importance_sampling_helps_stale_rollouts",
             "stale_search_is_harmless",
         ),
     ),

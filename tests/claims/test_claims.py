@@ -284,7 +284,7 @@ def test_p_values_are_adjusted_as_holm_says():
         ("clip_on_search_needs_both_bounds", "one pass, search → both, search"): "reusing_responses_pays",
     }
     for pair in ("uncorrected, sums → corrected, sums", "uncorrected, sums → with TIS, sums"):
-        twice["anchoring_on_the_sampler_repairs_staleness", pair] = "stale_rollouts_are_harmless"
+        twice["importance_sampling_helps_stale_rollouts", pair] = "stale_rollouts_are_harmless"
     order = sorted(found.keys() - twice.keys(), key=raw.get)
     times = [min(1.0, raw[key] * (len(order) - rank)) for rank, key in enumerate(order)]
     expected = [max(times[: rank + 1]) for rank in range(len(order))]

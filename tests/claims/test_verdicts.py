@@ -69,7 +69,7 @@ def test_without_a_kl_the_model_must_learn(values, loss, verdict):
     """The base model's accuracy is 0.3."""
     arms = {"β = 0": {"values": values, "base": 0.3}, "β = 0.04": {}, "β = 0.5": {}}
     result = made_up(arms, **{"β = 0.04": 0.0, "β = 0.5": loss})
-    assert court.load("kl_caps_what_is_learned").verdict(result) == verdict
+    assert court.load("strong_kl_costs_accuracy").verdict(result) == verdict
 
 
 @pytest.mark.parametrize(
