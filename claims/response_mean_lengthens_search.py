@@ -1,4 +1,4 @@
-"""Where lengths vary by ten times, GRPO's mean over each response makes incorrect ones longer than a constant does.
+"""Where lengths vary tenfold, GRPO's mean over each response makes incorrect ones longer than a constant does.
 
 Said by: Dr. GRPO, 2503.20783, Abstract ("an optimization bias in Group Relative Policy Optimization (GRPO), which
 artificially increases response length (especially for incorrect outputs) during training") and Sec. 3. There the mean

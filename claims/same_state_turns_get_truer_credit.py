@@ -1,4 +1,4 @@
-"""GiGPO, which compares turns from the same state, credits a turn more truly than the result of its whole episode.
+"""GiGPO, which compares turns from the same state, credits turns more accurately than whole episodes do.
 
 Said by: GiGPO, 2505.10978, Abstract ("This hierarchical structure effectively captures both global trajectory quality
 and local step effectiveness without relying on auxiliary models or additional rollouts").

@@ -1,4 +1,4 @@
-"""Rollouts that are 8 batches (32 updates) old do GRPO no harm on search, with its ratio to the weights that sampled.
+"""Rollouts 8 batches (32 updates) old do not hurt GRPO on search if its ratio is to the policy that sampled them.
 
 Said by: slides and posts on asynchronous training ("in practice, this doesn't hurt until > 8 steps"); ScaleRL,
 2510.13786, settles on PipelineRL with 8 steps. The same on sums is stale_rollouts_are_harmless.
