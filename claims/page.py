@@ -164,12 +164,13 @@ def named(pair: str) -> str:
 def cells(name: str, p: dict[tuple[str, str], float]) -> dict[str, str]:
     """Effect, p-values and smallest effect of a claim that has a result; `p` is `adjusted()`."""
     stored, claim = court.record(name), court.load(name)
+    smallest = getattr(claim, "SMALLEST", "any" if claim.KIND == "runs" else "")
+    smallest = smallest if isinstance(smallest, str) else f"{smallest:.3g}"
     if claim.KIND != "runs":
-        return {"effect": stored["effect"], "p": "", "smallest": "", "stays": "", "spent": ""}
+        return {"effect": stored["effect"], "p": "", "smallest": smallest, "stays": "", "spent": ""}
     metric, differences = stored["effect"].partition(":")[0], {}
     for of, compared in measures(stored["result"]).items():
         differences |= {of + pair: found for pair, found in compared["differences"].items()}
-    smallest = getattr(claim, "SMALLEST", "")
     parts = [claim.deciding(stored["result"])] if hasattr(claim, "deciding") else []
     even, world = stored["result"].get("equal_tokens", {}), ""
     for pair, (mean, half, _) in differences.items():
@@ -184,7 +185,7 @@ def cells(name: str, p: dict[tuple[str, str], float]) -> dict[str, str]:
     return {
         "effect": f"{metric}: {'; '.join(parts)}",
         "p": ", ".join(probability(p.get((name, pair))) for pair in differences),
-        "smallest": smallest if isinstance(smallest, str) else f"{smallest:.3g}",
+        "smallest": smallest,
         "stays": f"{again:.0%}" if (again := stays(name)) is not None else "",
         "spent": spent(stored["result"]),
     }
