@@ -187,6 +187,15 @@ def test_worlds_agree_as_the_page_says():
     assert [court.record(name)["verdict"] for name in maxrl] == [court.CONTRADICTED, court.INCONCLUSIVE]
 
 
+def test_rollouts_with_tis_by_the_rule_of_stale_rollouts():
+    """Of the arm with TIS, the rule would say that it loses nothing on sums, and that it does on search."""
+    found = {}
+    for claim in (STALE, STALE_ON_SEARCH):
+        result, smallest = court.record(claim)["result"], court.load(claim).SMALLEST
+        found |= fair.in_each_world(result, ("fresh", "with TIS"), smallest, lossless=True)
+    assert found == {"sums": court.REPRODUCED, "search": court.CONTRADICTED}
+
+
 def test_who_loses_by_stale_rollouts():
     """On the stress page, with four updates: the methods whose interval of stale less fresh excludes 0."""
     values = defaultdict(list)
