@@ -245,11 +245,13 @@ def by_todays(effect: Effect, known: dict[str, Any]) -> bool:
     return all(known.get(name) == value for name, value in settings(effect).items())
 
 
-def repeated(effect: Effect, first: dict[str, Any], known: dict[str, Any]) -> bool:
-    """Whether the first seed by today's code has the flags and the figures that are known."""
-    flags = settings(effect).keys() - {"code"}
+def repeated(effect: Effect, known: dict[str, Any]) -> bool:
+    """Whether today's code gives the figures of the first seed that are known for the same flags."""
+    if any(known.get(name) != value for name, value in settings(effect).items() if name != "code"):
+        return False
+    first = measured(effect, 1, {})
     figures = first.keys() - settings(effect).keys() - {"date"}
-    return all(known.get(k) == first[k] for k in flags) and all(known.get(k, [])[:1] == first[k] for k in figures)
+    return all(known.get(name, [])[:1] == first[name] for name in figures)
 
 
 def measured(effect: Effect, seeds: int, known: dict[str, Any]) -> dict[str, Any]:
@@ -258,7 +260,7 @@ def measured(effect: Effect, seeds: int, known: dict[str, Any]) -> dict[str, Any
     Seeds by other code count if the first one gives the same figures by today's.
     """
     if known and not by_todays(effect, known):
-        known = known if repeated(effect, measured(effect, 1, {}), known) else {}
+        known = known if repeated(effect, known) else {}
     first_seed = 1 + len(known.get("with", []))
     arms = {"with": effect.runs} | ({} if effect.without == BASE else {"without": effect.without})
     if effect.first:
