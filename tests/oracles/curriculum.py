@@ -9,7 +9,7 @@ class Oracle(grpo.Oracle):
         {"pool": 5, "memory": 0.25, "clip_eps": 0.05, "ddof": 0, "kl_beta": 0.3, "tis_cap": 1.1, "steps": 3},
         {"pool": 4, "memory": 0.0, "kl_beta": 0.3, "tis_cap": 0.0},
         {"pool": 1000, "memory": 1.0, "target": 0.25} | ENGINE_ANCHOR,
-        {"pool": 6} | ONE_UPDATE,
+        {"pool": 6, "uniform": True} | ONE_UPDATE,
     ]
     RANGES = {**grpo.Oracle.RANGES, "pool": at_least(1), "memory": fraction, "target": fraction}
     DEFAULTS = {
@@ -17,6 +17,7 @@ class Oracle(grpo.Oracle):
         "pool": 256,
         "memory": 0.5,
         "target": 0.5,
+        "uniform": False,
         "model": "search",
         "dataset": "search-hard",
     }

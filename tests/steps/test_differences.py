@@ -46,11 +46,11 @@ def sections(text):
 
 
 def refuses(statement):
-    """Whether a statement only refuses settings or warns about them: `if ...: fail(...)`, or a loop of these."""
+    """Whether a statement only refuses or warns about settings: `if ...: fail(...)`, a check, or loops of these."""
     if isinstance(statement, ast.If | ast.For):
         return not statement.orelse and all(map(refuses, statement.body))
     call = statement.value if isinstance(statement, ast.Expr) else None
-    return isinstance(call, ast.Call) and ast.unparse(call.func).split(".")[-1] in ("fail", "check", "print")
+    return isinstance(call, ast.Call) and ast.unparse(call.func).split(".")[-1] in ("fail", "check", "pattern", "print")
 
 
 def functions(text):
