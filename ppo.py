@@ -109,7 +109,7 @@ def compute_advantages(rewards: Tensor, values: Tensor, mask: Tensor, args: Args
 
 
 def whiten(advantages: Tensor, mask: Tensor) -> Tensor:
-    """(B, T) advantages of a whole rollout batch in, with mean 0 and sample variance 1 over its tokens out."""
+    """Scale the (B, T) advantages of a rollout batch to mean 0 and sample variance 1 over its tokens."""
     tokens = advantages[mask]  # (N,)
     return (advantages - tokens.mean()) * torch.rsqrt(tokens.var(correction=1) + 1e-8) * mask
 

@@ -79,7 +79,7 @@ def compute_advantages(rewards: Tensor) -> Tensor:
 
 
 def normalize(advantages: Tensor, mask: Tensor) -> Tensor:
-    """(B, T) advantages of a whole rollout batch in, with mean 0 and std 1 over its tokens out (2501.03262, Eq. 5)."""
+    """Scale the (B, T) advantages of a rollout batch to mean 0 and std 1 over its tokens (2501.03262, Eq. 5)."""
     tokens = advantages[mask]  # (N,)
     return (advantages - tokens.mean()) / (tokens.std(correction=0) + 1e-6)
 
