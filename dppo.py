@@ -1,6 +1,6 @@
 """DPPO, Divergence PPO: "Rethinking the Trust Region in LLM RL", 2602.04879 (Feb 2026), Eq. 12 to 16.
 
-    J(θ) = E_x E_{y ~ μ(·|x)} Σ_t M_t r_t A        r_t = π_θ(y_t | x, y_<t) / μ(y_t | x, y_<t),  A_i = R_i - mean R
+    J(θ) = E_x E_{o ~ μ(·|x)} Σ_t M_t r_t A        r_t = π_θ(o_t | x, o_<t) / μ(o_t | x, o_<t),  A = R - mean R
     M_t = 0 where D_t > δ and the update would move r_t further from 1 (A > 0, r_t > 1 or A < 0, r_t < 1), else 1
 
 Differs from its parent grpo.py:
@@ -9,7 +9,7 @@ Differs from its parent grpo.py:
 - ratio and divergence are relative to the rollout policy μ itself, which leaves nothing for TIS to correct;
 - no std, and the sum over tokens is divided by the constant length limit, as in dr_grpo.py.
 verl's DPPO takes the ratio to recomputed log-probs unless that is switched off; the paper finds that this collapses.
-SkyRL and prime-rl also use this δ.
+SkyRL and prime-rl also use a δ of 0.2.
 
     python dppo.py
 """

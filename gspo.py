@@ -10,7 +10,7 @@ Differs from its parent grpo.py:
   drift that all tokens share triggers it, a single token with a ratio of 1.2 among 500 does not. Expect more clipped
   tokens than under GRPO, not fewer.
 As all tokens share a ratio, TIS amounts to the mean weight of the response; verl's variant of GSPO with token-level
-ratios weighs each token's gradient by its own TIS weight.
+ratios weights each token's gradient by its own TIS weight.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python gspo.py

@@ -1,11 +1,11 @@
 """Held-out accuracy over time: ScaleRL with a generator in another process, and in turns.
 
-    python -m benchmarks.wall_clock            # about 10 minutes on two idle cores; writes reports/wall_clock.json
+    python -m benchmarks.wall_clock            # about 15 minutes on two idle cores; writes reports/wall_clock.json
     python -m benchmarks.wall_clock --judge 1  # the learner waits a second for the rewards of each batch
 
-Both use the same cores. With --overlap, one process generates on half of them while the other trains; in turns, with
---staleness 0, each step generates and then trains on all of them. The world is search. A checkpoint's time is the sum
-of its steps, without evaluation, which comes after the run.
+All use the same cores. With --overlap, one process generates on half of them while the other trains, on rollouts that
+are at most 8 batches old, or 1; in turns, with --staleness 0, each step generates and then trains on all of them. The
+world is search. A checkpoint's time is the sum of its steps, without evaluation, which comes after the run.
 """
 
 import json
@@ -19,10 +19,12 @@ from pathlib import Path
 from common.metrics import read_metrics
 from tools.reports import read_report, today, write_report
 from tools.scripts import ROOT
+from tools.stats import written
 
+import numpy as np
 import tyro
 
-WAYS = {"overlap": "--overlap", "in turns": "--staleness 0"}
+WAYS = {"overlap": "--overlap", "overlap, age 1": "--overlap --staleness 1", "in turns": "--staleness 0"}
 HELD_OUT = "--dataset search --eval-problems 256 --eval-samples 2"
 JUDGE = """
 import time
@@ -80,9 +82,11 @@ def main(args: Args) -> None:
             print(f"{way}, seed {seed}: {', '.join(f'{a:.3f} at {s:.0f} s' for s, a in curves[way][-1])}", flush=True)
         measured = {"date": today(), "run": f"{RUN} --steps {args.steps}", "ways": WAYS, "curves": curves}
         write_report("wall_clock", read_report("wall_clock", {}) | {f"judge of {args.judge:g} seconds": measured})
-    last = {way: [one[-1] for one in of_way] for way, of_way in curves.items()}
-    ratio = statistics.median(b[0] / a[0] for a, b in zip(last["overlap"], last["in turns"], strict=True))
-    print(f"{args.steps} steps in turns take {ratio:.2f} times the seconds of --overlap")
+    common = min(one[-1][0] for of_way in curves.values() for one in of_way)
+    for way, of_way in curves.items():
+        seconds = statistics.mean(one[-1][0] for one in of_way)
+        then = [np.interp(common, *zip(*one, strict=True)).item() for one in of_way]
+        print(f"{way}: {args.steps} steps in {seconds:.0f} s; after {common:.0f} s {written(then, '.3f')}")
 
 
 if __name__ == "__main__":

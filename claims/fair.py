@@ -1,4 +1,4 @@
-"""Fair trials: claims by runs, in two worlds, whose arms have nothing in common that could decide.
+"""Fair trials: claims by runs, in two worlds, whose arms have their own learning rates, seeds and problems.
 
 - **Learning rate**: each arm uses its best one in each world, which `python -m claims NAME --sweep` finds on seeds of
   its own: three rates, then the next ones beyond the best until it has a worse one on either side, or 3e-6 or 3e-3 is

@@ -1,7 +1,7 @@
 """What the claims by training runs share: arms with paired seeds, and the statistics of their differences.
 
 An arm is a script's name, with changes of claims/variant.py, and flags on top of SETTINGS: "grpo --clip-eps 0.1",
-"grpo+coin"; with "@100" it has seeds of its own, from 101 on, and the flag "SEED" stands for the seed. Else seed s of
+"grpo+coin"; with "@100" it has seeds of its own, from 101 on, and the flag "SEED" is the seed. Without "@", seed s of
 every arm has the same base model and, where a step has as many prompts, the same problems and seeds of the engine. A
 run stays in runs/claims/ under a name made of its command and its script's code, so an interrupted claim resumes, and
 arms that several claims share are run once. A run that ends because its numbers are not finite has a final accuracy of

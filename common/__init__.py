@@ -1,7 +1,7 @@
 """The code that all scripts share. To read it, follow `main` in grpo.py:
 
 - settings.py, help.py: its flags; run.py: the run as a context manager, and `run.steps` around each step;
-- models.py, lora.py, loss_scale.py: the model;
+- models.py, experts.py, lora.py, loss_scale.py: the model;
 - data.py, rows.py: prompts and answers; records.py: problems and rollouts;
 - engines.py, transformers_engine.py (stream.py, cache.py), vllm_engine.py, environments.py: responses;
 - verification/: verdicts and rewards;

@@ -1,4 +1,4 @@
-"""Evaluation on held-out problems: avg@n, the unbiased pass@k, and how long correct and incorrect answers are."""
+"""Evaluation on held-out problems: avg@n, the unbiased pass@k, and lengths of correct and incorrect responses."""
 
 import math
 from dataclasses import dataclass

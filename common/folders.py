@@ -168,7 +168,7 @@ def read_config(folder: Path, given: str) -> dict[str, Any]:
 def saved_settings(args: A, method: str, may_change: tuple[str, ...] = ()) -> tuple[A, list[str]]:
     """The settings of the run that `args.resume` names, and the names of those that other flags change.
 
-    A flag that contradicts another setting is refused. Without a command line, a value equal to the default
+    A flag that changes any other setting is refused. Without a command line, a value equal to the default
     counts as not given.
     """
     folder = expanded(args.resume)

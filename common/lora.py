@@ -48,7 +48,7 @@ def add_adapters(model: Any, args: Settings) -> None:
 
 @torch.no_grad()
 def named_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
-    """The names and weights of the model without adapters, with these added in fp32.
+    """The model's own names, and its weights with the adapters added in fp32.
 
     A sharded model yields sharded tensors; `whole` gathers one.
     """

@@ -32,7 +32,7 @@ class Notes:
         return ""
 
     def of_step(self, numbers: dict[str, Any]) -> str:
-        """The note after FLAT_STEPS steps without signal; a KL or a teacher that moves the weights counts as one."""
+        """The note after FLAT_STEPS steps without signal; a gradient that is not the KL's counts as signal."""
         moved = numbers["grad_norm"] > 1e-6 and "kl" not in numbers
         flat = numbers.get("zero_std_groups") == 1 and not moved
         if flat and self.args.responses_per_prompt == 1:  # a group of one is always uniform: look at all prompts

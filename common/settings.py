@@ -62,7 +62,7 @@ class ModelSettings:
     model: str = "sums"
     """A model on the hub, a local folder, a run folder (its newest checkpoint), or an embedded one: "sums",
     "sums-filler" (repeats results before the box), "sums-experts" (a mixture of experts), "products" (calls a
-    calculator) or "search" (tries several expressions)."""
+    calculator), "search" (tries several expressions), or for environments "guessing", "retrieval" or "python"."""
     prompt: str | None = None
     """Template with {question}, columns of the data set, or both: "{context} {question}"; by default a chat model is
     also asked to reason and to box its answer."""
@@ -113,9 +113,9 @@ class DataSettings(ModelSettings):
     dataset: Names = "sums"
     """A data set on the hub; a local .jsonl, .json, .parquet or .csv file; a generated one: "sums" (2 to 6 terms),
     "sums-hard" (5 to 8), "products" (sums with products), "search" (plus and minus between 4 numbers for a given
-    value), "search-hard" (5 or 6), "countdown" (any expression with a given value), or ADAPTER:TASK for another
-    package's task (docs/tasks.md); "gsm8k", whose splits and columns are known; or, for
-    evaluation only, "math500" and "aime24". Several data sets are mixed."""
+    value), "search-hard" (5 or 6), "countdown" (any expression with a given value), "guessing", "retrieval" or "python"
+    (for environments), or ADAPTER:TASK for another package's task (docs/tasks.md); "gsm8k", whose splits and columns
+    are known; or, for evaluation only, "math500" and "aime24". Several data sets are mixed."""
     mix: tuple[Positive, ...] = ()
     """Mixing weights of several data sets: their average proportions in a rollout batch; equal by default."""
     dataset_config: OrNone = None

@@ -109,7 +109,7 @@ def random_numbers(n: int, limits: list[int], seeds: list[int], T: int) -> Tenso
 
 
 def choose(logp: Tensor, random: Tensor, greedy: bool) -> Tensor:
-    """Tokens (b,) by their log-probs (b, V): the likeliest, or those in whose part of [0, 1] a row's number (b,) is."""
+    """Tokens (b,) from log-probs (b, V): the likeliest, or where the cumulative sum reaches a row's number (b,)."""
     if greedy:
         return logp.argmax(-1)
     cumulative = logp.exp().cumsum(-1)  # (b, V)

@@ -41,7 +41,7 @@ class Args(Settings):
     max_calls: Count = 8
     """Calls answered per response (C in ToRL); the next one ends the response."""
     stop: tuple[str, ...] = (">>",)
-    """Strings that end a response: the end of a call, after which it continues with the result, and others."""
+    """Strings that end a response. After one that ends a call, the result is inserted and sampling continues."""
     model: str = "products"
     """A model on the hub, a local folder, or one of this repository; the default has learned to call."""
     dataset: str = "products"

@@ -5,7 +5,7 @@
     Cov_it = (log π_old(o_it) - mean of log π_old) (A_i - mean of A)
 
 Differs from its parent kl_cov.py, the paper's other method:
-- tokens with a high covariance, which lower the entropy, get no gradient instead of a KL penalty. They are drawn
+- tokens with a high covariance, which lower the entropy, lose their gradient; there is no KL penalty. They are drawn
   at random from a range of covariances, not chosen as the largest.
 Statistics are computed per rollout batch at its own weights; in the authors' code, per micro-batch at the
 current weights. Their code also clips the ratio at 2; the paper does not.

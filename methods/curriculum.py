@@ -42,14 +42,14 @@ from torch import Tensor
 class Args(Settings):
     # Curriculum
     pool: Count = 256
-    """Training problems to draw from, a random part of the data set: few enough to come back, such as 32
-    with 8 prompts per step. At least P."""
+    """Training problems to draw from, a random part of the data set: few, so that they come back, such as
+    32 with 8 prompts per step. At least P."""
     memory: Fraction = 0.5
     """λ: how much of an estimate remains at the next visit. 1 forgets nothing, 0 keeps the last visit only."""
     target: Fraction = 0.5
     """τ: prompts with this pass rate are drawn most often. 0.5 gives p (1 - p); AdaRFT's target is 0.5 too."""
     uniform: bool = False
-    """Draw all problems of the pool alike, to see what the weights do."""
+    """Draw all problems of the pool with equal probability, as a control."""
     model: str = "search"
     """A model on the hub, a local folder, or one of this repository."""
     dataset: Names = "search-hard"

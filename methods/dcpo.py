@@ -9,7 +9,7 @@ Differs from its parent grpo.py:
 - the clip bounds the change of a token's probability, |r - 1| π_θ ≤ ε, instead of |r - 1|: an unlikely token
   may grow to many times its probability, which GRPO's clip would hardly allow;
 - rewards of earlier visits count too: a group without signal still has one, if the prompt had one before;
-- responses are summed, not averaged. AdamW ignores the gradient's scale, so only gradient clipping notices.
+- responses are summed, not averaged. AdamW ignores the gradient's scale, so this only affects gradient clipping.
 As in the authors' code, a ratio beyond c has no gradient if the advantage is negative, and A_all pools the
 variances of the visits. Their code takes the mean over all tokens of a micro-batch; here the weights are Eq. 8's.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).

@@ -44,7 +44,7 @@ class Args(Settings):
     gamma: Positive = 0.1
     """γ of the policy shaping: the gradient of a solution's token is largest at π = γ. Paper 0.1."""
     solution_column: str = "solution"
-    """Column of the data set with solutions; the answers of gsm8k are solutions, and sums and search have their own."""
+    """Column with solutions; not needed for gsm8k, whose answers are solutions, or for sums and search."""
     model: str = "search"
     """A model on the hub, a local folder, or one of this repository."""
     dataset: Names = "search-hard"

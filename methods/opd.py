@@ -4,7 +4,7 @@
            r_t A_t,  A_t = log π_T(o_t|x, o_<t) - log π_old(o_t|x, o_<t),  r_t = π_θ(o_t|x, o_<t) / π_old(o_t|x, o_<t)
 
 Differs from its parent grpo.py:
-- a teacher, a second model, says for every token of the student's own responses how much likelier it finds it.
+- a teacher, a second model, scores every token of the student's own responses by its log-prob minus the student's.
   Rewards play no part (answers are verified only for the log), and no group is needed;
 - each token's loss is its own KL only, not that of later tokens: no gradient goes through the sampling;
 - no clip, and the advantages are not centered;
@@ -43,7 +43,7 @@ class Args(Settings):
     teacher: str | None = None
     """Required: a model with the same tokenizer, on the hub or in a folder, such as a checkpoint of another run."""
     kl: Literal["sampled", "full"] = "sampled"
-    """The KL from the sampled token, or over the whole vocabulary: no ratio, and (tokens, V) log-probs in memory."""
+    """sampled: the KL from the sampled token; full: over the vocabulary, no ratio, holds (tokens, V) numbers."""
     kl_beta: NonNegative = 0.0
     """β: weight of the KL to the initial model in the loss. Papers 0."""
     ratio_anchor: Literal["learner", "engine"] = "learner"

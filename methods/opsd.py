@@ -9,7 +9,7 @@ Differs from its parent sdpo.py:
   if all are incorrect, and no reward is needed;
 - unlike in SFT and LUFFY, the solution is not a target: the model learns what it would have written, had it known.
   Given the expression, the embedded model tries it first or boxes it. Its student learns to see which one fits: it is
-  correct more often with responses that are no longer than before, where SDPO and GRPO learn to search longer.
+  correct more often with responses of the same length or less, while SDPO and GRPO learn to search longer.
 The two papers differ in the teacher and in the KL. SDFT has the reverse KL and a moving average, as here; its code
 leaves the first three tokens of a response out of the loss, which is not done here. OPSD's code
 recommends the initial model (--teacher-rate 0); its scripts use the Jensen-Shannon divergence. Their templates, for
@@ -51,13 +51,13 @@ class Args(Settings):
     """Text after the question in the teacher's prompt, with the data set's solution in place of {solution}. The default
     is for the embedded model."""
     solution_column: str = "solution"
-    """Column of the data set with solutions; the answers of gsm8k are solutions, and sums and search have their own."""
+    """Column with solutions; not needed for gsm8k, whose answers are solutions, or for sums and search."""
     teacher_rate: Fraction = 0.05
     """Rate of the teacher's moving average, once per rollout batch. SDFT's code 0.01, once per update."""
     grpo_weight: Fraction = 0.0
     """λ: weight of GRPO's advantage; self-distillation has 1 - λ."""
     kl: Literal["sampled", "full"] = "full"
-    """The KL from the sampled token, or over the whole vocabulary: no ratio, and (tokens, V) log-probs in memory."""
+    """sampled: the KL from the sampled token; full: over the vocabulary, no ratio, holds (tokens, V) numbers."""
     kl_beta: NonNegative = 0.0
     """β: weight of the KL to the initial model in the loss. Papers 0."""
     ratio_anchor: Literal["learner", "engine"] = "learner"

@@ -45,7 +45,7 @@ class Args(Settings):
     max_prefix: Fraction = 0.75
     """A hint has from one word to this fraction of the solution, drawn uniformly; 0 is GRPO. Paper: 0.25."""
     solution_column: str = "solution"
-    """Column of the data set with solutions; the answers of gsm8k are solutions, and sums and search have their own."""
+    """Column with solutions; not needed for gsm8k, whose answers are solutions, or for sums and search."""
     model: str = "search"
     """A model on the hub, a local folder, or one of this repository; the default reads hints."""
     dataset: Names = "search-hard"

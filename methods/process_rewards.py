@@ -8,7 +8,7 @@ Differs from its parent grpo.py:
   what the last one earned. A token's advantage is the sum of the normalized rewards from its own step on;
 - the rewards come from a reward model, which needs no human labels: the policy continues responses from the end of each
   step, and the label is the fraction of continuations that are correct (soft estimation; hard: whether any is). The
-  last step's label is the verifier's verdict, which is used for nothing else;
+  last step's label is the verifier's verdict, which is not used as a reward;
 - the reward model is trained again every n steps, as the paper's is between iterations, because its labels describe the
   policy that was sampled. With --train-every 0 it is trained once, and the policy may learn to exploit its mistakes.
 The reward model starts from the policy's initial weights. Each of its updates uses all labeled steps, equally weighted.

@@ -1,7 +1,7 @@
 """RePO, Replay-Enhanced Policy Optimization: 2506.09340 (Jun 2025). Correct responses to hard prompts come back.
 
     GRPO's J(θ), where o_1 of a group without a correct response is a correct one from an earlier step, o_1 ~ π_past
-    its tokens count by π_θ / π_past, as the product of TIS weight and ratio, min(π_old / π_past, C) π_θ / π_old
+    its tokens are weighted by π_θ / π_past, as TIS weight times ratio, min(π_old / π_past, C) π_θ / π_old
 
 Differs from its parent grpo.py:
 - hard prompts, which few responses of a group solve, are kept with one correct response and its engine's log-probs.

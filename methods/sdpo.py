@@ -58,7 +58,7 @@ class Args(Settings):
     grpo_weight: Fraction = 0.0
     """λ: weight of GRPO's advantage; self-distillation has 1 - λ."""
     kl: Literal["sampled", "full"] = "full"
-    """The KL from the sampled token, or over the whole vocabulary: no ratio, and (tokens, V) log-probs in memory."""
+    """sampled: the KL from the sampled token; full: over the vocabulary, no ratio, holds (tokens, V) numbers."""
     kl_beta: NonNegative = 0.0
     """β: weight of the KL to the initial model in the loss. Papers 0."""
     ratio_anchor: Literal["learner", "engine"] = "learner"

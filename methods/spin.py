@@ -40,7 +40,7 @@ class Args(Settings):
     kl_beta: Positive = 0.1
     """β: weight of the KL to the opponent, the policy before the batch. Paper 0.1; 5 in its last iteration."""
     solution_column: str = "solution"
-    """Column of the data set with solutions; the answers of gsm8k are solutions, and sums and search have their own."""
+    """Column with solutions; not needed for gsm8k, whose answers are solutions, or for sums and search."""
     num_minibatches: Count = 4
     """Minibatches per rollout batch, with one optimizer update each."""
     update_epochs: Count = 1

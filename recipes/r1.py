@@ -74,7 +74,7 @@ class Args(Settings):
     cold_start: str | None = None
     """File of solutions for the cold start, with the columns question and solution; the sums have their own."""
     cold_start_solutions: Count = 64
-    """Solutions of the cold start: the first ones of a file, or for the last sums of the data set. Paper: thousands."""
+    """Number of cold-start solutions: a file's first rows, or the last sums of the data set. Paper: thousands."""
     rejection_prompts: Count = 2048
     """Training prompts of rejection sampling, with G responses each. Paper: 600,000 correct responses are kept."""
     student: str | None = None

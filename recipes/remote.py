@@ -149,12 +149,12 @@ class Remote:
         """End the program if there is no second device, or core, to generate on."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         if world_size() > 1:
-            fail("--overlap belongs to a run of one process: leave it out, or torchrun.")
+            fail("--overlap works with one process only: leave out --overlap or torchrun.")
         if torch.accelerator.is_available():
             if torch.accelerator.device_count() < 2:
-                fail("--overlap needs a second GPU to generate on, and here is one.")
+                fail("--overlap needs a second GPU to generate on, but there is only one.")
         elif cores == 1:
-            fail("--overlap needs a second CPU core to generate on, and here is one.")
+            fail("--overlap needs a second CPU core to generate on, but there is only one.")
 
     @staticmethod
     def weights_file(size: int) -> IO[bytes]:

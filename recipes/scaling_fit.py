@@ -33,7 +33,7 @@ A_STEP, C_MIDS = 0.005, 100  # of the grid
 @dataclass
 class Args:
     runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Run folders. A fit needs four evaluations after the one before training: low --eval-every."""
+    """Run folders. A fit needs four evaluations besides the one before training: lower --eval-every."""
     compute: Literal["steps", "seconds"] = "steps"
     """What accuracy is a function of: rollout batches, or the time that they took."""
     skip: float = 0.0

@@ -114,7 +114,7 @@ def plus_minus(text: str) -> list[str]:
 
 
 def fits(gold: str, answer: str) -> bool:
-    """Whether an answer with this name can match a gold answer with that one: (y, x) has another order."""
+    """Whether the names of a gold answer and an answer match. A gold answer without one takes (x, y), not (y, x)."""
     if answer[:1] == "(" and gold[:1] != "(":
         return answer[1:-1].split(",") == sorted(answer[1:-1].split(","))
     return not gold or not answer or gold == answer

@@ -140,8 +140,8 @@ class Verifier:
         return scores
 
     def take_numbers(self) -> dict[str, float]:
-        """Since the last call: the answers that could not be judged and the rewards that took too long, and the mean
-        and spread of each reward function."""
+        """Since the last call: the answers that could not be judged and the rewards that took too long; and each
+        reward function's mean, standard deviation and fraction in time."""
         count = sum(gather(self.failures.total()))
         self.failures.clear()
         return {"verifier_failures": count, **(self.reward_functions.take_numbers() if self.reward_functions else {})}
