@@ -102,8 +102,17 @@ EFFECTS = {
         "moves the entropy toward 0.2", f"adaptive_entropy{SUMS}", f"grpo{SUMS}", "entropy"
     ),
     "entropy_bonus by default": Effect("keeps the entropy up", f"entropy_bonus{SUMS}", f"grpo{SUMS}", "entropy"),
+    "entropy_bonus stronger": Effect(
+        "the same, ten times as strong", f"entropy_bonus{SUMS} --entropy-coef 0.05", f"{TOKEN_MEAN}{SUMS}", "entropy"
+    ),
     "kl_cov by default": Effect(
         "restrains tokens that lower the entropy", f"kl_cov{SUMS}", f"{TOKEN_MEAN}{SUMS}", "entropy"
+    ),
+    "kl_cov stronger": Effect(
+        "the same for ten times as many tokens, ten times as strongly",
+        f"kl_cov{SUMS} --cov-fraction 0.02 --kl-cov-coef 10",
+        f"{TOKEN_MEAN}{SUMS}",
+        "entropy",
     ),
     "lcpo": Effect(
         "uses a budget",

@@ -1,6 +1,7 @@
 """A baseline across prompts makes groups without a correct response useful: they get a gradient direction.
 
-Said by: write-ups that propose a global or moving average instead of the group mean, for all-incorrect groups.
+Said by: SPO, 2509.13232, Abstract: "frequent degenerate groups erase learning signals", while a value tracker and
+normalization over the batch provide "a stable, low-variance learning signal for every sample".
 
 Tested: two prompts with two responses each: one with four answers, all incorrect, and one that is solved half of the
 time. The baseline is the batch mean of reinforce.py. We compute the expected gradient on the unsolvable prompt's logits

@@ -1,7 +1,8 @@
 """The KL estimate k1 as a term of the loss keeps the policy near the initial model.
 
-Said by: code and posts that offer k1, k2 and k3 as interchangeable estimates for the loss. On-policy, the expected
-gradient of k1 is 0, since the score has mean 0 (the first of several updates; later ones are weighted by no ratio).
+Said by: verl's documentation of GRPO, which offers the estimates as alternatives: "kl_loss_type: Support kl(k1), abs,
+mse(k2), low_var_kl(k3) and full." On-policy, the expected gradient of k1 is 0, since the score has mean 0 (the first of
+several updates; later ones are weighted by no ratio).
 
 Tested: grpo.py for 30 steps with β = 0 (1e-9, so that the KL is measured), and with β = 0.5 on k1 and on k3 in the
 loss. Compared is the KL to the initial model per token, as the mean over the last 5 steps of the estimate in use. As

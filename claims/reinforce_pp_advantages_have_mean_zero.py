@@ -1,6 +1,8 @@
 """REINFORCE++ normalizes advantages over the batch, so responses have a mean advantage of 0.
 
-Said by: write-ups on REINFORCE++, 2501.03262, Eq. 5, whose loss (Eq. 1) averages over each response first.
+Said by: REINFORCE++, 2501.03262, Eq. 5, which subtracts the batch's mean, and Abstract: "By normalizing advantages
+across the entire global batch rather than small, prompt-specific groups". The loss (Eq. 1) averages over each response
+first.
 
 Tested: methods/reinforce_pp.py's advantages on a batch of 8 responses, 4 of them correct; the correct ones have 10
 tokens, the incorrect ones 10 to 80. Means over tokens, and over responses with the script's own weights.
