@@ -6,8 +6,8 @@ Measured with the embedded model and no EOS: tokens per second of the transforme
 longest response, and if a new prompt starts as soon as another ends; and the idle share, the fraction of rows without
 anything to sample. The logarithm of the lengths is uniform.
 
-Measured with two processes, by `recipes/pipeline_rl.py --overlap` in two worlds: the fraction of the generator's time
-that is hidden because the learner trains meanwhile.
+Measured with two processes, by `recipes/pipeline_rl.py --overlap` where training takes longer than generation, less
+long, and about as long: the fraction of the generator's time that is hidden because the learner trains meanwhile.
 
 Calculated for 8 to 4,096 GPUs with 64 responses each per step: a token for r rows takes a + b r seconds and training
 takes c seconds per token, as measured here. Synchronous: all GPUs generate their part, wait for the longest response,
@@ -43,6 +43,8 @@ import tyro
 SPREAD = 32  # ratio of the longest to the shortest response
 GPUS = [8 << i for i in range(10)]
 ROWS = 64  # responses per GPU in the calculation
+SEARCH = "--model search --dataset search"
+OVERLAP = {"sums": "", "search": SEARCH, "search, with a reference": f"{SEARCH} --kl-beta 0.001"}
 
 
 @dataclass
@@ -120,9 +122,9 @@ def on_paper(gpus: int, costs: tuple[float, float, float], longest: int) -> dict
     }
 
 
-def hidden(world: str, args: Args) -> dict[str, float]:
+def hidden(flags: str, args: Args) -> dict[str, float]:
     """The fraction of generation that a run with --overlap hides, after its first steps."""
-    flags = f"--overlap --model {world} --dataset {world} --steps {args.steps} --eval-every 0 --save-every 0"
+    flags += f" --overlap --steps {args.steps} --eval-every 0 --save-every 0"
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "recipes/pipeline_rl.py", *flags.split(), "--run-dir", f"{folder}/run"]
         subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
@@ -174,9 +176,9 @@ def main(args: Args) -> None:
             f"asynchronous {row['asynchronous']:11.0f} tokens/s, idle {row['asynchronous_idle']:.1%}, "
             f"{row['generating']} generating"
         )
-    overlap = {world: hidden(world, args) for world in ("sums", "search")}
-    for world, numbers in overlap.items():
-        print(f"seconds with two processes, {world}: " + ", ".join(f"{k} {value:.2f}" for k, value in numbers.items()))
+    overlap = {name: hidden(flags, args) for name, flags in OVERLAP.items()}
+    for name, numbers in overlap.items():
+        print(f"seconds with two processes, {name}: " + ", ".join(f"{k} {value:.2f}" for k, value in numbers.items()))
     content = {"date": today(), "measured": found, "overlap": overlap, "costs": costs, "paper": paper}
     write_report("asynchronous", content)
 

@@ -61,10 +61,9 @@ intervals do not include this. Every run has its own half of the same 512 held-o
 of these were drawn. The first arm is compared with itself (*again*), which shows what no difference looks like. Claims
 with the same first arm share its runs: the same 16 are the first arm of {sums} claims on sums, and others of {search}
 on search, so if they came out high or low, all of these did. Arms have equal numbers of responses, except that stale
-arms get 8 batches more and dynamic sampling ends at the nearest step. For the claims on the critic, on stale rollouts
-and on a quantized engine (on sums), the difference *at equal tokens* is what remains if an arm that was trained on at
-least 5% more tokens than the other ends earlier (`--tokens`, 8 seeds); it decides nothing. Elsewhere only the tokens
-that a run spends are shown.
+arms get 8 batches more and dynamic sampling ends at the nearest step. The difference *at equal tokens* is what remains
+if an arm that was trained on at least 5% more tokens than the other ends earlier (`--tokens`, 8 seeds); it decides
+nothing. It is given where a claim is about accuracy at the end, but not for coin flips, which teach nothing.
 
 A verdict *on sums* or *on search* is about one world; some questions have a claim for each. Both worlds contradict that
 the clip needs both bounds, that stale rollouts are harmless, and that the engine's log-probs suit a quantized engine.

@@ -175,7 +175,7 @@ def main(args: Args) -> None:
             old_logp = learner_logp if args.ratio_anchor == "learner" else rollout_logp  # (B, T)
             ref_logp = batch_logps(reference, batch, args)[0] if reference else None  # (B, T)
             # LCPO-Max: the reward depends on the requested length.
-            require_binary(rewards, "L1 pays for the length of correct answers")
+            require_binary(rewards, "LCPO-Max rewards correct responses alone, by their length")
             lengths = batch.token_mask.sum(1).view(P, G)  # (P, G)
             budgets = torch.tensor([[budget(p.question, args)] for p in problems], device=model.device)  # (P, 1)
             rewards = shape_rewards(rewards, lengths, budgets, args)  # (P, G)

@@ -147,7 +147,7 @@ def scores(judgements: list[str], args: Args) -> Tensor:
 
 def main(args: Args) -> None:
     if args.reward or "{answer}" not in args.judge_prompt:
-        fail("the only reward is how the {answer} in --judge-prompt is judged: name it there, and leave out --reward.")
+        fail("the only reward is the verdict on the {answer} in --judge-prompt: put it there, and leave out --reward.")
     pattern(args.accepts, "accepts")
     with Run(args, __file__) as run:  # the run's folder, log and checkpoints; Ctrl-C and --resume
         args, P, G = run.args, run.args.prompts_per_step, run.args.responses_per_prompt

@@ -24,9 +24,10 @@ HABITS = "habits_decide_what_rl_gains"
 LENGTHS, LENGTHS_ON_SEARCH = "response_mean_lengthens_wrong_answers", "response_mean_lengthens_search"
 
 
-def change(claim, a, b, world=""):
+def change(claim, a, b, world="", at_equal_tokens=False):
     """A mean difference with its interval, as the page writes it."""
-    mean, half, _ = court.record(claim)["result"]["differences"][f"{a}{world} → {b}{world}"]
+    result, pair = court.record(claim)["result"], f"{a}{world} → {b}{world}"
+    mean, half, _ = result["equal_tokens"][pair]["difference"] if at_equal_tokens else result["differences"][pair]
     digits = 1 if half >= 1 else 3
     return f"{mean:+.{digits}f} ± {half:.{digits}f}"
 
@@ -156,6 +157,7 @@ SOURCES = {
         mean(HABITS, "wrong answers"),
         loss("negatives_suffice", "all", "incorrect", SUMS),
         loss("negatives_suffice", "all", "incorrect", SEARCH),
+        loss("negatives_suffice", "all", "incorrect", SUMS, True),
         said("maxrl_keeps_pass_at_k", r"maxrl (\d\.\d+)"),
         said("maxrl_keeps_pass_at_k", r"grpo (\d\.\d+)"),
         change("maxrl_keeps_pass_at_k_on_search", "GRPO", "MaxRL", ", search-hard"),
