@@ -4,8 +4,6 @@ import io
 import json
 import math
 import re
-import subprocess
-import sys
 from functools import partial
 from types import SimpleNamespace
 
@@ -73,7 +71,7 @@ def test_a_claim_on_the_model_computed_anew(name):
     stored, claim = court.record(name), court.load(name)
     result = court.rounded(claim.compute())
     assert stored["verdict"] in (claim.verdict(result), court.NOT_TESTABLE)
-    assert numbers(result) == pytest.approx(numbers(stored["result"]), rel=0.1, abs=0.01)
+    assert numbers(result) == pytest.approx(numbers(stored["result"]), rel=0.1, abs=2e-4)
 
 
 def test_a_long_claim_measures_both_models(monkeypatch):
@@ -223,20 +221,11 @@ def test_the_tree_is_a_policy():
     torch.testing.assert_close(scores[17].sum(0).detach(), by_autograd.flatten())
 
 
-@pytest.mark.slow
-def test_the_command_lists_all_claims():
-    listed = subprocess.run([sys.executable, "-m", "claims"], cwd=ROOT, capture_output=True, text=True, check=True)
-    for name, line in zip(court.names(), listed.stdout.splitlines(), strict=True):
+def test_the_command_lists_all_claims(capsys):
+    main(Args())
+    for name, line in zip(court.names(), capsys.readouterr().out.splitlines(), strict=True):
         verdict = (court.record(name) or {"verdict": "not run yet"})["verdict"]
         assert line == f"{verdict}: {court.statement(name)} ({name})"
-
-
-def test_stored_results_are_readable(tmp_path, monkeypatch):
-    """Stored results contain readable Unicode, like the other files of reports/."""
-    result = court.record("k3_penalizes_the_kl")["result"]
-    monkeypatch.setattr(court, "RESULTS", tmp_path)
-    court.store("k3_penalizes_the_kl", result, date="2026-11-24")
-    assert "KL(π_ref ‖ π_θ)" in (tmp_path / "k3_penalizes_the_kl.json").read_text()
 
 
 def test_the_command_runs_a_claim(tmp_path, monkeypatch, capsys):

@@ -5,13 +5,12 @@ import time
 
 from common.environments import Observation, ask, load_environment
 from common.records import Problem, ScoredAnswer
-from recipes import agent
 from worlds import generated_problems
 from worlds.python.environment import sandbox
 from worlds.verifiers import problems as of_verifiers
 
 import pytest
-from runs import refused, run
+from runs import ended, run
 
 # The part of verifiers that we use, with an environment of two turns and one that fails.
 VERIFIERS = """
@@ -95,11 +94,11 @@ def test_a_run_with_verifiers(verifiers, chat_model, tmp_path, capsys):
     assert "Sure, " in text
 
 
-def test_without_the_package_one_sentence(capsys, tmp_path, monkeypatch):
+def test_without_the_package_one_sentence(capsys, monkeypatch):
     of_verifiers.load.cache_clear()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    error = refused(capsys, tmp_path, agent, dataset="verifiers:twice", model="guessing", environment="verifiers:twice")
-    assert "pip install verifiers" in error or "pass a pretrained --model" in error
+    error = ended(capsys, lambda: of_verifiers.load("twice"))
+    assert error == "error: --environment verifiers:twice needs another package: pip install verifiers==0.2.1."
 
 
 def test_with_a_later_version_one_sentence(verifiers, tmp_path, capsys):

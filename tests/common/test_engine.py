@@ -11,7 +11,8 @@ from common.logprobs import batch_logps
 from common.models import load_model
 from common.records import Rollouts
 from common.stream import StopStrings, nucleus
-from methods import opd, vapo
+from methods import opd, sdpo, vapo
+from recipes import pipeline_rl
 
 import pytest
 import torch
@@ -205,11 +206,16 @@ def test_memory_that_leaves_too_little_to_the_learner_is_refused(script, copies,
     assert "more than this GPU's" in capsys.readouterr().err
     model.requires_grad_(False)  # as in an evaluation or a chat, where nothing has moments
     check_memory(grpo.Args(gpu_memory_utilization=0.5), model, total=2 * held + 10)
-    check_memory(opd.Args(gpu_memory_utilization=0.5, teacher="x"), model, total=2 * 2 * held + 10)
-    args = grpo.Args(gpu_memory_utilization=0.5, kl_beta=0.1, staleness=2)  # three more models, without moments
-    check_memory(args, model, total=2 * 4 * held + 10)
-    with pytest.raises(SystemExit):
-        check_memory(args, model, total=2 * 4 * held - 10)
+    half = {"gpu_memory_utilization": 0.5, "kl_beta": 0.0}
+    for args, models in (  # none has moments
+        (opd.Args(**half, teacher="x"), 2),
+        (sdpo.Args(**half), 2),  # the model that teaches itself
+        (grpo.Args(**half | {"kl_beta": 0.1}, staleness=2), 4),
+        (pipeline_rl.Args(**half, staleness=2), 1),  # its generator keeps no older weights
+    ):
+        check_memory(args, model, total=2 * models * held + 10)
+        with pytest.raises(SystemExit):
+            check_memory(args, model, total=2 * models * held - 10)
 
 
 @pytest.mark.parametrize("top_k,top_p", [(0, 1.0), (3, 1.0), (0, 0.6), (4, 0.5), (1, 0.2), (99, 0.01)])

@@ -30,14 +30,13 @@ class TestEntropy:
 
     def test_the_covariance_is_what_entropy_costs(self):
         """A softmax with logits z + η A loses entropy η Cov(log π, A), to first order."""
-        logits = torch.tensor([0.3, -0.5, 1.1, 0.2], dtype=torch.float64)
+        counts = torch.tensor([4, 1, 3, 2])  # of the four tokens in a batch, and in proportion their probabilities
         advantages = torch.tensor([1.0, -0.4, 0.7, -2.0], dtype=torch.float64)
         eta = torch.zeros((), dtype=torch.float64, requires_grad=True)
-        logp = (logits + eta * advantages).log_softmax(0)
-        p = logp.exp()
-        (slope,) = torch.autograd.grad(-(p * logp).sum(), eta)
-        p, logp = p.detach(), logp.detach()
-        close(slope, -(p * (logp - (p * logp).sum()) * (advantages - (p * advantages).sum())).sum())
+        logp = (counts.double().log() + eta * advantages).log_softmax(0)
+        (slope,) = torch.autograd.grad(-(logp.exp() * logp).sum(), eta)
+        old, batch = (values.detach().repeat_interleave(counts)[None] for values in (logp, advantages))  # (1, 10)
+        close(slope, -kl_cov.covariance(old, batch, torch.ones_like(old, dtype=torch.bool)).mean())
 
     def test_forking_tokens(self):
         """The chosen tokens are the fraction with the highest entropy."""

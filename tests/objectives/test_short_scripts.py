@@ -1,7 +1,6 @@
-"""Scripts are short, and their functions take only the inputs that they use."""
+"""Functions of scripts take only what they use, and docstrings give the shapes and the TIS weight."""
 
 import ast
-import math
 
 from tools.scripts import parents, script_path
 
@@ -44,21 +43,3 @@ def test_the_docstring_names_the_tis_weight(name):
     named = "Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`)." in docstring
     assert named == ("loss = tis[rows] * loss" in text and not in_formula), f"{name}.py: TIS in the docstring"
     assert not in_formula or "min(ρ_it, C)" in docstring, f"{name}.py: TIS in the formula"
-
-
-LONGEST = 230  # lines of a script
-# for a critic, a tree of values, a trained reward model, a recipe with many components, and one with stages
-MAY_BE_LONGER = {"vapo", "vineppo", "process_rewards", "scalerl", "r1"}
-
-
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_a_script_is_a_page(name):
-    most = {"grpo": 170} | dict.fromkeys(MAY_BE_LONGER, math.inf)
-    lines = len(script_path(name).read_text().splitlines())
-    assert lines <= most.get(name, LONGEST), f"{name}.py has {lines} lines, at most {most.get(name, LONGEST)}"
-
-
-def test_the_loop_of_grpo_is_short():
-    text = script_path("grpo").read_text()
-    lines = [line for line in text[text.index("def main(") : text.index("if __name__")].splitlines() if line.strip()]
-    assert len(lines) <= 45, f"main of grpo.py has {len(lines)} lines that are not blank, at most 45"

@@ -165,11 +165,11 @@ class TestOverlap:
     @pytest.mark.slow
     def test_a_learner_that_is_stopped(self, tiny_model, tmp_path):
         """After a stop that is longer than a generator's silence may be, both processes continue."""
-        running = Overlapped(command(tmp_path / "run", tiny_model, "--steps=40"), tmp_path)
+        running = Overlapped(command(tmp_path / "run", tiny_model, "--steps=40"), tmp_path, silent_seconds=5.0)
         running.wait_for("  1/40")
         os.kill(running.process.pid, signal.SIGSTOP)
         assert becomes(running.process.pid, "T"), "it ended before it was stopped"
-        time.sleep(3)
+        time.sleep(6)
         os.kill(running.process.pid, signal.SIGCONT)
         assert running.end()[0] == 0
 

@@ -57,11 +57,26 @@ def test_data_sets(capsys, tmp_path, gsm8k_file):
 
 
 def test_chat_messages_need_a_chat_template(capsys, tmp_path):
-    rows = [{"question": [{"role": "user", "content": f"{i}?"}], "answer": "2"} for i in range(10)]
-    assert "no chat template" in refused(capsys, tmp_path, dataset=write(tmp_path / "chat.jsonl", rows))
+    rows = [{"question": [{"role": "user", "content": f"{i}?"}], "answer": "2", "answer_": "2"} for i in range(10)]
+    data = write(tmp_path / "chat.jsonl", rows)
+    assert "no chat template" in refused(capsys, tmp_path, dataset=data)
+    assert "are chat messages: leave it out" in refused(capsys, tmp_path, dataset=data, prompt="{question} {answer_}")
 
 
-@pytest.mark.parametrize("damage", ["cut", "missing", "pickle"])
+def test_held_out_problems_whose_file_is_missing(capsys, tmp_path, gsm8k_file):
+    error = refused(capsys, tmp_path, dataset=str(gsm8k_file), eval_dataset=str(tmp_path / "nowhere.jsonl"))
+    assert error.startswith("error: --eval-dataset") and "nowhere.jsonl: no such file" in error
+
+
+def test_a_tokenizer_without_an_end(capsys, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(ROOT / "worlds/sums/model", folder)
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"eos_token": None}))
+    assert "no end-of-sequence token" in refused(capsys, tmp_path, model=str(folder))
+
+
+@pytest.mark.parametrize("damage", ["cut", "missing"])
 def test_corrupt_model(damage, capsys, tmp_path):
     folder = tmp_path / "model"
     shutil.copytree(ROOT / "worlds/sums/model", folder)
@@ -70,8 +85,6 @@ def test_corrupt_model(damage, capsys, tmp_path):
         weights.write_bytes(weights.read_bytes()[:5000])
     else:
         weights.unlink()
-    if damage == "pickle":  # loading it could run code
-        (folder / "pytorch_model.bin").write_bytes(b"\x80\x04.")
     assert "cannot be loaded" in refused(capsys, tmp_path, model=str(folder))
 
 
@@ -110,7 +123,7 @@ def test_models_that_see_later_tokens(capsys, tmp_path):
 def test_models_without_keys_and_values(capsys, tmp_path):
     mamba = MambaConfig(vocab_size=99, hidden_size=16, num_hidden_layers=2, state_size=4, eos_token_id=1)
     words = refused(capsys, tmp_path, model=save_random(tmp_path / "mamba", mamba), engine="transformers")
-    assert "standard KV cache" in words or "is not built as a causal language model" in words
+    assert "standard KV cache" in words
 
 
 @pytest.mark.parametrize("change", ["missing", "renamed"])

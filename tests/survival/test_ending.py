@@ -1,5 +1,6 @@
 """How a run ends: signals, crash reports, and the summary."""
 
+import errno
 import re
 import signal
 import time
@@ -37,6 +38,24 @@ def test_summary(tmp_path):
     assert "2 min 5 s" in text and f"run folder                {tmp_path}" in text
     assert "warning" not in text and "to resume" not in text
     assert "to resume                 python grpo.py --resume" in ended(tmp_path, {0: 0.25, 10: 0.75}, interrupted=True)
+
+
+def test_how_several_processes_resume(monkeypatch, tmp_path):
+    run = SimpleNamespace(dir=tmp_path / "run", args=grpo.Args(), script=ROOT / "grpo.py")
+    monkeypatch.setattr(ending, "world_size", lambda: 4)
+    monkeypatch.setattr(ending, "local_world_size", lambda: 4)
+    assert ending.resume_command(run).startswith("torchrun --nproc-per-node 4 grpo.py --resume")
+    monkeypatch.setattr(ending, "local_world_size", lambda: 2)
+    assert ending.resume_command(run).startswith("torchrun --nproc-per-node 2 --nnodes 2 ... grpo.py --resume")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_full_disk(number, capsys, tmp_path):
+    run = SimpleNamespace(dir=tmp_path / "run", args=grpo.Args(), script=ROOT / "grpo.py")
+    with pytest.raises(SystemExit) as stop:
+        ending.report_crash(run, OSError(number, "no room"))
+    assert stop.value.code == 1
+    assert "error: the disk is full or a quota is used up: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

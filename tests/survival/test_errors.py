@@ -12,9 +12,11 @@ import dppo
 import grpo
 import ppo
 import rloo
+from recipes import rubrics
 from tools.scripts import ROOT
 
 import pytest
+import torch
 from runs import refused
 
 
@@ -24,7 +26,7 @@ from runs import refused
         ({"model": "./nowhere"}, "no such model folder"),
         ({"dataset": "./nowhere.jsonl"}, "no such file"),
         ({"dataset": "./nowhere"}, "no such file or folder"),
-        ({"eval_dataset": "./nowhere.jsonl"}, "--eval-dataset"),
+        ({"eval_dataset": "./nowhere.jsonl"}, "--eval-dataset needs a data set of your own"),
         ({"model": "~nobody-here/model"}, "~nobody-here/model: there is no such user"),
         ({"run_dir": Path("~nobody-here/run")}, "~nobody-here/run: there is no such user"),
         ({"model": "./" + "x" * 300}, "File name too long"),
@@ -47,6 +49,8 @@ from runs import refused
         ({"eval_samples": 2**20}, "responses at once"),
         ({"eval_split": "test"}, "data set of your own"),
         ({"dataset_config": "main"}, "data set of your own"),
+        ({"dataset": ()}, "--dataset needs a name"),
+        ({"sharded_checkpoints": True, "save_dtype": "bf16"}, "cannot be combined"),
         ({"prompt": "no place for it"}, "{question}"),
         ({"prompt": "{Body}"}, "the problems of sums have none"),
         ({"dataset": "gsm8k", "eval_dataset": ("search", "math500"), "prompt": "{Body}"}, "of search have none"),
@@ -70,6 +74,15 @@ def test_settings_of_one_method(capsys, tmp_path):
     )
     assert "needs a binary divergence" in refused(capsys, tmp_path, dppo, divergence="topk-tv", ratio_anchor="learner")
     assert "less than or equal to 1" in refused(capsys, tmp_path, ppo, gamma=1.5)
+    assert "without a critic: take bf16" in refused(capsys, tmp_path, ppo, learner_precision="fp16")
+    assert "the rubric is the only reward" in refused(capsys, tmp_path, rubrics, reward=("correct",))
+
+
+def test_more_processes_than_gpus(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr("common.run.local_world_size", lambda: 2)
+    assert "--nproc-per-node 2: this machine has 1 GPUs" in refused(capsys, tmp_path)
 
 
 @pytest.mark.parametrize("track", ["wandb", "tensorboard"])

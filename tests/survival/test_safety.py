@@ -47,14 +47,6 @@ def model_with_code(tmp_path):
     return folder
 
 
-def test_code_beside_a_model_is_not_run(tmp_path, capsys):
-    folder = model_with_code(tmp_path)
-    with pytest.raises(SystemExit):
-        grpo.main(grpo.Args(model=str(folder), run_dir=tmp_path / "run", **SMALL))
-    assert "cannot be loaded" in capsys.readouterr().err
-    assert not (tmp_path / "HACKED").exists()
-
-
 def test_pickled_weights_are_not_read(tmp_path, capsys):
     folder = tmp_path / "model"
     shutil.copytree(ROOT / "worlds/sums/model", folder)
@@ -62,6 +54,7 @@ def test_pickled_weights_are_not_read(tmp_path, capsys):
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps({"weight": Bomb(tmp_path / "HACKED")}))
     with pytest.raises(SystemExit):
         grpo.main(grpo.Args(model=str(folder), run_dir=tmp_path / "run", **SMALL))
+    assert "cannot be loaded" in capsys.readouterr().err
     assert not (tmp_path / "HACKED").exists()
 
 
@@ -242,7 +235,7 @@ def test_the_reward_of_a_stage_is_not_run_unasked(tiny_model, half_correct, tmp_
     assert "run as code: os:system" in ended(capsys, lambda: r1.main(r1.Args(resume=tmp_path / "run")))
 
 
-def test_code_beside_a_model_is_not_run_for_a_yes(tmp_path):
+def test_code_beside_a_model_is_not_run(tmp_path):
     """transformers would ask at the terminal; here the model is refused without asking."""
     command = [sys.executable, "grpo.py", "--model", str(model_with_code(tmp_path)), "--run-dir", str(tmp_path / "run")]
     result = subprocess.run(command, cwd=ROOT, input="y\ny\ny\n", capture_output=True, text=True)

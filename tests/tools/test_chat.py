@@ -64,3 +64,17 @@ def test_a_conversation_keeps_what_was_said(chat_model, monkeypatch, capsys):
     assert "<|im_start|>assistant\na\x1b[31mbccc" in prompts[2] and "user\ntwo<|im_end|>" in prompts[2]
     assert "--conversation is for chat models" in ended(capsys, lambda: talk(monkeypatch, "", conversation=True))
     assert "--prompt must contain" in ended(capsys, lambda: talk(monkeypatch, "", prompt="?"))
+
+
+def test_a_question_that_is_too_long_is_forgotten(chat_model, monkeypatch, capsys):
+    """A question beyond the model's context is refused, and the conversation goes on without it."""
+    prompts = []
+    real = TransformersEngine.extend
+    monkeypatch.setattr(
+        TransformersEngine, "extend", lambda engine, ids, *rest: (prompts.append(ids[0]), real(engine, ids, *rest))[1]
+    )
+    settings = {"model": str(chat_model), "conversation": True, "max_response_tokens": 4}
+    talk(monkeypatch, "word " * 5000 + "\nTom has 5 apples\n", **settings)
+    assert capsys.readouterr().out.count("this cannot be read: a prompt of ") == 1
+    tokenizer = load_model(chat.Args(model=str(chat_model)))[1]
+    assert prompts and all(tokenizer.decode(ids).count("<|im_start|>user") == 1 for ids in prompts)

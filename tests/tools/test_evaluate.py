@@ -153,6 +153,7 @@ def test_an_interrupted_evaluation_ends_with_the_same_figures(trained, tiny_mode
         ({"k": (1, 64), "eval_samples": 16}, "--k 1 64 needs numbers from 1 to --eval-samples 16"),
         ({"k": ()}, "--k"),
         ({"held_out": True}, "--held-out needs the --eval-problems"),
+        ({"dataset": ("sums", "sums-hard")}, "an evaluation uses one data set"),
         ({"difficulty_column": "level"}, "--difficulty-column belongs to a data set of your own"),
         ({"model": "./no-such-model"}, "--model"),
         ({"max_response_tokens": 1000}, "exceed the model's context of 256 tokens"),

@@ -1,10 +1,11 @@
 """A GGUF file becomes a model folder: the same weights, tokens, template and special tokens."""
 
 import json
+from pathlib import Path
 
 import grpo
 from common.models import eos_ids, load_model
-from tools.gguf import CUTS, convert
+from tools.gguf import CUTS, check_tokenizer, convert
 
 import gguf
 import pytest
@@ -176,3 +177,15 @@ def test_mistakes(model_and_file, tmp_path, capsys):
     with pytest.raises(SystemExit):
         convert(file, tmp_path)
     assert "exists; nothing is overwritten" in capsys.readouterr().err
+
+
+def test_tokens_of_the_file_must_have_the_same_ids(chat_model, capsys):
+    tokenizer = AutoTokenizer.from_pretrained(chat_model)
+    tokens = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+    given = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "new"}
+    check_tokenizer(Path("model.gguf"), given, tokenizer)
+    assert "note: the pre-tokenizer 'new' is unknown" in capsys.readouterr().out
+    tokens[5], tokens[6] = tokens[6], tokens[5]
+    with pytest.raises(SystemExit):
+        check_tokenizer(Path("model.gguf"), given, tokenizer)
+    assert "token 5 is" in capsys.readouterr().err

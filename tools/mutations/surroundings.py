@@ -70,7 +70,7 @@ MUTATIONS = [
     Mutation("a falling learning rate is extended", '("lr_schedule", "constant")', '("lr_schedule", args.lr_schedule)', "common/run.py", EXTENSION),
     Mutation("the worst weights are the best", 'metrics["eval/avg"] > best', 'metrics["eval/avg"] < best', "common/run.py", f"{INTERRUPTIONS}::test_the_best_weights_are_kept_and_a_collapse_is_named"),
     Mutation("the cosine is a line", "0.5 * (1.0 + math.cos(math.pi * progress))", "1.0 - progress", "common/schedule.py", f"{SCRIPTS}::test_learning_rate_schedules_are_those_of_transformers"),
-    Mutation("only the last micro-batch's loss is logged", "self.loss += loss.item()", "self.loss = loss.item()", "common/metrics.py", f"{SCRIPTS}::test_metrics_are_those_of_the_loss"),
+    Mutation("only the last micro-batch's loss is logged", "self.loss += loss.item()", "self.loss = loss.item()", "common/metrics.py", f"{STEPS}::test_every_update[grpo"),
     Mutation("an inner clock counts twice", "    if stopwatch.stage is not None:\n        yield\n        return\n", "", "common/clock.py", f"{PARTS}::test_stages_are_timed_once"),
     Mutation("the stages are in training's time", " - sum(self.seconds.values())", "", "common/clock.py", f"{PARTS}::test_stages_are_timed_once"),
     Mutation("a step keeps the seconds before it", "self.seconds: dict[str, float] = defaultdict(float)", 'self.seconds: dict[str, float] = getattr(self, "seconds", defaultdict(float))', "common/clock.py", f"{PARTS}::test_stages_are_timed_once"),
