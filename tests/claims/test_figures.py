@@ -129,6 +129,7 @@ SOURCES = {
         mean("critic_is_unnecessary", "GRPO, search"),
         loss(INT4, "recomputed", "with TIS", SUMS),
         gain(INT4_ON_SEARCH, "recomputed", "with TIS", SEARCH),
+        gain(INT4_ON_SEARCH, "recomputed", "with TIS", SEARCH, True),
         mean(INT4_ON_SEARCH, "with TIS, search"),
         said("tis_repairs_the_gradient", r"(\d+%) ± \d+% by weights of tokens"),
         said("tis_repairs_the_gradient", r"(\d+%) ± \d+% by weights of responses"),
