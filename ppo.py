@@ -4,7 +4,7 @@
     Â_t = Σ_l (γλ)^l δ_{t+l},  δ_t = ρ_t + γ V(s_{t+1}) - V(s_t),  ρ_t: the reward at the last token, -β KL_k1 at each
 
 Differs from its parent grpo.py, which came later and dropped the critic:
-- a critic, a second model, predicts the final reward at every token. Each token has an
+- a critic, a second model, predicts at every token the rewards still to come. Each token has an
   advantage of its own instead of one for the whole response, and no group is needed;
 - the KL to the reference is part of the token rewards;
 - token mean: the expectation is over time steps.

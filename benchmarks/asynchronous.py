@@ -6,8 +6,8 @@ Measured with the embedded model and no EOS: tokens per second of the transforme
 longest response, and if a new prompt starts as soon as another ends; and the idle share, the fraction of rows without
 anything to sample. The logarithm of the lengths is uniform.
 
-Measured with two processes, by `recipes/pipeline_rl.py --overlap` where training takes longer than generation, less
-long, and about as long: the fraction of the generator's time that is hidden because the learner trains meanwhile.
+Measured with two processes, by `recipes/pipeline_rl.py --overlap` on sums, on search, and on search with a reference,
+where training takes longer: the fraction of the generator's time that is hidden because the learner trains meanwhile.
 
 Calculated for 8 to 4,096 GPUs with 64 responses each per step: a token for r rows takes a + b r seconds and training
 takes c seconds per token, as measured here. Synchronous: all GPUs generate their part, wait for the longest response,

@@ -24,7 +24,7 @@ from tools.stats import written
 import numpy as np
 import tyro
 
-WAYS = {"overlap": "--overlap", "overlap, age 1": "--overlap --staleness 1", "in turns": "--staleness 0"}
+WAYS = {"overlap": "--overlap", "overlap, staleness 1": "--overlap --staleness 1", "in turns": "--staleness 0"}
 HELD_OUT = "--dataset search --eval-problems 256 --eval-samples 2"
 JUDGE = """
 import time

@@ -123,7 +123,7 @@ QUESTIONS = (
         "there. The 7% was measured on 128 other problems ([search](../worlds/search/README.md)). A base model that "
         "was taught to box incorrect answers, whatever its search finds, ends at 0.138. Incorrect responses alone "
         "give most of the gain, but end 0.051 ± 0.022 (sums) and 0.112 ± 0.025 (search) below all responses; at equal "
-        "tokens, 0.029 ± 0.026 below on sums. MaxRL, "
+        "tokens, 0.029 ± 0.026 and 0.127 ± 0.026 below. MaxRL, "
         "which weighs hard prompts more, has a higher pass@64 than GRPO in an exact example (maxrl_keeps_pass_at_k: "
         "0.699 and 0.635 at the same pass@1); in training it changes pass@16 by +0.025 ± 0.025 on the hardest search "
         "problems and pass@32 by -0.008 ± 0.021 on sums of 5 to 8 terms. Rewards that are coin flips did not help: "

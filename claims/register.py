@@ -6,8 +6,8 @@ the paragraphs of its docstring (who says it, what is tested, the rule), a hash 
 where these are flags. The last line of a claim that follows from formulas names the `test` that it has become. Whoever
 changes a statement, a rule, or code that decides adds a line: a verdict keeps the hash of what it was `judged_by`, and
 the claim cannot be judged again under the same version if that has changed. (What a claim imports is not in the hash;
-the tests recompute verdicts and compare stored arms.) If only the wording of source or test changes, edit the last
-line. The lines up to 2026-11-23 were written down from the repository's history; in these, "contradicted" was
+the tests recompute verdicts and compare stored arms.) If only the source, or the wording of the test, changes, edit
+the last line. The lines up to 2026-11-23 were written down from the repository's history; in these, "contradicted" was
 "refuted".
 """
 

@@ -1,7 +1,8 @@
 """Whitening the advantages of a batch changes their scale and not the direction of the gradient.
 
-Said by: REINFORCE++, 2501.03262, Abstract, on normalizing advantages over a batch: an "effectively unbiased estimate
-(whose bias vanishes as batch size increases)".
+Said by: explanations of PPO, which say that it affects only variance and learning rate. REINFORCE++, 2501.03262,
+Abstract, says less, and the result agrees: an "effectively unbiased estimate (whose bias vanishes as batch size
+increases)".
 
 Tested: a softmax over 4 answers with rewards 1, 0.6, 0 and -1, responses of one token, and a critic that knows the mean
 reward; ppo.py's whiten over all batches of B = 2 to 64 responses. The angle between the expected gradient and the true

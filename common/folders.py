@@ -166,10 +166,10 @@ def read_config(folder: Path, given: str) -> dict[str, Any]:
 
 
 def saved_settings(args: A, method: str, may_change: tuple[str, ...] = ()) -> tuple[A, list[str]]:
-    """The settings of the run that `args.resume` names, and the names of those that other flags change.
+    """The settings of the run that `args.resume` names, and the names of those that flags change.
 
-    A flag that changes any other setting is refused. Without a command line, a value equal to the default
-    counts as not given.
+    Flags may change those in `may_change`, and the path of a data file with the same content. Without a command line,
+    a value equal to the default counts as not given.
     """
     folder = expanded(args.resume)
     config = read_config(folder, f"--resume {folder}")

@@ -6,8 +6,8 @@
 Differs from its parent grpo.py:
 - each token adds its entropy to the objective, with a gradient, so that the policy keeps exploring;
 - token mean.
-The coefficient is delicate: with 0.005 entropy lasts, with 0.01 it explodes (2505.22617, Sec. 4.1). Here 0.005 does not
-show; on the world of search, 0.03 raises the entropy by a third and costs a tenth of the accuracy, and 0.1 most of it
+The coefficient is delicate: with 0.005 entropy lasts, with 0.01 it explodes (2505.22617, Sec. 4.1). On sums, 0.005
+shows no effect; on search, 0.03 raises the entropy by a third and costs a tenth of the accuracy, and 0.1 most of it
 (reports/effects.md). As in verl, entropies are averaged as the loss is.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
@@ -35,7 +35,7 @@ from torch import Tensor
 class Args(Settings):
     # Entropy bonus
     entropy_coef: NonNegative = 0.005
-    """α: weight of the entropy, in nats per token. Usual 0.001 to 0.005; it shows here from 0.03 on."""
+    """α: weight of the entropy, in nats per token. Usual 0.001 to 0.005; 0.03 raises the entropy on search, 0.05 on sums."""
     clip_eps: Positive = 0.2
     """ε: no gradient for ratios above 1 + ε with positive advantages, below 1 - ε with negative ones. Usual 0.2."""
     ddof: Literal[0, 1] = 1

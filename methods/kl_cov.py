@@ -37,7 +37,7 @@ class Args(Settings):
     # KL-Cov
     cov_fraction: Fraction = 2e-3
     """Fraction of tokens under the KL penalty, at least one; only positive covariances. Paper 2e-3 (7B), 2e-4 (32B);
-    0.02 shows a small effect here (reports/effects.md)."""
+    on search, 0.02 shows a small effect (reports/effects.md)."""
     kl_cov_coef: NonNegative = 1.0
     """β of KL-Cov: weight of the KL on those tokens. Paper 1."""
     ddof: Literal[0, 1] = 1

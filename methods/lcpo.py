@@ -6,7 +6,7 @@
 Differs from its parent grpo.py:
 - each question has a budget, drawn once, which its prompt states: the reward alone teaches what it means;
 - the budget is a target. Incorrect answers are penalized for their length too, so that it holds for them as well.
-In a group whose answers are all correct, or all incorrect, the std cancels α: any α > 0 gives equal advantages.
+In a group whose answers are all correct, or all incorrect, the std cancels α: advantages are the same for any α > 0.
 methods/lcpo_max.py makes the budget a limit.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 

@@ -43,7 +43,7 @@ class Args(Settings):
     teacher: str | None = None
     """Required: a model with the same tokenizer, on the hub or in a folder, such as a checkpoint of another run."""
     kl: Literal["sampled", "full"] = "sampled"
-    """sampled: the KL from the sampled token; full: over the vocabulary, no ratio, holds (tokens, V) numbers."""
+    """sampled: the KL from the sampled token; full: over the vocabulary, without a ratio; (tokens, V) memory."""
     kl_beta: NonNegative = 0.0
     """β: weight of the KL to the initial model in the loss. Papers 0."""
     ratio_anchor: Literal["learner", "engine"] = "learner"

@@ -9,7 +9,7 @@ Differs from its parent sdpo.py:
   if all are incorrect, and no reward is needed;
 - unlike in SFT and LUFFY, the solution is not a target: the model learns what it would have written, had it known.
   Given the expression, the embedded model tries it first or boxes it. Its student learns to see which one fits: it is
-  correct more often with responses of the same length or less, while SDPO and GRPO learn to search longer.
+  correct more often with responses that are no longer than before, while SDPO and GRPO learn to search longer.
 The two papers differ in the teacher and in the KL. SDFT has the reverse KL and a moving average, as here; its code
 leaves the first three tokens of a response out of the loss, which is not done here. OPSD's code
 recommends the initial model (--teacher-rate 0); its scripts use the Jensen-Shannon divergence. Their templates, for
@@ -57,7 +57,7 @@ class Args(Settings):
     grpo_weight: Fraction = 0.0
     """λ: weight of GRPO's advantage; self-distillation has 1 - λ."""
     kl: Literal["sampled", "full"] = "full"
-    """sampled: the KL from the sampled token; full: over the vocabulary, no ratio, holds (tokens, V) numbers."""
+    """sampled: the KL from the sampled token; full: over the vocabulary, without a ratio; (tokens, V) memory."""
     kl_beta: NonNegative = 0.0
     """β: weight of the KL to the initial model in the loss. Papers 0."""
     ratio_anchor: Literal["learner", "engine"] = "learner"

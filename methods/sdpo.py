@@ -58,7 +58,7 @@ class Args(Settings):
     grpo_weight: Fraction = 0.0
     """λ: weight of GRPO's advantage; self-distillation has 1 - λ."""
     kl: Literal["sampled", "full"] = "full"
-    """sampled: the KL from the sampled token; full: over the vocabulary, no ratio, holds (tokens, V) numbers."""
+    """sampled: the KL from the sampled token; full: over the vocabulary, without a ratio; (tokens, V) memory."""
     kl_beta: NonNegative = 0.0
     """β: weight of the KL to the initial model in the loss. Papers 0."""
     ratio_anchor: Literal["learner", "engine"] = "learner"

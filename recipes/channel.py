@@ -43,7 +43,7 @@ class Channel:
 
 
 def main(descriptor: int) -> None:
-    """The process that generates: it sends from the start, and ends when the learner ends."""
+    """The process that generates: it sends a heartbeat from the start and ends when the learner ends."""
     channel = Channel(Connection(descriptor))
     with suppress(EOFError, OSError):
         settings = channel.receive(None)

@@ -159,6 +159,7 @@ SOURCES = {
         loss("negatives_suffice", "all", "incorrect", SUMS),
         loss("negatives_suffice", "all", "incorrect", SEARCH),
         loss("negatives_suffice", "all", "incorrect", SUMS, True),
+        loss("negatives_suffice", "all", "incorrect", SEARCH, True),
         said("maxrl_keeps_pass_at_k", r"maxrl (\d\.\d+)"),
         said("maxrl_keeps_pass_at_k", r"grpo (\d\.\d+)"),
         change("maxrl_keeps_pass_at_k_on_search", "GRPO", "MaxRL", ", search-hard"),

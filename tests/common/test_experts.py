@@ -133,7 +133,7 @@ def test_each_experts_matrix_is_rounded_by_itself(mixture):
     assert len(gates) == len(routers(mixture[0])) and all(torch.equal(changed[n], weights[n]) for n in gates)
 
 
-def test_nothing_stays_behind(mixture, rollouts):
+def test_nothing_stays_behind():
     """Hooks on the routers are removed, and a teacher chooses its own experts."""
     model, tokenizer = load_model(rspo.Args())
     with watched(model) as outputs:

@@ -80,7 +80,7 @@ def test_run_without_stdout(tiny_model, tmp_path):
 
 
 def test_one_function_prints():
-    """What scripts and their tools print is constant, and `say` makes everything else harmless to the terminal."""
+    """Only constants are passed to `print`; everything else goes through `say`, which escapes control characters."""
     own = {"common/cli.py", "common/help.py", "common/verification/worker.py", "tools/compare.py"}  # own text only
     own |= {f"notebooks/exercises/{name}.py" for name in ("sandbox", "silent_bugs", "make_bugs", "train")}
     scripts = [path for pattern in ("*.py", "methods/*.py", "recipes/*.py") for path in ROOT.glob(pattern)]
