@@ -103,7 +103,10 @@ EFFECTS = {
     ),
     "entropy_bonus by default": Effect("keeps the entropy up", f"entropy_bonus{SUMS}", f"grpo{SUMS}", "entropy"),
     "entropy_bonus stronger": Effect(
-        "ten times as strong, against the token mean", f"entropy_bonus{SUMS} --entropy-coef 0.05", f"{TOKEN_MEAN}{SUMS}", "entropy"
+        "ten times as strong, against the token mean",
+        f"entropy_bonus{SUMS} --entropy-coef 0.05",
+        f"{TOKEN_MEAN}{SUMS}",
+        "entropy",
     ),
     "kl_cov by default": Effect(
         "restrains tokens that lower the entropy", f"kl_cov{SUMS}", f"{TOKEN_MEAN}{SUMS}", "entropy"

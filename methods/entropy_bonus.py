@@ -35,7 +35,7 @@ from torch import Tensor
 class Args(Settings):
     # Entropy bonus
     entropy_coef: NonNegative = 0.005
-    """α: weight of the entropy, in nats per token. Usual 0.001 to 0.005; 0.03 raises the entropy on search, 0.05 on sums."""
+    """α: weight of the entropy, in nats per token. Usual 0.001 to 0.005; 0.03 raises it on search, 0.05 on sums."""
     clip_eps: Positive = 0.2
     """ε: no gradient for ratios above 1 + ε with positive advantages, below 1 - ε with negative ones. Usual 0.2."""
     ddof: Literal[0, 1] = 1
