@@ -34,6 +34,7 @@ PYTHON = f" --environment python --model python --dataset python --reward docs/r
 SHORT = f"{SEARCH} --max-response-tokens 120"  # a little more than responses have when accuracy is high
 BUDGET = " --budget-prompt ' within {n} tokens' --min-budget 0.125 --max-response-tokens 160"  # budgets from 20 to 160
 TOKEN_MEAN = "grpo+dapo.token_weights"
+MEAN_SUMS = TOKEN_MEAN + SUMS
 TWO = " --reward correct docs/rewards/format.py:short=0.2"
 MEAN_BUDGET = 90  # tokens
 BASE = "base model"  # the model before training, instead of a run without the method
@@ -103,19 +104,11 @@ EFFECTS = {
     ),
     "entropy_bonus by default": Effect("keeps the entropy up", f"entropy_bonus{SUMS}", f"grpo{SUMS}", "entropy"),
     "entropy_bonus stronger": Effect(
-        "ten times as strong, against the token mean",
-        f"entropy_bonus{SUMS} --entropy-coef 0.05",
-        f"{TOKEN_MEAN}{SUMS}",
-        "entropy",
+        "ten times as strong, against the token mean", f"entropy_bonus{SUMS} --entropy-coef 0.05", MEAN_SUMS, "entropy"
     ),
-    "kl_cov by default": Effect(
-        "restrains tokens that lower the entropy", f"kl_cov{SUMS}", f"{TOKEN_MEAN}{SUMS}", "entropy"
-    ),
+    "kl_cov by default": Effect("restrains tokens that lower the entropy", f"kl_cov{SUMS}", MEAN_SUMS, "entropy"),
     "kl_cov stronger": Effect(
-        "the same for ten times as many tokens, ten times as strongly",
-        f"kl_cov{SUMS} --cov-fraction 0.02 --kl-cov-coef 10",
-        f"{TOKEN_MEAN}{SUMS}",
-        "entropy",
+        "10 times the tokens and weight", f"kl_cov{SUMS} --cov-fraction 0.02 --kl-cov-coef 10", MEAN_SUMS, "entropy"
     ),
     "lcpo": Effect(
         "uses a budget",

@@ -237,5 +237,5 @@ class TestOverlap:
         if missing == "memory":
             monkeypatch.setattr("shutil.disk_usage", lambda _: shutil._ntuple_diskusage(0, 0, 1 << 20))
         sentence = refused(capsys, tmp_path, pipeline_rl, overlap=True)
-        words = {"core": "needs a second CPU core", "GPU": "needs a second GPU", "process": "a run of one process"}
+        words = {"core": "needs a second CPU core", "GPU": "needs a second GPU", "process": "with one process only"}
         assert (words | {"memory": "GB of shared memory"})[missing] in sentence
