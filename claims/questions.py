@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Question:
-    """What people argue about: two sentences of answer, its conditions, and the claims; the first gives the picture."""
+    """A question that people argue about: a short answer, its conditions, and claims; the first one is pictured."""
 
     title: str
     answer: str

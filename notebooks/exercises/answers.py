@@ -101,7 +101,7 @@ def ignored(exercise: Exercise, case: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def mistakes(exercise: Exercise, given: list[dict[str, Any]], right: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The known mistakes with message and results; only the first of several with equal results."""
+    """Each known mistake's message and results. If several have the same results, only the first is kept."""
     sources = wrong_sources(exercise)
     wrong = [(m, run(exercise.module(s), exercise.function, given)) for m, s in sources]
     if exercise.method:

@@ -28,7 +28,7 @@ def test_a_checkpoint_has_a_card_with_its_last_evaluation(tiny_model, tmp_path):
 
 
 def test_names_and_settings_of_others_are_one_line_of_text(tmp_path):
-    """Untrusted names and config.json values stay plain text on one line; the commit may be missing."""
+    """Untrusted names and values from config.json are shown as plain text on one line; a commit may be missing."""
     names = "x\n---\nlicense: mit\n\x1b[2J\udcff"
     args = grpo.Args(**SMALL | {"model": str(tmp_path / names), "dataset": ("sums", names), "max_response_tokens": 8})
     write_config(tmp_path, "grpo", args)

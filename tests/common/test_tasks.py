@@ -88,7 +88,7 @@ def test_a_mix_has_its_weights_and_can_start_anywhere():
 
 
 def test_two_data_sets_are_held_out_from_each_other(two_sets, tiny_model):
-    """A problem held out of one set is trained on in neither; each set provides half of the held-out problems."""
+    """A problem that one set holds out is in no training set; each set provides half of the held-out problems."""
     args = grpo.Args(
         model=str(tiny_model), dataset=two_sets, mix=(3, 1), eval_problems=7, max_response_tokens=8, **COLUMNS
     )

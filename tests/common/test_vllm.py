@@ -294,7 +294,7 @@ def test_search(tmp_path):
 
 
 def test_two_processes_have_an_engine_each(tmp_path):
-    """With an engine per process, log-probs are those of the sharded learner."""
+    """With one engine per process, the engines' log-probs are those of the sharded learner."""
     flags = "--engine vllm --steps 3 --prompts-per-step 4 --eval-problems 4 --eval-samples 2 --max-response-tokens 48"
     finish(start(2, "grpo.py", tmp_path / "run", flags))
     rows = [row for row in read_metrics(tmp_path / "run") if "mismatch_max" in row]

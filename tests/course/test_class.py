@@ -246,7 +246,7 @@ def test_files_one_folder_deeper(submissions, graded, tmp_path, capsys):
 
 
 def test_canvas(tmp_path, capsys):
-    """Rows repeat Canvas's export, matched by login; students who handed in nothing have no row."""
+    """Rows are copied from Canvas's export and matched by login; a student who submitted nothing has no row."""
     (tmp_path / "roster.csv").write_text(EXPORTED)
     roster = canvas.read_roster(tmp_path / "roster.csv", "Exercises")
     rows = list(csv.reader(canvas.gradebook({"ann": 31, "eve": 5}, 66, roster).splitlines()))

@@ -6,7 +6,7 @@ import torch
 
 
 def normalize(rows: list[Row]) -> None:
-    """Give the advantages of all tokens in a rollout batch mean 0 and std 1."""
+    """Normalize the advantages of all tokens in a rollout batch to mean 0 and std 1."""
     tokens = [a for row in rows for a in row.advantages]
     mean, std = fmean(tokens), pstdev(tokens)
     for row in rows:
