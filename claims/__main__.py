@@ -7,6 +7,7 @@ python -m claims std_favors_extremes --history # what it said, from when on, and
 python -m claims --page                        # reports/claims.md, the table of verdicts
 python -m claims habits_decide_what_rl_gains --sweep  # each arm's accuracy by learning rate, on other seeds
 python -m claims critic_is_unnecessary --tokens  # the same arms after equal numbers of tokens
+python -m claims critic_is_unnecessary --problems  # intervals for which held-out problems are drawn again too
 python -m claims small_groups_suffice --check  # whether its first seed gives the stored numbers again, to the bit
 python -m claims --kind runs                   # all claims of a kind; those by runs take up to two hours each
 """
@@ -16,7 +17,7 @@ import signal
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from claims import court, fair, runs, tokens
+from claims import court, fair, problems, runs, tokens
 from claims.page import PAGE, page
 from claims.register import changed_after_a_result, history
 from claims.runs import accuracy, check, sweep
@@ -42,6 +43,8 @@ class Args:
     """Only repeat the first seed of every arm of claims by runs, and compare it with the stored result."""
     tokens: bool = False
     """Only compare the arms of fair trials again at equal numbers of tokens, where these differ by more than 5 %."""
+    problems: bool = False
+    """Only draw the held-out problems of fair trials again, besides the runs, for intervals that hold for others."""
     redraw: bool = False
     """Only judge and draw the stored results again."""
     history: bool = False
@@ -82,6 +85,9 @@ def main(args: Args) -> None:
             continue
         if args.tokens:
             say(f"{name}: {tokens.compare(name) or 'the arms have as many tokens'}")
+            continue
+        if args.problems:
+            say(f"{name}: {problems.compare(name)}")
             continue
         if not args.redraw:
             court.run(name, args.seeds)

@@ -141,17 +141,22 @@ def by_todays_code(result: dict[str, Any]) -> bool:
     return all(code_hash(script(arm["command"])) in (arm.get("code"), arm.get("repeated_code")) for arm in arms)
 
 
+def python(args: list[str], ended: Callable[[], bool] = lambda: True) -> None:
+    """Run a command of this repository on one thread; a run may also end because its numbers are not finite."""
+    env = os.environ | ENVIRONMENT
+    ran = subprocess.run([sys.executable, *args], cwd=ROOT, env=env, capture_output=True, text=True)
+    if "not finite" not in ran.stderr and (ran.returncode or not ended()):
+        reason = (ran.stderr.strip() or "no reason given").splitlines()[-1]
+        fail(f"python {' '.join(args)} did not finish: {reason}", code=1)
+
+
 def trial(arm: str, seed: int) -> Trial:
     """The run of an arm with a seed: a stored one, or else a new one."""
     key = hashlib.sha256("\n".join([*words(arm, seed), code_hash(arm)]).encode()).hexdigest()[:16]
     folder = RUNS / f"{arm.split()[0].partition('+')[0]}-{key}"
     if not (folder / "done").exists():
         shutil.rmtree(folder, ignore_errors=True)
-        arguments = [sys.executable, *words(arm, seed), "--run-dir", str(folder)]
-        ran = subprocess.run(arguments, cwd=ROOT, env=os.environ | ENVIRONMENT, capture_output=True, text=True)
-        if "not finite" not in ran.stderr and (ran.returncode or not Trial(folder).ended):
-            reason = (ran.stderr.strip() or "no reason given").splitlines()[-1]
-            fail(f"python {' '.join(arguments[1:])} did not finish: {reason}", code=1)
+        python([*words(arm, seed), "--run-dir", str(folder)], lambda: Trial(folder).ended)
         for name in ("best", "rollouts"):
             shutil.rmtree(folder / name, ignore_errors=True)
         for path in (*folder.glob("*/state.pt"), folder / "curves.png"):

@@ -1,0 +1,94 @@
+"""Fair trials with the held-out problems drawn again too: a bootstrap over runs and problems, for the last accuracy.
+
+Each run has its own half of a world's 512 held-out problems, and Welch's interval is over runs: it holds for these 512.
+They are a sample too, and the arms share them. The bootstrap draws both again, with replacement: the runs of each arm,
+and the problems, the same for all runs. It is mildly conservative (Owen and Eckles, 1106.2125, Abstract).
+"""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from statistics import mean
+from typing import Any
+
+from claims import fair, runs
+from claims.court import load, record, rounded, store
+from common.cli import fail
+
+import numpy as np
+
+DRAWS = 10_000
+
+
+def correct(t: runs.Trial) -> dict[str, int]:
+    """By held-out problem, how many responses of the model after the last step are correct.
+
+    `tools.evaluate` samples these responses again, from the same seeds.
+    """
+    if not t.ended:
+        fail(f"{t.folder}: the run ended early, so its problems cannot be drawn again.", code=1)
+    folder, own = t.folder / "problems", t.settings
+    if not (folder / "results.json").exists():
+        flags = {
+            "model": t.weights, "dataset": own["dataset"], "engine": own["engine"], "run-dir": folder,
+            "eval-problems": own["eval_problems"], "eval-samples": own["eval_samples"],
+            "eval-seed": own["eval_seed"], "seed": own["eval_seed"], "k": 1,
+        }  # fmt: skip
+        words = [str(word) for name, value in flags.items() for word in (f"--{name}", value)]
+        runs.python(["-m", "tools.evaluate", "--held-out", *words])
+    rows = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
+    found = {row["question"]: sum(row["correct"]) for row in rows}
+    if abs(mean(found.values()) / own["eval_samples"] - t.last()) > 1e-9:
+        fail(
+            f"{folder}: not the responses of the run, whose engine had flags that tools.evaluate lacks.",
+            code=1,
+        )
+    return found
+
+
+def written(arms: dict[str, list[dict[str, int]]]) -> dict[str, list[str]]:
+    """A letter for each problem of each run, in the same order: how many were correct, or a dot if it had others."""
+    problems = sorted({problem for of_arm in arms.values() for run in of_arm for problem in run})
+    return {arm: ["".join(str(run.get(p, ".")) for p in problems) for run in of_arm] for arm, of_arm in arms.items()}
+
+
+def accuracies(lines: list[str], n: int) -> np.ndarray:
+    """(runs, problems): the fraction of n responses that are correct, NaN where a run had other problems."""
+    return np.array([[np.nan if letter == "." else int(letter) / n for letter in line] for line in lines])
+
+
+def interval(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
+    """The 95 % interval of the difference in mean accuracy, from (runs, problems) of two arms."""
+    rng, count = np.random.default_rng(0), first.shape[1]
+    changes = []
+    for weights in rng.multinomial(count, np.full(count, 1 / count), DRAWS):  # (problems,) how often each is drawn
+        ends = []
+        for arm in (first, second):
+            drawn = arm[rng.integers(len(arm), size=len(arm))]  # (runs, problems)
+            own = weights * ~np.isnan(drawn)  # (runs, problems)
+            ends.append((np.nansum(weights * drawn, 1) / own.sum(1)).mean())
+        changes.append(ends[1] - ends[0])
+    low, high = np.quantile(changes, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def compare(name: str) -> dict[str, Any]:
+    """Draw runs and problems of each difference of a fair trial again, and store the intervals."""
+    claim, stored = load(name), record(name)
+    if stored is None or "degrees" not in stored["result"] or hasattr(claim, "METRIC"):
+        fail(f"{name} is no fair trial of accuracy with a result: python -m claims lists the claims.")
+    result = stored["result"]
+    pairs = [pair.split(" → ") for pair in result["differences"] if f" {fair.AGAIN}, " not in pair]
+    words = fair.all_arms(claim.ARMS, fair.worlds_of(result))
+    found: dict[str, Any] = {"correct": {}, "intervals": {}}
+    for world in fair.worlds_of(result):
+        of_world = {arm: words[arm] for pair in pairs for arm in pair if arm.endswith(f", {world}")}
+        done = runs.trials(of_world, result["seeds"])
+        with ThreadPoolExecutor(runs.JOBS) as pool:
+            found["correct"] |= written({arm: list(pool.map(correct, of_arm)) for arm, of_arm in done.items()})
+        found["samples"] = next(iter(done.values()))[0].settings["eval_samples"]
+    for pair in pairs:
+        ends = [accuracies(found["correct"][arm], found["samples"]) for arm in pair]
+        found["intervals"][" → ".join(pair)] = interval(*ends)
+    about = {key: value for key, value in stored.items() if key not in ("verdict", "effect", "result")}
+    store(name, result | {"problems": rounded(found)}, **about)
+    return found["intervals"]
