@@ -205,6 +205,7 @@ CLAIMS: dict[str, tuple[str, ...]] = {  # about what is special in a method, or 
     "forking_tokens": ("forking_tokens_suffice",),
     "gigpo": ("same_state_turns_get_truer_credit", "same_state_turns_pay_in_long_episodes"),
     "vineppo": ("sampled_values_beat_a_critic", "sampled_values_credit_each_step"),
+    "process_rewards": ("process_rewards_credit_each_step",),
     "pass_at_k": ("pass_at_k_training_keeps_pass_at_k", "maxrl_keeps_pass_at_k_on_search"),
     "lopti": ("rare_tokens_dominate_the_gradient",),
     "advantage_reweighting": ("rare_tokens_dominate_the_gradient",),

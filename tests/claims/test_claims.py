@@ -60,7 +60,8 @@ def test_an_exact_claim_computed_anew(name):
 
 LONG = (  # claims on the model that take at least half a minute
     "clip_is_rarely_active", "clip_keeps_ratios_within_its_bounds", "gspo_tolerates_the_engines_precision",
-    "sampled_values_beat_a_critic", "sampled_values_credit_each_step", "same_state_turns_get_truer_credit",
+    "process_rewards_credit_each_step", "sampled_values_beat_a_critic", "sampled_values_credit_each_step",
+    "same_state_turns_get_truer_credit",
 )  # fmt: skip
 
 
