@@ -32,9 +32,11 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-# vLLM is a second, larger installation.
-WITH_VLLM = [f"common/{name}.py" for name in ("test_vllm", "test_vllm_experts", "test_vllm_serve")]
-collect_ignore = [] if importlib.util.find_spec("vllm") else WITH_VLLM
+# Further installations, and the tests that need them.
+NEEDED = {"vllm": ("test_vllm", "test_vllm_experts", "test_vllm_serve"), "verifiers": ("test_verifiers",)}
+collect_ignore = [
+    f"common/{name}.py" for package, names in NEEDED.items() if not importlib.util.find_spec(package) for name in names
+]
 
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"

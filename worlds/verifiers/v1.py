@@ -1,0 +1,118 @@
+"""Environments of verifiers since 0.3: tasks, and a program (harness) that asks a model server on behalf of an agent.
+
+The harness here asks once per turn, in this process; the server answers with the policy's turn.
+"""
+
+import asyncio
+import itertools
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from worlds.verifiers.problems import MOST, Chat, split
+
+import httpx
+import verifiers.v1 as vf
+from verifiers.v1.clients import Client, EvalClientConfig, ModelContext
+from verifiers.v1.configs.agent import agent_config_fields
+from verifiers.v1.dialects.chat import message_to_wire
+from verifiers.v1.interception import InterceptionServer
+from verifiers.v1.runtimes import ProgramResult, SubprocessConfig
+from verifiers.v1.types import AssistantMessage, Response
+from verifiers.v1.utils.loaders import load_environment, resolve_env_config
+
+__all__ = ["Adapter", "Policy"]
+OPENED = 1000  # problems, where each prompt is only known when its episode has begun
+HARNESS = "policy"
+sys.modules[f"verifiers.v1.harnesses.{HARNESS}"] = sys.modules[__name__]  # where the package looks for it
+
+Respond = Callable[[Chat], Awaitable[str]]
+
+
+class Policy(vf.Harness[vf.HarnessConfig]):
+    """One request for each turn of the agent."""
+
+    APPENDS_SYSTEM_PROMPT, SUPPORTS_RESUME, EXECUTES_CODE, NEEDS_CONTAINER = True, True, False, False
+
+    async def launch(self, ctx: Any, trace: Any, runtime: Any, endpoint: str, secret: str, _: Any, data: Any) -> Any:
+        body = {"model": ctx.model, "messages": beginning(data)}
+        async with httpx.AsyncClient(timeout=None, verify=False) as client:  # on this machine, without TLS
+            headers = {"Authorization": f"Bearer {secret}"}
+            reply = await client.post(f"{endpoint}/chat/completions", headers=headers, json=body)
+        return ProgramResult(exit_code=0 if reply.is_success else 1, stdout="", stderr=reply.text)
+
+
+class Server(InterceptionServer):
+    """The server that records an episode, with the policy's turns as its model's."""
+
+    def __init__(self, respond: Respond) -> None:
+        super().__init__()
+        self.respond = respond
+
+    def _client(self, config: Any) -> Client:
+        return Turns(self.respond)
+
+
+class Turns(Client):
+    def __init__(self, respond: Respond) -> None:
+        self.respond = respond
+
+    async def get_response(self, dialect: Any, body: dict[str, Any], *args: Any, **kwargs: Any) -> Response:
+        turn = AssistantMessage(content=await self.respond(body["messages"]))
+        return Response(id="", created=0, model=body["model"], message=turn, finish_reason="stop")
+
+
+def beginning(data: Any) -> Chat:
+    """The chat with which a task begins, unless its environment has the first word."""
+    system = [{"role": "system", "content": data.system_prompt}] if data.system_prompt else []
+    if isinstance(data.prompt, str):
+        return [*system, {"role": "user", "content": data.prompt}]
+    return [*system, *map(message_to_wire, data.prompt or [])]
+
+
+class Adapter:
+    def __init__(self, task: str) -> None:
+        config = resolve_env_config({"taskset": {"id": task}})
+        agents = agent_config_fields(config)
+        if len(agents) > 1:
+            raise ValueError(f"it has several agents ({', '.join(agents)}), and the policy can be one")
+        own = {"runtime": SubprocessConfig(), "harness": vf.HarnessConfig(id=HARNESS)}
+        config = config.model_copy(update={name: agent.model_copy(update=own) for name, agent in agents.items()})
+        self.environment = load_environment(config)
+        taskset = self.environment.taskset
+        if taskset.toolsets(taskset.config) or taskset.task_type().toolsets(taskset.config.task):
+            raise ValueError("it has tools, whose calls the policy's text does not make")
+        first, *others = itertools.islice(taskset, MOST)
+        self.opens = first.data.prompt is None
+        self.tasks = [first, *others][: OPENED if self.opens else MOST]
+
+    def rows(self) -> tuple[list[Any], list[Any]]:
+        """(prompt, row) for training and held out."""
+        prompts = [
+            asyncio.run(self.opening(i)) if self.opens else beginning(task.data) for i, task in enumerate(self.tasks)
+        ]
+        return split([(prompt, {"task": i}) for i, prompt in enumerate(prompts)])
+
+    async def opening(self, task: int) -> Chat:
+        """What an environment that has the first word asks."""
+        loop = asyncio.get_running_loop()
+        asked = loop.create_future()
+
+        async def respond(chat: Chat) -> str:
+            asked.set_result(chat)
+            return await loop.create_future()
+
+        rollout = asyncio.create_task(self.rollout({"task": task}, respond))
+        await asyncio.wait([asked, rollout], return_when=asyncio.FIRST_COMPLETED)
+        rollout.cancel()
+        return asked.result() if asked.done() else rollout.result()
+
+    async def rollout(self, row: dict[str, Any], respond: Respond) -> float:
+        async with Server(respond) as server:
+            self.environment._interception = server
+            context = ModelContext("policy", EvalClientConfig(api_key_var="NONE"))
+            episode = await self.environment.run_episode(self.tasks[row["task"]], context)
+        if not episode.ok:
+            errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
+            raise RuntimeError(errors[0].message)
+        return episode.traces[0].reward
