@@ -7,6 +7,7 @@ from claims import court, fair, runs
 from worlds import generated_problems
 
 import pytest
+import torch
 
 
 def ended(rows):
@@ -161,3 +162,31 @@ def test_true_advantages_credit_lines_best(monkeypatch):
     same = claim.compute()["correlation"]
     assert same["VinePPO, 16 continuations"] == pytest.approx(1) and same["GRPO"] == other["GRPO"]
     assert other["GRPO"] + 0.05 < other["VinePPO, 16 continuations"] < 0.999
+
+
+@pytest.mark.slow
+def test_a_perfect_reward_model_gives_the_true_values(monkeypatch):
+    """Its process rewards credit lines as the true values in their place do, and its correlation with them is 1."""
+    claim, known = court.load("process_rewards_credit_each_step"), {}
+    estimate = claim.vineppo.estimate_values
+
+    def estimate_values(problems, rollouts, steps, *rest):
+        known.update(rollouts=rollouts, steps=steps, values=estimate(problems, rollouts, steps, *rest)[0])
+        return known["values"], 0
+
+    def logits(reward_model, batch, args):
+        found = torch.zeros(batch.response_mask.shape)
+        for row, (ends, before) in enumerate(zip(known["steps"], known["values"], strict=True)):
+            after = torch.tensor([*before[1:], known["rollouts"].correct[row]]).double()
+            found[row, [end - 1 for end in ends]] = torch.logit(after).float()
+        return found
+
+    monkeypatch.setattr(claim, "PROBLEMS", 3)
+    monkeypatch.setattr(claim, "TRUE", 4)
+    monkeypatch.setattr(claim.vineppo, "estimate_values", estimate_values)
+    monkeypatch.setattr(claim.process_rewards, "train_reward_model", lambda *given: None)
+    monkeypatch.setattr(claim, "in_micro_batches", logits)
+    found = claim.compute()
+    assert found["reward model"] == pytest.approx(1)
+    assert found["correlations"][claim.LEARNED] == pytest.approx(found["correlations"][claim.EXACT], abs=1e-4)
+    assert found["correlations"]["GRPO"] != pytest.approx(found["correlations"][claim.EXACT], abs=1e-2)
