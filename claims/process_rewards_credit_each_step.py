@@ -7,7 +7,8 @@ Tested: the embedded model of the world of search, before training; 8 responses 
 than in sampled_values_credit_each_step. The true advantage of a line is the same as there. methods/process_rewards.py
 trains its reward model before step 1, as by default: on 64 responses, whose lines have the fraction of 8 continuations
 that are correct as their labels. It gives a line the sum of the normalized rewards from its end on; grpo.py gives all
-lines of a response its z-score. Reported: the same sum of the true values that the reward model estimates.
+lines of a response its z-score. Reported: the same sum of nearly perfect rewards, the fraction of 32 other
+continuations that are correct, and its gain over GRPO.
 
 Rule: the correlation over the lines of a problem with their true advantages, in its 95 % interval over the problems.
 Reproduced if that of process rewards is higher than GRPO's by 0.05 or more and the interval excludes 0; contradicted if
@@ -36,7 +37,7 @@ import torch
 KIND = "model"
 SMALLEST = 0.05
 FIRST, PROBLEMS, G, TRUE = 40, 24, 8, 32
-LEARNED, EXACT = "process rewards", "true values in their place"
+LEARNED, EXACT = "process rewards", "nearly perfect rewards"
 
 
 def compute():
@@ -53,12 +54,14 @@ def compute():
         rollouts = engine.generate(problems, G, 1)
         rewards = verifier(problems, rollouts)  # (P, G)
         steps = [split_steps(tokens, ends) for tokens in rollouts.tokens]
-        values, _ = vineppo.estimate_values(problems, rollouts, steps, engine, verifier, 1, sampling)
+        values, others = (
+            vineppo.estimate_values(problems, rollouts, steps, engine, verifier, seed, sampling)[0] for seed in (1, 2)
+        )
     batch = collate(problems, rollouts, model.device)
     last = last_tokens(steps, batch.response_mask)  # (B, T)
     chances = in_micro_batches(reward_model, batch, args).sigmoid() * last  # (B, T)
-    true_chances = torch.zeros(last.shape)  # (B, T)
-    for row, (before, reward) in enumerate(zip(values, rewards.flatten().tolist(), strict=True)):
+    true_chances = torch.zeros(last.shape)  # (B, T), up to the chance in 32 continuations
+    for row, (before, reward) in enumerate(zip(others, rewards.flatten().tolist(), strict=True)):
         true_chances[row, last[row].bool()] = torch.tensor([*before[1:], reward])
     scores = grpo.compute_advantages(rewards, grpo.Args()).view(-1, 1).expand(last.shape)  # (B, T)
     by_token = {
@@ -80,7 +83,10 @@ def compute():
         "reward model": correlation(labels.tolist(), chances[last.bool()].tolist()),  # with the true values
         "correlations": found,  # by problem
         "correlation": {name: mean(of_problem) for name, of_problem in found.items()},
-        "gain": list(interval([x - z for x, z in zip(found[LEARNED], found["GRPO"], strict=True)])),
+        **{
+            gain: list(interval([x - z for x, z in zip(found[name], found["GRPO"], strict=True)]))
+            for gain, name in (("gain", LEARNED), ("gain of nearly perfect rewards", EXACT))
+        },
     }
 
 
@@ -90,9 +96,10 @@ def verdict(result):
 
 def effect(result):
     means = ", ".join(f"{value:.3f} ({name})" for name, value in result["correlation"].items())
-    gain, half = result["gain"]
-    of_model = f"of the reward model with the true values {result['reward model']:.3f}"
-    return f"correlation with the true advantage: {means}; gain {gain:+.3f} ± {half:.3f}; {of_model}"
+    (gain, half), (perfect, half_perfect) = result["gain"], result["gain of nearly perfect rewards"]
+    of_model = f"the reward model's correlation with the true values: {result['reward model']:.3f}"
+    gains = f"gain {gain:+.3f} ± {half:.3f}; of nearly perfect rewards {perfect:+.3f} ± {half_perfect:.3f}"
+    return f"correlation with the true advantage: {means}; {gains}; {of_model}"
 
 
 def draw(result):

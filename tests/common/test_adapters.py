@@ -1,4 +1,4 @@
-"""Environments of other packages: stand-ins for verifiers before 0.3 and reasoning-gym, and the Python interpreter."""
+"""Environments of other packages: stand-ins for verifiers 0.2 and reasoning-gym, and the Python interpreter."""
 
 import sys
 import time
@@ -61,6 +61,8 @@ class Client(ABC):
 
 @pytest.fixture
 def verifiers(tmp_path, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith(("verifiers", "worlds.verifiers.v"))]:
+        monkeypatch.delitem(sys.modules, name)
     for name, text in (("__init__", VERIFIERS), ("types", TYPES), ("clients", CLIENTS)):
         (tmp_path / "verifiers").mkdir(exist_ok=True)
         (tmp_path / "verifiers" / f"{name}.py").write_text(text)

@@ -1,4 +1,7 @@
-"""Environments of verifiers since 0.3, with the package itself; collected only where it is installed (conftest.py)."""
+"""Environments of verifiers 0.4, with the package itself; collected only where it is installed (conftest.py)."""
+
+import os
+import resource
 
 from common.environments import Observation, ask, load_environment
 from common.records import Problem
@@ -86,7 +89,40 @@ class Sums(vf.Taskset[SumTask, vf.TasksetConfig]):
 
 __all__ = ["Sums"]
 """
-MODULES = {"sums_twice": TWICE, "sums_asked": FIRST_WORD, "sums_traded": TWO, "sums_with_tools": TOOLS}
+AGAIN = """
+class Again(vf.SingleAgentEnv):
+    async def run(self, task, agents):
+        await agents.agent.run(task)
+        await agents.agent.run(task)
+
+class Sums(vf.Taskset[SumTask, vf.TasksetConfig]):
+    def load(self):
+        return [SumTask(SumData(prompt=f"{i}?", answer="1"), self.config.task) for i in range(5)]
+
+__all__ = ["Sums", "Again"]
+"""
+NONE = """
+class Sums(vf.Taskset[SumTask, vf.TasksetConfig]):
+    def load(self):
+        return []
+
+__all__ = ["Sums"]
+"""
+SILENT = """
+class Silent(vf.SingleAgentEnv):
+    async def run(self, task, agents):
+        raise ValueError("server down")
+
+class Sums(vf.Taskset[SumTask, vf.TasksetConfig]):
+    def load(self):
+        return [SumTask(SumData(answer="1"), self.config.task)]
+
+__all__ = ["Sums", "Silent"]
+"""
+MODULES = {
+    "sums_twice": TWICE, "sums_asked": FIRST_WORD, "sums_again": AGAIN,
+    "sums_traded": TWO, "sums_with_tools": TOOLS, "no_sums": NONE, "sums_unasked": SILENT,
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -94,6 +130,7 @@ def modules(tmp_path, monkeypatch):
     for name, text in MODULES.items():
         (tmp_path / f"{name}.py").write_text(TASKSET + text)
     monkeypatch.syspath_prepend(str(tmp_path))
+    of_verifiers.load.cache_clear()
 
 
 def problems(name):
@@ -116,24 +153,53 @@ def test_episodes_of_an_environment():
     assert ask(fourth, "fail") == (0.0, "RuntimeError: task SumTask scoring: ValueError: tool lost")
 
 
-def test_an_episode_may_be_closed_before_its_end():
+def test_a_closed_episode_leaves_nothing_open():
     (one,) = plays("sums_twice", 0, 1)
+    before = len(os.listdir("/proc/self/fd"))
     ask(one, "x")
+    assert len(os.listdir("/proc/self/fd")) > before
     one.close()
-    assert ask(one, "x") == (None, "")
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_batch_may_have_many_open_episodes(monkeypatch):
+    """Each of these 200 holds several files; the usual limit of a process is 1,024."""
+    usual = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, usual[1]), usual[1]))
+    try:
+        many = plays("sums_twice", 0, 200)
+        assert {ask(one, "x") for one in many} == {Observation("Sure, 4?")}
+        for one in many:
+            one.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, usual)
 
 
 def test_an_environment_that_has_the_first_word(monkeypatch):
-    of_verifiers.load("sums_asked").tasks = of_verifiers.load("sums_asked").tasks[:10]
+    monkeypatch.setattr("worlds.verifiers.v1.OPENED", 10)
     train, held_out = problems("sums_asked")
     assert (len(train), len(held_out)) == (8, 2) and train[0][0] == [{"role": "user", "content": "2+2?"}]
     (one,) = plays("sums_asked", 0, 1)
     assert ask(one, "x") == Observation("And?") and ask(one, "4") == (1.0, "")
 
 
-def test_the_policy_can_only_be_one_agent_without_tools(capsys):
-    for name, words in (("sums_traded", "it has several agents (buyer, seller)"), ("sums_with_tools", "it has tools")):
-        assert words in ended(capsys, lambda name=name: of_verifiers.load(name))
+def test_an_episode_is_one_conversation():
+    (one,) = plays("sums_again", 0, 1)
+    assert ask(one, "1") == (0.0, "RuntimeError: it starts another conversation, and the policy can have one")
+
+
+@pytest.mark.parametrize(
+    "name,words",
+    [
+        ("sums_traded", "it has several agents (buyer, seller), and the policy can be one"),
+        ("sums_with_tools", "it has tools, whose calls the policy's text does not make"),
+        ("no_sums", "it has no tasks"),
+        ("sums_unasked", "server down"),
+    ],
+)
+def test_what_cannot_be_played_is_refused(name, words, capsys):
+    error = ended(capsys, lambda: of_verifiers.load(name))
+    assert error.startswith(f"error: --environment verifiers:{name} cannot be loaded: ") and words in error
 
 
 def test_a_run(chat_model, tmp_path):

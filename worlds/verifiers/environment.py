@@ -5,11 +5,11 @@ from typing import Any
 
 from common.environments import Environment, Observation, Play
 from common.records import Problem
-from worlds.verifiers.problems import Chat, load
+from worlds.verifiers.problems import ANOTHER, Chat, load
 
 
 def environment(task: str) -> Environment:
-    return Environment(lambda problem: play(load(task), problem))
+    return Environment(lambda problem: play(load(task)[0], problem))
 
 
 def play(environment: Any, problem: Problem) -> Play:
@@ -24,15 +24,18 @@ def play(environment: Any, problem: Problem) -> Play:
 
     try:
         rollout = loop.create_task(environment.rollout(problem.row, respond))
-        observation, known = None, 0
+        observation, before = None, None
         while True:
             loop.run_until_complete(asyncio.wait([asked, rollout], return_when=asyncio.FIRST_COMPLETED))
             if rollout.done():
                 break
             chat, waiting = asked.result(), answered
-            if known:
-                observation = Observation("\n".join(str(message["content"]) for message in chat[known:]))
-            known = len(chat) + 1
+            if before is not None:
+                if len(chat) <= len(before) or chat[: len(before)] != before:
+                    raise RuntimeError(ANOTHER)
+                new = chat[len(before) + 1 :]  # after the policy's own message
+                observation = Observation("\n".join(str(message["content"]) for message in new))
+            before = chat
             text = yield observation
             asked, answered = loop.create_future(), loop.create_future()
             waiting.set_result(text)

@@ -1,4 +1,4 @@
-"""Adapter for environments of the verifiers package: v1.py for its interface since 0.3, v0.py for the one before.
+"""Adapter for environments of the verifiers package: v1.py for 0.4, v0.py for 0.1 and 0.2.
 
     pip install verifiers==0.4.0
     python recipes/agent.py --environment verifiers:NAME --dataset verifiers:NAME --model ...
@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 HELD_OUT, MOST = 256, 20_000  # problems
+ANOTHER = "it starts another conversation, and the policy can have one"
 
 Chat = list[dict[str, Any]]  # messages with role and content
 
@@ -22,8 +23,8 @@ def scored_by_the_environment(answer: str) -> bool:
 
 
 @cache
-def load(task: str) -> Any:
-    """The environment of this name, from an installed module: its `rows` (prompt, row), and `rollout` of a row."""
+def load(task: str) -> tuple[Any, tuple[list[Any], list[Any]]]:
+    """The environment of this name, from an installed module, and its (prompt, row) pairs for training and held out."""
     from common.cli import fail, first_line
 
     name = f"--environment verifiers:{task}"
@@ -33,7 +34,8 @@ def load(task: str) -> Any:
         import verifiers
 
         interface = "v0" if hasattr(verifiers, "load_environment") else "v1"
-        return importlib.import_module(f"worlds.verifiers.{interface}").Adapter(task)
+        environment = importlib.import_module(f"worlds.verifiers.{interface}").Adapter(task)
+        return environment, environment.rows()
     except Exception as error:  # of any kind
         fail(f"{name} cannot be loaded: {first_line(error)}")
 
@@ -42,7 +44,7 @@ def problems(task: str) -> tuple[list[Any], list[Any]]:
     """Training and held-out problems: prompt, answer, place, and the environment's row."""
     return tuple(
         [(prompt, scored_by_the_environment, f"row {i}", row) for i, (prompt, row) in enumerate(part)]
-        for part in load(task).rows()
+        for part in load(task)[1]
     )
 
 

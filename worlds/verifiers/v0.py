@@ -1,4 +1,4 @@
-"""Environments of verifiers before 0.3: `load_environment` of an installed module."""
+"""Environments of verifiers 0.1 and 0.2: `load_environment` of an installed module."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any

@@ -1,20 +1,21 @@
-"""Environments of verifiers since 0.3: tasks, and a program (harness) that asks a model server on behalf of an agent.
+"""Environments of verifiers 0.4: tasks, and a program (harness) that asks a model server on behalf of an agent.
 
 The harness here asks once per turn, in this process; the server answers with the policy's turn.
 """
 
 import asyncio
 import itertools
+import resource
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from worlds.verifiers.problems import MOST, Chat, split
+from worlds.verifiers.problems import ANOTHER, MOST, Chat, split
 
 import httpx
 import verifiers.v1 as vf
 from verifiers.v1.clients import Client, EvalClientConfig, ModelContext
-from verifiers.v1.configs.agent import agent_config_fields
+from verifiers.v1.configs.agent import TimeoutConfig, agent_config_fields
 from verifiers.v1.dialects.chat import message_to_wire
 from verifiers.v1.interception import InterceptionServer
 from verifiers.v1.runtimes import ProgramResult, SubprocessConfig
@@ -23,6 +24,7 @@ from verifiers.v1.utils.loaders import load_environment, resolve_env_config
 
 __all__ = ["Adapter", "Policy"]
 OPENED = 1000  # problems, where each prompt is only known when its episode has begun
+FILES = 10_240  # each open episode holds six
 HARNESS = "policy"
 sys.modules[f"verifiers.v1.harnesses.{HARNESS}"] = sys.modules[__name__]  # where the package looks for it
 
@@ -36,7 +38,8 @@ class Policy(vf.Harness[vf.HarnessConfig]):
 
     async def launch(self, ctx: Any, trace: Any, runtime: Any, endpoint: str, secret: str, _: Any, data: Any) -> Any:
         body = {"model": ctx.model, "messages": beginning(data)}
-        async with httpx.AsyncClient(timeout=None, verify=False) as client:  # on this machine, without TLS
+        # The server is on this machine: no TLS, no proxy.
+        async with httpx.AsyncClient(timeout=None, verify=False, trust_env=False) as client:
             headers = {"Authorization": f"Bearer {secret}"}
             reply = await client.post(f"{endpoint}/chat/completions", headers=headers, json=body)
         return ProgramResult(exit_code=0 if reply.is_success else 1, stdout="", stderr=reply.text)
@@ -76,15 +79,20 @@ class Adapter:
         agents = agent_config_fields(config)
         if len(agents) > 1:
             raise ValueError(f"it has several agents ({', '.join(agents)}), and the policy can be one")
+        # A task's time limit would count the time that a turn waits for the rest of the batch.
         own = {"runtime": SubprocessConfig(), "harness": vf.HarnessConfig(id=HARNESS)}
+        own["timeout"] = TimeoutConfig(rollout=1e9)
         config = config.model_copy(update={name: agent.model_copy(update=own) for name, agent in agents.items()})
         self.environment = load_environment(config)
         taskset = self.environment.taskset
         if taskset.toolsets(taskset.config) or taskset.task_type().toolsets(taskset.config.task):
             raise ValueError("it has tools, whose calls the policy's text does not make")
-        first, *others = itertools.islice(taskset, MOST)
+        tasks = iter(taskset)
+        if (first := next(tasks, None)) is None:
+            raise ValueError("it has no tasks")
         self.opens = first.data.prompt is None
-        self.tasks = [first, *others][: OPENED if self.opens else MOST]
+        self.tasks = [first, *itertools.islice(tasks, (OPENED if self.opens else MOST) - 1)]
+        allow_files(FILES)
 
     def rows(self) -> tuple[list[Any], list[Any]]:
         """(prompt, row) for training and held out."""
@@ -104,8 +112,11 @@ class Adapter:
 
         rollout = asyncio.create_task(self.rollout({"task": task}, respond))
         await asyncio.wait([asked, rollout], return_when=asyncio.FIRST_COMPLETED)
+        if not asked.done():
+            rollout.result()
+            raise ValueError("an episode ended before the policy was asked")
         rollout.cancel()
-        return asked.result() if asked.done() else rollout.result()
+        return asked.result()
 
     async def rollout(self, row: dict[str, Any], respond: Respond) -> float:
         async with Server(respond) as server:
@@ -115,4 +126,14 @@ class Adapter:
         if not episode.ok:
             errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
             raise RuntimeError(errors[0].message)
+        if len(episode.traces) > 1:
+            raise RuntimeError(ANOTHER)
         return episode.traces[0].reward
+
+
+def allow_files(count: int) -> None:
+    """Let this process have so many open files, if its hard limit allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    count = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft != resource.RLIM_INFINITY and soft < count:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
