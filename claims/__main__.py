@@ -7,7 +7,7 @@ python -m claims std_favors_extremes --history # what it said, from when on, and
 python -m claims --page                        # reports/claims.md, the table of verdicts
 python -m claims habits_decide_what_rl_gains --sweep  # each arm's accuracy by learning rate, on other seeds
 python -m claims critic_is_unnecessary --tokens  # the same arms after equal numbers of tokens
-python -m claims critic_is_unnecessary --problems  # intervals for which held-out problems are drawn again too
+python -m claims critic_is_unnecessary --problems  # intervals for new problems as well as new seeds
 python -m claims small_groups_suffice --check  # whether its first seed gives the stored numbers again, to the bit
 python -m claims --kind runs                   # all claims of a kind; those by runs take up to two hours each
 """
@@ -44,7 +44,7 @@ class Args:
     tokens: bool = False
     """Only compare the arms of fair trials again at equal numbers of tokens, where these differ by more than 5 %."""
     problems: bool = False
-    """Only draw the held-out problems of fair trials again, besides the runs, for intervals that hold for others."""
+    """Only compute intervals of fair trials for new problems as well as new seeds, by a bootstrap over both."""
     redraw: bool = False
     """Only judge and draw the stored results again."""
     history: bool = False

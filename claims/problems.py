@@ -1,4 +1,4 @@
-"""Fair trials with the held-out problems drawn again too: a bootstrap over runs and problems, for the last accuracy.
+"""Intervals for new problems as well as new seeds: a bootstrap over the runs and the held-out problems of a fair trial.
 
 Each run has its own half of a world's 512 held-out problems, and Welch's interval is over runs: it holds for these 512.
 They are a sample too, and the arms share them. The bootstrap draws both again, with replacement: the runs of each arm,
@@ -6,6 +6,7 @@ and the problems, the same for all runs. It is mildly conservative (Owen and Eck
 """
 
 import json
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from statistics import mean
 from typing import Any
@@ -17,6 +18,7 @@ from common.cli import fail
 import numpy as np
 
 DRAWS = 10_000
+MOST = 9  # samples of a problem: their number of correct ones is a digit
 
 
 def correct(t: runs.Trial) -> dict[str, int]:
@@ -32,7 +34,9 @@ def correct(t: runs.Trial) -> dict[str, int]:
             "model": t.weights, "dataset": own["dataset"], "engine": own["engine"], "run-dir": folder,
             "eval-problems": own["eval_problems"], "eval-samples": own["eval_samples"],
             "eval-seed": own["eval_seed"], "seed": own["eval_seed"], "k": 1,
+            "max-response-tokens": own["max_response_tokens"],
         }  # fmt: skip
+        shutil.rmtree(folder, ignore_errors=True)  # of an evaluation that was interrupted
         words = [str(word) for name, value in flags.items() for word in (f"--{name}", value)]
         runs.python(["-m", "tools.evaluate", "--held-out", *words])
     rows = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
@@ -46,7 +50,7 @@ def correct(t: runs.Trial) -> dict[str, int]:
 
 
 def written(arms: dict[str, list[dict[str, int]]]) -> dict[str, list[str]]:
-    """A letter for each problem of each run, in the same order: how many were correct, or a dot if it had others."""
+    """A digit for each problem of each run, in the same order: how many were correct; a dot if it had others."""
     problems = sorted({problem for of_arm in arms.values() for run in of_arm for problem in run})
     return {arm: ["".join(str(run.get(p, ".")) for p in problems) for run in of_arm] for arm, of_arm in arms.items()}
 
@@ -74,7 +78,7 @@ def interval(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
 def compare(name: str) -> dict[str, Any]:
     """Draw runs and problems of each difference of a fair trial again, and store the intervals."""
     claim, stored = load(name), record(name)
-    if stored is None or "degrees" not in stored["result"] or hasattr(claim, "METRIC"):
+    if stored is None or "degrees" not in stored["result"] or not stored["effect"].startswith("accuracy:"):
         fail(f"{name} is no fair trial of accuracy with a result: python -m claims lists the claims.")
     result = stored["result"]
     pairs = [pair.split(" → ") for pair in result["differences"] if f" {fair.AGAIN}, " not in pair]
@@ -83,9 +87,11 @@ def compare(name: str) -> dict[str, Any]:
     for world in fair.worlds_of(result):
         of_world = {arm: words[arm] for pair in pairs for arm in pair if arm.endswith(f", {world}")}
         done = runs.trials(of_world, result["seeds"])
+        found["samples"] = next(iter(done.values()))[0].settings["eval_samples"]
+        if found["samples"] > MOST:
+            fail(f"{name}: at most {MOST} samples of a problem, and {world} has {found['samples']}.")
         with ThreadPoolExecutor(runs.JOBS) as pool:
             found["correct"] |= written({arm: list(pool.map(correct, of_arm)) for arm, of_arm in done.items()})
-        found["samples"] = next(iter(done.values()))[0].settings["eval_samples"]
     for pair in pairs:
         ends = [accuracies(found["correct"][arm], found["samples"]) for arm in pair]
         found["intervals"][" → ".join(pair)] = interval(*ends)

@@ -13,8 +13,8 @@ Differs from its parent grpo.py:
   policy that was sampled. With --train-every 0 it is trained once, and the policy may learn to exploit its mistakes.
 The reward model starts from the policy's initial weights. Each of its updates uses all labeled steps, equally weighted.
 It scores a step at the position before its last token, a line end or EOS. Since an advantage is a sum over steps, a
-response with more steps can have a larger one: lengths may drift. On search, the sum of the true values credits a line
-more accurately than the outcome does; that of the reward model need not (claims/process_rewards_credit_each_step.py).
+response with more steps can have a larger one: lengths may drift. On search, the sum of nearly perfect rewards credits
+a line more accurately than GRPO does; that of the reward model need not (claims/process_rewards_credit_each_step.py).
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python methods/process_rewards.py

@@ -52,9 +52,8 @@ def test_results_are_those_of_todays_scripts(name):
 
 @pytest.mark.parametrize("name", BY_RUNS)
 def test_repeated_results_say_with_what(name):
-    """Either with which libraries and files of common/, or the commit that has both."""
-    repeated = court.record(name)["repeated"]
-    assert repeated.keys() in ({"date", "commit"}, {"date", *court.software()})
+    """With which libraries and files of common/."""
+    assert court.record(name)["repeated"].keys() == {"date", *court.software()}
 
 
 def test_results_name_versions(monkeypatch, tmp_path):

@@ -54,7 +54,9 @@ def test_intervals_are_stored(monkeypatch):
     arms = {arm: {} for arm in ("GRPO, sums", "PPO, sums", "GRPO again, sums")}
     result = {"seeds": 2, "arms": arms, "degrees": {}, "differences": {pair: [0.25, 0.1, 0.2], again: [0.0, 0.1, 0.2]}}
     stored = []
-    monkeypatch.setattr(problems, "record", lambda _: {"verdict": "", "effect": "", "date": "d", "result": result})
+    monkeypatch.setattr(
+        problems, "record", lambda _: {"verdict": "", "effect": "accuracy: ", "date": "d", "result": result}
+    )
     monkeypatch.setattr(problems, "store", lambda *given, **about: stored.append((*given, about)))
     monkeypatch.setattr(problems.fair, "all_arms", lambda *_: {arm: arm for arm in arms})
     run = lambda arm: SimpleNamespace(arm=arm, settings={"eval_samples": 2})  # noqa: E731
@@ -69,7 +71,8 @@ def test_intervals_are_stored(monkeypatch):
 
 
 def test_only_fair_trials_of_accuracy_have_problems_to_draw(capsys):
-    for name in ("dynamic_sampling_pays", "grpo_against_itself", "std_favors_extremes"):
+    others = ("dynamic_sampling_pays", "length_reward_saves_tokens", "entropy_predicts_accuracy", "grpo_against_itself")
+    for name in others:
         with pytest.raises(SystemExit):
             problems.compare(name)
         assert f"{name} is no fair trial of accuracy with a result" in capsys.readouterr().err
@@ -77,11 +80,13 @@ def test_only_fair_trials_of_accuracy_have_problems_to_draw(capsys):
 
 def test_responses_must_be_those_of_the_run(tmp_path, monkeypatch, capsys):
     own = {"dataset": "sums", "engine": "transformers", "eval_problems": 2, "eval_samples": 2, "eval_seed": 7}
+    own["max_response_tokens"] = 40
     t = SimpleNamespace(folder=tmp_path, settings=own, weights="model", ended=True, last=lambda: 0.75)
 
     def python(words):
         given = dict(zip(words[3::2], words[4::2], strict=True))
         assert words[:3] == ["-m", "tools.evaluate", "--held-out"] and given["--seed"] == given["--eval-seed"] == "7"
+        assert given["--max-response-tokens"] == "40" and not (tmp_path / "problems").exists()
         folder = tmp_path / "problems"
         folder.mkdir()
         rows = [{"question": "x", "correct": [True, False]}, {"question": "y", "correct": [True, True]}]
@@ -89,6 +94,7 @@ def test_responses_must_be_those_of_the_run(tmp_path, monkeypatch, capsys):
         (folder / "results.json").touch()
 
     monkeypatch.setattr(runs, "python", python)
+    (tmp_path / "problems").mkdir()  # of an evaluation that was interrupted
     assert problems.correct(t) == {"x": 1, "y": 2} == problems.correct(t)  # the second time from the file
     for changes, words in (({"last": lambda: 0.5}, "not the responses of the run"), ({"ended": False}, "ended early")):
         with pytest.raises(SystemExit):
