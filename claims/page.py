@@ -58,12 +58,13 @@ Fair trials (`claims/fair.py`) compare each arm at its best learning rate with 1
 the arms (sums, sums-hard, search or search-hard). The rates are apart by factors of about 3, and were compared on two
 other seeds. Two rates whose sweeps differ by less than about 0.04 may be in the wrong order by chance, and the
 intervals do not include this. Every run has its own half of the same 512 held-out problems, so intervals include which
-of these were drawn. The first arm is compared with itself (*again*), which shows what no difference looks like. Claims
-with the same first arm share its runs: the same 16 are the first arm of {sums} claims on sums, and others of {search}
-on search, so if they came out high or low, all of these did. Arms have equal numbers of responses, except that stale
-arms get 8 batches more and dynamic sampling ends at the nearest step. The difference *at equal tokens* is what remains
-if an arm that was trained on at least 5% more tokens than the other ends earlier (`--tokens`, 8 seeds); it decides
-nothing. It is given where a claim is about accuracy at the end, but not for coin flips, which teach nothing.
+of these were drawn, and hold for these 512. For new seeds as well as new problems (`--problems`, a bootstrap over
+both), the interval of {problems}. The first arm is compared with itself (*again*), which shows what no difference looks
+like. Claims with the same first arm share its runs: the same 16 are the first arm of {sums} claims on sums, and others
+of {search} on search, so if they came out high or low, all of these did. Arms have equal numbers of responses, except
+that stale arms get 8 batches more and dynamic sampling ends at the nearest step. The difference *at equal tokens* is
+what remains if an arm that was trained on at least 5% more tokens than the other ends earlier (`--tokens`, 8 seeds); it
+decides nothing. It is given where a claim is about accuracy at the end, but not for coin flips, which teach nothing.
 
 A verdict *on sums* or *on search* is about one world; some questions have a claim for each. Both worlds contradict that
 the clip needs both bounds, that stale rollouts are harmless, and that the engine's log-probs suit a quantized engine.
@@ -230,6 +231,18 @@ def linked(name: str) -> str:
     return name if name in IDENTITIES else f"[{name}](../claims/{name}.py)"
 
 
+def for_new_problems(results: dict[str, Any]) -> str:
+    """The intervals that hold for new problems too, with Welch's."""
+    found = []
+    for result in (stored["result"] for stored in results.values() if "problems" in stored["result"]):
+        for pair, (low, high) in result["problems"]["intervals"].items():
+            (mean, half, _), world = result["differences"][pair], pair.rpartition(", ")[2]
+            arms = named(pair.replace(f", {world}", ""))
+            welch = f"{mean - half:+.3f} to {mean + half:+.3f}"
+            found.append(f"{arms} on {world} is {low:+.3f} to {high:+.3f} (Welch's {welch})")
+    return " and ".join(found)
+
+
 def of_rules() -> dict[str, Any]:
     """What the text on how verdicts are reached says about all claims by runs."""
     results = {n: r for n in court.names() if court.load(n).KIND == "runs" and (r := court.record(n))}
@@ -245,6 +258,7 @@ def of_rules() -> dict[str, Any]:
         "count": len(results),
         "repeated": len(checked),
         "checked": f"{min(checked)} to {max(checked)}",
+        "problems": for_new_problems(results),
         "itself": f"{mean:+.3f} ± {half:.3f}",
         "lost": f"{', '.join(lost[:-1])} and {lost[-1]}",
     }

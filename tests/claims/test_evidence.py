@@ -5,10 +5,11 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 
-from claims import court, fair, runs, tokens, variant
+from claims import court, fair, problems, runs, tokens, variant
 from claims.register import judged_by, versions
 from tools.scripts import docstring
 
+import numpy as np
 import pytest
 import torch
 from kinds import JUDGED, OF_KIND
@@ -90,6 +91,18 @@ def test_what_is_left_at_equal_tokens(name):
         values = {longer["arm"]: again["values"], other["arm"]: other["values"]}
         found = runs.difference(*(values[arm] for arm in pair.split(" → ")), paired=False)
         assert again["difference"] == pytest.approx([found.mean, found.half, found.detectable], rel=1e-4)
+
+
+@pytest.mark.parametrize("name", [name for name in BY_RUNS if "problems" in court.record(name)["result"]])
+def test_intervals_for_new_problems(name):
+    """They follow from what each run did with each problem, which gives its accuracy too."""
+    result = court.record(name)["result"]
+    correct = result["problems"]["correct"]
+    arms = {arm: problems.accuracies(lines, result["problems"]["samples"]) for arm, lines in correct.items()}
+    for arm, values in arms.items():
+        assert np.nanmean(values, 1).tolist() == pytest.approx(result["arms"][arm]["values"], rel=1e-5)
+    for pair, stored in result["problems"]["intervals"].items():
+        assert problems.interval(*(arms[arm] for arm in pair.split(" → "))) == pytest.approx(stored, rel=1e-4)
 
 
 @pytest.mark.parametrize("name", JUDGED)

@@ -68,14 +68,20 @@ def test_intervals_are_stored(monkeypatch):
     ((name, written, about),) = stored
     assert written == result | {"problems": {"correct": correct, "samples": 2, "intervals": {pair: [0.0, 0.5]}}}
     assert name == "critic_is_unnecessary" and about == {"date": "d"}
+    monkeypatch.setattr(problems, "MOST", 1)
+    with pytest.raises(SystemExit):  # more correct responses than a digit can say
+        problems.compare("critic_is_unnecessary")
 
 
-def test_only_fair_trials_of_accuracy_have_problems_to_draw(capsys):
-    others = ("dynamic_sampling_pays", "length_reward_saves_tokens", "entropy_predicts_accuracy", "grpo_against_itself")
-    for name in others:
-        with pytest.raises(SystemExit):
-            problems.compare(name)
-        assert f"{name} is no fair trial of accuracy with a result" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    "name",
+    ["dynamic_sampling_pays", "length_reward_saves_tokens", "entropy_predicts_accuracy", "grpo_against_itself"],
+)
+def test_only_fair_trials_of_accuracy_have_problems_to_draw(name, monkeypatch, capsys):
+    monkeypatch.setattr(runs, "trials", lambda *given: pytest.fail("it starts runs"))
+    with pytest.raises(SystemExit):
+        problems.compare(name)
+    assert f"{name} is no fair trial of accuracy with a result" in capsys.readouterr().err
 
 
 def test_responses_must_be_those_of_the_run(tmp_path, monkeypatch, capsys):
