@@ -41,7 +41,7 @@ def verdict(result):
 
 
 def deciding(result):
-    """What the verdict depends on besides the difference."""
+    """What else the verdict depends on, besides the difference."""
     return f"masked {result['arms']['negative']['clipped']:.1%}"
 
 

@@ -37,7 +37,7 @@ def verdict(result):
 
 
 def deciding(result):
-    """What the verdict depends on besides the difference."""
+    """What else the verdict depends on, besides the difference."""
     return "clipped {:.2%} and {:.2%}".format(*clipped(result))
 
 

@@ -36,7 +36,7 @@ def verdict(result):
 
 
 def deciding(result):
-    """What the verdict depends on besides the difference."""
+    """What else the verdict depends on, besides the difference."""
     arm = result["arms"]["after"]
     return f"pass@1 {arm['pass@1 before']:.3f} before, {arm['pass@1 after']:.3f} after"
 

@@ -1,4 +1,4 @@
-"""Rows of data sets: on the hub, in a local folder, or in a local file; questions and final answers in them."""
+"""Rows of data sets, from the hub, a local folder, or a local file, with their questions and final answers."""
 
 import json
 import re

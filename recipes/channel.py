@@ -1,4 +1,4 @@
-"""Messages between the learner and a process that generates. It imports nothing that takes long to load."""
+"""Messages between the learner and a process that generates. It imports nothing that is slow to load."""
 
 import os
 import queue

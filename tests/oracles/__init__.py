@@ -179,7 +179,7 @@ class Reference:
         raise NotImplementedError("each method has its own")
 
     def entropy_slopes(self, row: Row) -> list[float]:
-        """The derivative of a response's losses by the policy's entropy at each token."""
+        """The derivative of a response's losses with respect to the policy's entropy at each token."""
         return [0.0] * len(row.new)
 
     def slope_beside(self, responses: list[Response], i: int) -> float:

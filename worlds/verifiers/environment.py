@@ -5,7 +5,7 @@ from typing import Any
 
 from common.environments import Environment, Observation, Play
 from common.records import Problem
-from worlds.verifiers.problems import ANOTHER, Chat, load
+from worlds.verifiers.problems import Chat, load
 
 
 def environment(task: str) -> Environment:
@@ -32,7 +32,7 @@ def play(environment: Any, problem: Problem) -> Play:
             chat, waiting = asked.result(), answered
             if before is not None:
                 if len(chat) <= len(before) or chat[: len(before)] != before:
-                    raise RuntimeError(ANOTHER)
+                    raise RuntimeError("it starts another conversation, and the policy can have one")
                 new = chat[len(before) + 1 :]  # after the policy's own message
                 observation = Observation("\n".join(str(message["content"]) for message in new))
             before = chat

@@ -12,7 +12,6 @@ from functools import cache
 from typing import Any
 
 HELD_OUT, MOST = 256, 20_000  # problems
-ANOTHER = "it starts another conversation, and the policy can have one"
 
 Chat = list[dict[str, Any]]  # messages with role and content
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from worlds.verifiers.problems import ANOTHER, MOST, Chat, split
+from worlds.verifiers.problems import MOST, Chat, split
 
 import httpx
 import verifiers.v1 as vf
@@ -126,8 +126,6 @@ class Adapter:
         if not episode.ok:
             errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
             raise RuntimeError(errors[0].message)
-        if len(episode.traces) > 1:
-            raise RuntimeError(ANOTHER)
         return episode.traces[0].reward
 
 
