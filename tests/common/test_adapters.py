@@ -1,5 +1,6 @@
-"""Environments of other packages: stand-ins for verifiers 0.2 and reasoning-gym, and the Python interpreter."""
+"""Environments of other packages: stand-ins for verifiers before 0.4 and reasoning-gym, and the Python interpreter."""
 
+import json
 import sys
 import time
 
@@ -8,12 +9,14 @@ from common.records import Problem, ScoredAnswer
 from worlds import generated_problems
 from worlds.python.environment import sandbox
 from worlds.verifiers import problems as of_verifiers
+from worlds.verifiers.tools import offer, read_calls
 
 import pytest
 from runs import ended, run
 
-# The part of verifiers that we use, with an environment of two turns and one that fails.
+# The part of verifiers that we use, with environments of two turns, which may fail, without and with a tool.
 VERIFIERS = """
+import json
 from types import SimpleNamespace
 
 class Rubric:
@@ -23,6 +26,9 @@ class Rubric:
 class Environment:
     eval_dataset, rubric = None, Rubric()
 
+    def __init__(self, *tools):
+        self.tool_defs = list(tools) or None
+
     def get_dataset(self, n):
         prompt = lambda i: [{"role": "user", "content": f"{i}+{i}?", "tool_calls": None}]
         return [{"prompt": prompt(i), "answer": str(2 * i), "info": {"i": i}} for i in range(20)]
@@ -31,21 +37,27 @@ class Environment:
         messages, said = [SimpleNamespace(**message) for message in row["prompt"]], []
         state = {"input": row, "said": said, "error": None}
         while len(said) < 2:
-            response = await client.get_response(prompt=messages, model=model, tools=None, sampling_args={})
+            response = await client.get_response(prompt=messages, model=model, tools=self.tool_defs, sampling_args={})
             said.append(response.message.content)
             if said[-1] == "fail":
                 state["error"] = ValueError("tool lost")
                 break
-            messages = [*messages, response.message, SimpleNamespace(role="user", content=f"Sure, {row['info']['i']}?")]
+            answers = [SimpleNamespace(role="user", content=f"Sure, {row['info']['i']}?")]
+            if calls := response.message.tool_calls:
+                results = [sum(json.loads(call.arguments).values()) for call in calls if call.name == "add"]
+                answers = [SimpleNamespace(role="tool", content=str(result)) for result in results]
+            messages = [*messages, response.message, *answers]
         return state
 
 def load_environment(name):
-    assert name == "twice", "no such environment"
-    return Environment()
+    adder = SimpleNamespace(name="add", description="Add.", parameters={})
+    return {"twice": Environment(), "adder": Environment(adder)}[name]
 """
 TYPES = """
 from types import SimpleNamespace
-Response = ResponseMessage = SimpleNamespace
+from functools import partial
+Response = ToolCall = SimpleNamespace
+ResponseMessage = partial(SimpleNamespace, role="assistant")
 """
 CLIENTS = """
 from abc import ABC, abstractmethod
@@ -84,6 +96,43 @@ def test_an_environment_of_verifiers(verifiers):
     assert ask(play, "13") == ask(other, "x") == Observation("Sure, 7?")
     assert ask(play, "14") == (1.0, "") and ask(other, "13") == (0.0, "")
     assert ask(environment.play(problem), "fail") == (0.0, "ValueError: tool lost")
+
+
+def test_an_environment_with_a_tool(verifiers):
+    question, answer, _, row = generated_problems("verifiers:adder", "train")[3]
+    system, user = question
+    assert user == {"role": "user", "content": "7+7?"}
+    about = {"name": "add", "description": "Add.", "parameters": {}}
+    assert json.dumps({"type": "function", "function": about}) in system["content"].splitlines()
+    environment, problem = load_environment("verifiers:adder"), Problem(str(question), answer, "", [], row=row)
+    play, other = environment.play(problem), environment.play(problem)
+    calls = [f'<tool_call>{{"name": "add", "arguments": {{"a": 7, "b": {b}}}}}</tool_call>' for b in (7, 1)]
+    text = "<tool_response>\n14\n</tool_response>\n<tool_response>\n8\n</tool_response>"
+    assert ask(play, f"Add {calls[0]}\n{calls[1]}") == Observation(text)
+    assert ask(play, "14") == (1.0, "")
+    assert ask(other, calls[0][:-1]) == Observation("Sure, 7?")  # a call that is not closed is text
+
+
+def test_calls_of_tools():
+    def call(text):
+        return f"<tool_call>{text}</tool_call>"
+
+    chat, tools = [{"role": "user", "content": "?"}], [{}]
+    add = '{"name": "add", "arguments": {"a": 1}}'
+    read = {"id": "1-0", "name": "add", "arguments": '{"a": 1}'}
+    assert read_calls(f" So\n{call(f' {add} ')} ", chat, tools) == ("So", [read])
+    assert read_calls(call(add) * 2, chat, tools) == ("", [read, read | {"id": "1-1"}])
+    others = "none", call(add[1:]), call("[1]"), call('{"name": "add"}'), call('{"name": "add", "arguments": 1}')
+    assert [read_calls(f" {text} ", chat, tools) for text in others] == [(f" {text} ", []) for text in others]
+    assert read_calls(call(add), chat, []) == (call(add), [])
+
+
+def test_tools_join_the_system_message():
+    system, user = {"role": "system", "content": "Go."}, {"role": "user", "content": "?"}
+    assert offer([user], []) == [user]
+    (alone, last), (joined, _) = offer([user], [{"name": "add"}]), offer([system, user], [{"name": "add"}])
+    assert last == user and alone["role"] == joined["role"] == "system" and '{"name": "add"}' in alone["content"]
+    assert joined["content"] == f"Go.\n\n{alone['content']}"
 
 
 def test_a_run_with_verifiers(verifiers, chat_model, tmp_path, capsys):

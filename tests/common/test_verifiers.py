@@ -1,7 +1,9 @@
 """Environments of verifiers 0.4, with the package itself; collected only where it is installed (conftest.py)."""
 
+import json
 import os
 import resource
+from pathlib import Path
 
 from common.environments import Observation, ask, load_environment
 from common.records import Problem
@@ -17,7 +19,10 @@ import verifiers.v1 as vf
 class SumData(vf.TaskData):
     answer: str
 
-class SumTask(vf.Task[SumData]):
+class Memory(vf.State):
+    sums: int = 0
+
+class SumTask(vf.Task[SumData, Memory]):
     @vf.reward
     async def correct(self, trace: vf.Trace) -> float:
         if trace.last_reply == "fail":
@@ -74,20 +79,44 @@ class Sums(vf.Taskset[SumTask, vf.TasksetConfig]):
 __all__ = ["Sums", "Market"]
 """
 TOOLS = """
-class Adder(vf.Toolset):
+class Adder(vf.Toolset[vf.SharedToolsetConfig, Memory]):
+    @vf.tool
+    async def add(self, a: int, b: int) -> str:
+        self.state.sums += 1
+        return f"{a + b}, sum {self.state.sums}"
+
+class Sums(vf.Taskset[SumTask, vf.TasksetConfig]):
+    def load(self):
+        return [SumTask(SumData(prompt=f"{i}?", answer="14"), self.config.task) for i in range(10)]
+
+    @classmethod
+    def toolsets(cls, config):
+        return [Adder(vf.SharedToolsetConfig())]
+
+__all__ = ["Sums"]
+
+if __name__ == "__main__":
+    Adder.run()
+"""
+OWN_TOOLS = """
+class Adder(vf.Toolset[vf.ToolsetConfig, Memory]):
     @vf.tool
     async def add(self, a: int, b: int) -> int:
         return a + b
 
-class Sums(vf.Taskset[SumTask, vf.TasksetConfig]):
-    def load(self):
-        return [SumTask(SumData(prompt="?", answer="1"), self.config.task)]
-
+class Adding(SumTask):
     @classmethod
     def toolsets(cls, config):
         return [Adder(vf.ToolsetConfig())]
 
+class Sums(vf.Taskset[Adding, vf.TasksetConfig]):
+    def load(self):
+        return [Adding(SumData(prompt=f"{i}?", answer="14"), self.config.task) for i in range(10)]
+
 __all__ = ["Sums"]
+
+if __name__ == "__main__":
+    Adder.run()
 """
 AGAIN = """
 class Again(vf.SingleAgentEnv):
@@ -122,6 +151,7 @@ __all__ = ["Sums", "Silent"]
 MODULES = {
     "sums_twice": TWICE, "sums_asked": FIRST_WORD, "sums_again": AGAIN,
     "sums_traded": TWO, "sums_with_tools": TOOLS, "no_sums": NONE, "sums_unasked": SILENT,
+    "sums_with_own_tools": OWN_TOOLS,
 }  # fmt: skip
 
 
@@ -130,6 +160,7 @@ def modules(tmp_path, monkeypatch):
     for name, text in MODULES.items():
         (tmp_path / f"{name}.py").write_text(TASKSET + text)
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # for servers of tools
     of_verifiers.load.cache_clear()
 
 
@@ -192,7 +223,6 @@ def test_an_episode_is_one_conversation():
     "name,words",
     [
         ("sums_traded", "it has several agents (buyer, seller), and the policy can be one"),
-        ("sums_with_tools", "it has tools, whose calls the policy's text does not make"),
         ("no_sums", "it has no tasks"),
         ("sums_unasked", "server down"),
     ],
@@ -200,6 +230,43 @@ def test_an_episode_is_one_conversation():
 def test_what_cannot_be_played_is_refused(name, words, capsys):
     error = ended(capsys, lambda: of_verifiers.load(name))
     assert error.startswith(f"error: --environment verifiers:{name} cannot be loaded: ") and words in error
+
+
+def call(name, **arguments):
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+
+
+def test_tools():
+    """One server for all episodes, each with a memory of its own."""
+    system, user = problems("sums_with_tools")[0][0][0]
+    assert user == {"role": "user", "content": "2?"} and '"name": "adder_add"' in system["content"]
+    one, other, third = plays("sums_with_tools", 0, 3)
+    assert ask(one, f"Add. {call('adder_add', a=1, b=2)}") == returned("3, sum 1")
+    assert ask(other, call("adder_add", a=4, b=2) + call("adder_add", a=5, b=2)) == returned("6, sum 1", "7, sum 2")
+    assert ask(one, call("adder_add", a=7, b=7)) == returned("14, sum 2")
+    assert ask(other, call("subtract", a=7, b=7)) == returned("no tool subtract")
+    assert "validation error" in ask(other, call("adder_add", a="x", b=7)).text
+    assert ask(one, "14") == (1.0, "") and ask(other, "7") == (0.0, "")
+    assert ask(third, "<tool_call>14</tool_call>") == (1.0, "")  # is no call
+
+
+def test_tools_of_each_episode():
+    """Its server ends with the episode."""
+    assert '"name": "adder_add"' in problems("sums_with_own_tools")[0][0][0][0]["content"]
+    (one,) = plays("sums_with_own_tools", 0, 1)
+    assert ask(one, call("adder_add", a=7, b=7)) == returned("14") and servers() == 1
+    one.close()
+    assert servers() == 0
+
+
+def servers():
+    """How many servers of tools of an episode are running."""
+    commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline")]
+    return sum(b"sums_with_own_tools" in command for command in commands)
+
+
+def returned(*texts):
+    return Observation("\n".join(f"<tool_response>\n{text}\n</tool_response>" for text in texts))
 
 
 def test_a_run(chat_model, tmp_path):

@@ -6,6 +6,7 @@ from typing import Any
 from common.environments import Environment, Observation, Play
 from common.records import Problem
 from worlds.verifiers.problems import Chat, load
+from worlds.verifiers.tools import shown
 
 
 def environment(task: str) -> Environment:
@@ -17,7 +18,7 @@ def play(environment: Any, problem: Problem) -> Play:
     loop = asyncio.new_event_loop()
     asked, answered = loop.create_future(), loop.create_future()
 
-    async def respond(chat: Chat) -> str:
+    async def respond(chat: Chat, tools: list[Any]) -> str:
         """The policy's turn."""
         asked.set_result(chat)
         return await answered
@@ -34,7 +35,7 @@ def play(environment: Any, problem: Problem) -> Play:
                 if len(chat) <= len(before) or chat[: len(before)] != before:
                     raise RuntimeError("it starts another conversation, and the policy can have one")
                 new = chat[len(before) + 1 :]  # after the policy's own message
-                observation = Observation("\n".join(str(message["content"]) for message in new))
+                observation = Observation("\n".join(map(shown, new)))
             before = chat
             text = yield observation
             asked, answered = loop.create_future(), loop.create_future()

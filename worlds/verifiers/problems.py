@@ -1,4 +1,4 @@
-"""Adapter for environments of the verifiers package: v1.py for 0.4, v0.py for 0.1 and 0.2.
+"""Adapter for environments of the verifiers package: v1.py for 0.4, v0.py for earlier versions.
 
     pip install verifiers==0.4.0
     python recipes/agent.py --environment verifiers:NAME --dataset verifiers:NAME --model ...

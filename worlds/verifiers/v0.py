@@ -1,13 +1,14 @@
-"""Environments of verifiers 0.1 and 0.2: `load_environment` of an installed module."""
+"""Environments of verifiers before 0.4: `load_environment` of an installed module."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from worlds.verifiers.problems import HELD_OUT, MOST, Chat, split
+from worlds.verifiers.tools import offer, read_calls
 
 import verifiers
 from verifiers.clients import Client
-from verifiers.types import Response, ResponseMessage
+from verifiers.types import Response, ResponseMessage, ToolCall
 
 
 class Adapter:
@@ -22,20 +23,25 @@ class Adapter:
         return split(self.with_prompts(self.environment.get_dataset(MOST)), held_out)
 
     def with_prompts(self, rows: Iterable[Any]) -> list[tuple[str | Chat, dict[str, Any]]]:
-        """Prompts as text, or as messages with nothing but role and content."""
+        """Prompts as text, or as messages with nothing but role and content, and with the environment's tools."""
+        tools = [wire(tool) for tool in self.environment.tool_defs or []]
 
         def chat(prompt: Any) -> str | Chat:
-            return prompt if isinstance(prompt, str) else [{k: m[k] for k in ("role", "content")} for m in prompt]
+            if isinstance(prompt, str):
+                return prompt
+            return offer([{k: m[k] for k in ("role", "content")} for m in prompt], tools)
 
         return [(chat(row["prompt"]), dict(row)) for row in rows]
 
-    async def rollout(self, row: dict[str, Any], respond: Callable[[Chat], Awaitable[str]]) -> float:
+    async def rollout(self, row: dict[str, Any], respond: Callable[[Chat, list[Any]], Awaitable[str]]) -> float:
         class Policy(Client):
             """A client whose responses are the policy's turns."""
 
-            async def get_response(self, prompt: Any, model: str, *args: Any, **kwargs: Any) -> Response:
-                text = await respond([{"content": message.content} for message in prompt])
-                turn = ResponseMessage(content=text, finish_reason="stop", is_truncated=False)
+            async def get_response(self, prompt: Any, model: str, tools: Any = None, **kwargs: Any) -> Response:
+                chat = [{"role": message.role, "content": message.content} for message in prompt]
+                text, found = read_calls(await respond(chat, tools or []), chat, tools)
+                calls = [ToolCall(**call) for call in found]
+                turn = ResponseMessage(content=text, tool_calls=calls or None, finish_reason="stop", is_truncated=False)
                 return Response(id="", created=0, model=model, message=turn)
 
         Policy.__abstractmethods__ = frozenset()  # the methods with which the package's own clients use a server
@@ -44,3 +50,9 @@ class Adapter:
             raise state["error"]
         await self.environment.rubric.score_rollout(state)
         return state["reward"]
+
+
+def wire(tool: Any) -> dict[str, Any]:
+    """A tool as OpenAI describes it."""
+    about = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    return {"type": "function", "function": about}

@@ -1,25 +1,31 @@
 """Environments of verifiers 0.4: tasks, and a program (harness) that asks a model server on behalf of an agent.
 
-The harness here asks once per turn, in this process; the server answers with the policy's turn.
+The harness here runs in this process, and the server answers it with the policy's turns.
 """
 
 import asyncio
 import itertools
+import json
 import resource
 import sys
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from contextlib import AsyncExitStack
+from threading import Thread
 from typing import Any
 
 from worlds.verifiers.problems import MOST, Chat, split
+from worlds.verifiers.tools import offer, read_calls
 
 import httpx
 import verifiers.v1 as vf
 from verifiers.v1.clients import Client, EvalClientConfig, ModelContext
 from verifiers.v1.configs.agent import TimeoutConfig, agent_config_fields
 from verifiers.v1.dialects.chat import message_to_wire
+from verifiers.v1.harnesses.utils.mcp import call_mcp, connect_mcp
 from verifiers.v1.interception import InterceptionServer
 from verifiers.v1.runtimes import ProgramResult, SubprocessConfig
-from verifiers.v1.types import AssistantMessage, Response
+from verifiers.v1.types import AssistantMessage, Response, ToolCall
 from verifiers.v1.utils.loaders import load_environment, resolve_env_config
 
 __all__ = ["Adapter", "Policy"]
@@ -28,28 +34,45 @@ FILES = 10_240  # each open episode holds six
 HARNESS = "policy"
 sys.modules[f"verifiers.v1.harnesses.{HARNESS}"] = sys.modules[__name__]  # where the package looks for it
 
-Respond = Callable[[Chat], Awaitable[str]]
+Tools = list[dict[str, Any]]
+Respond = Callable[[Chat, Tools], Awaitable[str]]
 
 
 class Policy(vf.Harness[vf.HarnessConfig]):
-    """One request for each turn of the agent."""
+    """The program of the agent: it asks for a turn and calls the tools that the turn names, until it names none."""
 
-    APPENDS_SYSTEM_PROMPT, SUPPORTS_RESUME, EXECUTES_CODE, NEEDS_CONTAINER = True, True, False, False
+    APPENDS_SYSTEM_PROMPT, SUPPORTS_MCP, SUPPORTS_RESUME = True, True, True
+    EXECUTES_CODE, NEEDS_CONTAINER = False, False
 
-    async def launch(self, ctx: Any, trace: Any, runtime: Any, endpoint: str, secret: str, _: Any, data: Any) -> Any:
-        body = {"model": ctx.model, "messages": beginning(data)}
-        # The server is on this machine: no TLS, no proxy.
-        async with httpx.AsyncClient(timeout=None, verify=False, trust_env=False) as client:
-            headers = {"Authorization": f"Bearer {secret}"}
-            reply = await client.post(f"{endpoint}/chat/completions", headers=headers, json=body)
-        return ProgramResult(exit_code=0 if reply.is_success else 1, stdout="", stderr=reply.text)
+    async def launch(
+        self, ctx: Any, trace: Any, runtime: Any, endpoint: str, secret: str, urls: dict[str, str], data: Any
+    ) -> Any:
+        messages, headers = beginning(data), {"Authorization": f"Bearer {secret}"}
+        async with AsyncExitStack() as stack:
+            named = {"mcpServers": {name: {"url": url} for name, url in urls.items()}}
+            tools, places, servers = await connect_mcp(named, stack)
+            body = {"model": ctx.model, "messages": messages, "tools": tools}
+            # The server is on this machine: no TLS, no proxy.
+            client = await stack.enter_async_context(httpx.AsyncClient(timeout=None, verify=False, trust_env=False))
+            while True:
+                reply = await client.post(f"{endpoint}/chat/completions", headers=headers, json=body)
+                if not reply.is_success:
+                    return ProgramResult(exit_code=1, stdout="", stderr=reply.text)
+                messages.append(turn := reply.json()["choices"][0]["message"])
+                if not turn.get("tool_calls"):
+                    return ProgramResult(exit_code=0, stdout="", stderr="")
+                for call in turn["tool_calls"]:
+                    name, arguments = call["function"]["name"], json.loads(call["function"]["arguments"])
+                    known = name in places
+                    content = await call_mcp(servers, places, name, arguments) if known else f"no tool {name}"
+                    messages.append({"role": "tool", "tool_call_id": call["id"], "content": content})
 
 
 class Server(InterceptionServer):
     """The server that records an episode, with the policy's turns as its model's."""
 
-    def __init__(self, respond: Respond) -> None:
-        super().__init__()
+    def __init__(self, respond: Respond, secrets: tuple[str, ...]) -> None:
+        super().__init__(state_service_secrets=secrets)
         self.respond = respond
 
     def _client(self, config: Any) -> Client:
@@ -61,8 +84,13 @@ class Turns(Client):
         self.respond = respond
 
     async def get_response(self, dialect: Any, body: dict[str, Any], *args: Any, **kwargs: Any) -> Response:
-        turn = AssistantMessage(content=await self.respond(body["messages"]))
-        return Response(id="", created=0, model=body["model"], message=turn, finish_reason="stop")
+        chat, tools = body["messages"], body.get("tools", [])
+        text, found = read_calls(await self.respond(chat, tools), chat, tools)
+        calls = [ToolCall(**call) for call in found]
+        turn = AssistantMessage(content=text, tool_calls=calls or None)
+        reason = "tool_calls" if calls else "stop"
+        raw = {"choices": [{"message": message_to_wire(turn), "finish_reason": reason}]}
+        return Response(id="", created=0, model=body["model"], message=turn, finish_reason=reason, raw=raw)
 
 
 def beginning(data: Any) -> Chat:
@@ -85,29 +113,31 @@ class Adapter:
         config = config.model_copy(update={name: agent.model_copy(update=own) for name, agent in agents.items()})
         self.environment = load_environment(config)
         taskset = self.environment.taskset
-        if taskset.toolsets(taskset.config) or taskset.task_type().toolsets(taskset.config.task):
-            raise ValueError("it has tools, whose calls the policy's text does not make")
         tasks = iter(taskset)
         if (first := next(tasks, None)) is None:
             raise ValueError("it has no tasks")
         self.opens = first.data.prompt is None
         self.tasks = [first, *itertools.islice(tasks, (OPENED if self.opens else MOST) - 1)]
+        self.tools = bool(taskset.toolsets(taskset.config) or taskset.task_type().toolsets(taskset.config.task))
         allow_files(FILES)
+        serve(self.environment)
+        self.secrets = tuple(server.state_secret for server in self.environment._shared_tools.values())
 
     def rows(self) -> tuple[list[Any], list[Any]]:
         """(prompt, row) for training and held out."""
-        prompts = [
-            asyncio.run(self.opening(i)) if self.opens else beginning(task.data) for i, task in enumerate(self.tasks)
-        ]
-        return split([(prompt, {"task": i}) for i, prompt in enumerate(prompts)])
+        chats = [[] if self.opens else beginning(task.data) for task in self.tasks]
+        tools: Tools = []
+        for i in range(len(chats)) if self.opens else range(self.tools):  # all tasks have the tools of the first one
+            chats[i], tools = asyncio.run(self.opening(i))
+        return split([(offer(chat, tools), {"task": i}) for i, chat in enumerate(chats)])
 
-    async def opening(self, task: int) -> Chat:
-        """What an environment that has the first word asks."""
+    async def opening(self, task: int) -> tuple[Chat, Tools]:
+        """What the policy is asked first, and the tools that it has."""
         loop = asyncio.get_running_loop()
         asked = loop.create_future()
 
-        async def respond(chat: Chat) -> str:
-            asked.set_result(chat)
+        async def respond(chat: Chat, tools: Tools) -> str:
+            asked.set_result((chat, tools))
             return await loop.create_future()
 
         rollout = asyncio.create_task(self.rollout({"task": task}, respond))
@@ -119,7 +149,7 @@ class Adapter:
         return asked.result()
 
     async def rollout(self, row: dict[str, Any], respond: Respond) -> float:
-        async with Server(respond) as server:
+        async with Server(respond, self.secrets) as server:
             self.environment._interception = server
             context = ModelContext("policy", EvalClientConfig(api_key_var="NONE"))
             episode = await self.environment.run_episode(self.tasks[row["task"]], context)
@@ -127,6 +157,23 @@ class Adapter:
             errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
             raise RuntimeError(errors[0].message)
         return episode.traces[0].reward
+
+
+def serve(environment: vf.Env) -> None:
+    """Start what all episodes share, servers of tools among it; the package ends them with this process."""
+    started: Future[None] = Future()
+
+    async def run() -> None:
+        try:
+            async with environment.shared_tools() as environment._shared_tools:
+                await environment.start()
+                started.set_result(None)
+                await asyncio.Event().wait()
+        except Exception as error:  # of any kind
+            started.set_exception(error)
+
+    Thread(target=asyncio.run, args=(run(),), daemon=True).start()
+    started.result()
 
 
 def allow_files(count: int) -> None:
