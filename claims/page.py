@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from itertools import groupby
 from typing import Any
 
-from claims import court
+from claims import court, problems
 from claims.bootstrap import stays
 from claims.fair import AGAIN, worlds_of
 from claims.questions import IDENTITIES, QUESTIONS
@@ -58,13 +58,15 @@ Fair trials (`claims/fair.py`) compare each arm at its best learning rate with 1
 the arms (sums, sums-hard, search or search-hard). The rates are apart by factors of about 3, and were compared on two
 other seeds. Two rates whose sweeps differ by less than about 0.04 may be in the wrong order by chance, and the
 intervals do not include this. Every run has its own half of the same 512 held-out problems, so intervals include which
-of these were drawn, and hold for these 512. For new seeds as well as new problems (`--problems`, a bootstrap over
-both), the interval of {problems}. The first arm is compared with itself (*again*), which shows what no difference looks
-like. Claims with the same first arm share its runs: the same 16 are the first arm of {sums} claims on sums, and others
-of {search} on search, so if they came out high or low, all of these did. Arms have equal numbers of responses, except
-that stale arms get 8 batches more and dynamic sampling ends at the nearest step. The difference *at equal tokens* is
-what remains if an arm that was trained on at least 5% more tokens than the other ends earlier (`--tokens`, 8 seeds); it
-decides nothing. It is given where a claim is about accuracy at the end, but not for coin flips, which teach nothing.
+of these were drawn, and hold for these 512. For new problems too (`--problems`, a bootstrap over runs and problems),
+intervals of accuracy are wider by up to {wider}. This was computed where it could change most, for {drawn}. With these
+intervals, and with all others of accuracy wider by as much, verdicts are the same{changed}. The first arm is compared
+with itself (*again*), which shows what no difference looks like. Claims with the same first arm share its runs: the
+same 16 are the first arm of {sums} claims on sums, and others of {search} on search, so if they came out high or low,
+all of these did. Arms have equal numbers of responses, except that stale arms get 8 batches more and dynamic sampling
+ends at the nearest step. The difference *at equal tokens* is what remains if an arm that was trained on at least 5%
+more tokens than the other ends earlier (`--tokens`, 8 seeds); it decides nothing. It is given where a claim is about
+accuracy at the end, but not for coin flips, which teach nothing.
 
 A verdict *on sums* or *on search* is about one world; some questions have a claim for each. Both worlds contradict that
 the clip needs both bounds, that stale rollouts are harmless, and that the engine's log-probs suit a quantized engine.
@@ -231,16 +233,18 @@ def linked(name: str) -> str:
     return name if name in IDENTITIES else f"[{name}](../claims/{name}.py)"
 
 
-def for_new_problems(results: dict[str, Any]) -> str:
-    """The intervals that hold for new problems too, with Welch's."""
-    found = []
-    for result in (stored["result"] for stored in results.values() if "problems" in stored["result"]):
-        for pair, (low, high) in result["problems"]["intervals"].items():
-            (mean, half, _), world = result["differences"][pair], pair.rpartition(", ")[2]
-            arms = named(pair.replace(f", {world}", ""))
-            welch = f"{mean - half:+.3f} to {mean + half:+.3f}"
-            found.append(f"{arms} on {world} is {low:+.3f} to {high:+.3f} (Welch's {welch})")
-    return " and ".join(found)
+def for_new_problems(results: dict[str, Any]) -> dict[str, str]:
+    """How much wider intervals are for new problems too, where this was computed, and what it would change."""
+    trials = {name: stored for name, stored in results.items() if problems.fair_trial_of_accuracy(stored)}
+    drawn = {name: stored["result"] for name, stored in trials.items() if "problems" in stored["result"]}
+    times = problems.widest(drawn.values())
+    found = {name: problems.verdict(name, stored["result"], times) for name, stored in trials.items()}
+    other = [f"{name} would be {v}" for name, v in found.items() if v != trials[name]["verdict"]]
+    return {
+        "wider": " and ".join(f"{most - 1:.0%} on {world}" for world, most in times.items()),
+        "drawn": f"{', '.join(list(drawn)[:-1])} and {list(drawn)[-1]}",
+        "changed": f", except that {' and '.join(other)}" if other else "",
+    }
 
 
 def of_rules() -> dict[str, Any]:
@@ -254,11 +258,13 @@ def of_rules() -> dict[str, Any]:
     checked = [stored["repeated"]["date"] for stored in results.values() if "repeated" in stored]
     mean, half, _ = results["grpo_against_itself"]["result"]["differences"]["GRPO → other seeds"]
     lost = [name for name, of in versions().items() if any("lost before it could be" in v["why"] for v in of)]
-    return {world: first[world].most_common(1)[0][1] for world in ("sums", "search")} | {
+    shared = {world: first[world].most_common(1)[0][1] for world in ("sums", "search")}
+    return {
+        **shared,
+        **for_new_problems(results),
         "count": len(results),
         "repeated": len(checked),
         "checked": f"{min(checked)} to {max(checked)}",
-        "problems": for_new_problems(results),
         "itself": f"{mean:+.3f} ± {half:.3f}",
         "lost": f"{', '.join(lost[:-1])} and {lost[-1]}",
     }

@@ -7,6 +7,7 @@ and the problems, the same for all runs. It is mildly conservative (Owen and Eck
 
 import json
 import shutil
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from statistics import mean
 from typing import Any
@@ -75,10 +76,41 @@ def interval(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
     return float(low), float(high)
 
 
+def wider(result: dict[str, Any]) -> dict[str, float]:
+    """By difference, the longer half of its interval over half of Welch's."""
+    found = {}
+    for pair, ends in result["problems"]["intervals"].items():
+        center, half, _ = result["differences"][pair]
+        found[pair] = max(abs(end - center) for end in ends) / half
+    return found
+
+
+def widest(results: Iterable[dict[str, Any]]) -> dict[str, float]:
+    """By world, the most that these intervals are wider than Welch's."""
+    found: dict[str, float] = {}
+    for pair, times in (item for result in results for item in wider(result).items()):
+        world = pair.rpartition(", ")[2]
+        found[world] = max(times, found.get(world, 0))
+    return found
+
+
+def verdict(name: str, result: dict[str, Any], times: dict[str, float]) -> str:
+    """The verdict with the stored intervals for new problems or, without them, with Welch's, so much wider by world."""
+    own, judged = wider(result) if "problems" in result else {}, {}
+    for pair, (center, half, seen) in result["differences"].items():
+        judged[pair] = [center, half * own.get(pair, times[pair.rpartition(", ")[2]]), seen]
+    return load(name).verdict(result | {"differences": judged})
+
+
+def fair_trial_of_accuracy(stored: dict[str, Any] | None) -> bool:
+    """Whether what is stored of a claim has held-out problems to draw again."""
+    return stored is not None and "degrees" in stored["result"] and stored["effect"].startswith("accuracy:")
+
+
 def compare(name: str) -> dict[str, Any]:
     """Draw runs and problems of each difference of a fair trial again, and store the intervals."""
     claim, stored = load(name), record(name)
-    if stored is None or "degrees" not in stored["result"] or not stored["effect"].startswith("accuracy:"):
+    if not fair_trial_of_accuracy(stored):
         fail(f"{name} is no fair trial of accuracy with a result: python -m claims lists the claims.")
     result = stored["result"]
     pairs = [pair.split(" → ") for pair in result["differences"] if f" {fair.AGAIN}, " not in pair]

@@ -73,6 +73,20 @@ def test_intervals_are_stored(monkeypatch):
         problems.compare("critic_is_unnecessary")
 
 
+def test_verdicts_for_new_problems():
+    """A loss worth naming is 0.05: Welch's intervals exclude it, and those for new problems may not."""
+    pairs = [f"8 responses, {world} → 2 responses, {world}" for world in ("sums", "search")]
+    again = [f"8 responses, {world} → 8 responses again, {world}" for world in ("sums", "search")]
+    result = {"arms": {arm: {} for pair in pairs for arm in pair.split(" → ")}}
+    result["differences"] = {pair: [0.0, 0.04, 0.05] for pair in [*pairs, *again]}
+    for sums, search, expected in ((1, 1, "reproduced"), (1.2, 1.2, "reproduced"), (1.2, 1.3, "inconclusive")):
+        assert problems.verdict("small_groups_suffice", result, {"sums": sums, "search": search}) == expected
+    stored = result | {"problems": {"intervals": dict(zip(pairs, [(-0.04, 0.048), (-0.08, 0.04)], strict=True))}}
+    assert problems.wider(stored) == pytest.approx(dict(zip(pairs, (1.2, 2), strict=True)))
+    assert problems.widest([stored, stored]) == pytest.approx({"sums": 1.2, "search": 2})
+    assert problems.verdict("small_groups_suffice", stored, {"sums": 1, "search": 1}) == "inconclusive"
+
+
 @pytest.mark.parametrize(
     "name",
     ["dynamic_sampling_pays", "length_reward_saves_tokens", "entropy_predicts_accuracy", "grpo_against_itself"],
