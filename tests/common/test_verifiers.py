@@ -93,7 +93,13 @@ class Sums(vf.Taskset[SumTask, vf.TasksetConfig]):
     def toolsets(cls, config):
         return [Adder(vf.SharedToolsetConfig())]
 
-__all__ = ["Sums"]
+class Twice(vf.SingleAgentEnv):
+    async def run(self, task, agents):
+        async with agents.agent.interaction(task) as interaction:
+            await interaction.turn()
+            await interaction.turn("Sure?")
+
+__all__ = ["Sums", "Twice"]
 
 if __name__ == "__main__":
     Adder.run()
@@ -246,8 +252,9 @@ def test_tools():
     assert ask(one, call("adder_add", a=7, b=7)) == returned("14, sum 2")
     assert ask(other, call("subtract", a=7, b=7)) == returned("no tool subtract")
     assert "validation error" in ask(other, call("adder_add", a="x", b=7)).text
-    assert ask(one, "14") == (1.0, "") and ask(other, "7") == (0.0, "")
-    assert ask(third, "<tool_call>14</tool_call>") == (1.0, "")  # is no call
+    assert ask(other, "14") == ask(third, "<tool_call>14</tool_call>") == Observation("Sure?")  # that is no call
+    assert ask(other, call("adder_add", a=1, b=1)) == returned("2, sum 3")
+    assert ask(other, "14") == (1.0, "") and ask(third, "7") == (0.0, "")
 
 
 def test_tools_of_each_episode():
@@ -267,6 +274,14 @@ def servers():
 
 def returned(*texts):
     return Observation("\n".join(f"<tool_response>\n{text}\n</tool_response>" for text in texts))
+
+
+def test_of_a_traceback_the_last_line():
+    """A server that does not start gives its log."""
+    from worlds.verifiers.v1 import reason
+
+    log = 'no server: Traceback (most recent call last):\n  File "facts.py", line 4\nValueError: no corpus\n'
+    assert reason(log) == "no server: ValueError: no corpus" and reason("tool\nlost") == "tool\nlost"
 
 
 def test_a_run(chat_model, tmp_path):

@@ -65,7 +65,7 @@ class Policy(vf.Harness[vf.HarnessConfig]):
                     name, arguments = call["function"]["name"], json.loads(call["function"]["arguments"])
                     known = name in places
                     content = await call_mcp(servers, places, name, arguments) if known else f"no tool {name}"
-                    messages.append({"role": "tool", "tool_call_id": call["id"], "content": content})
+                    messages.append({"role": "tool", "tool_call_id": call["id"], "content": content, "name": name})
 
 
 class Server(InterceptionServer):
@@ -155,7 +155,7 @@ class Adapter:
             episode = await self.environment.run_episode(self.tasks[row["task"]], context)
         if not episode.ok:
             errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
-            raise RuntimeError(errors[0].message)
+            raise RuntimeError(reason(errors[0].message))
         return episode.traces[0].reward
 
 
@@ -170,10 +170,16 @@ def serve(environment: vf.Env) -> None:
                 started.set_result(None)
                 await asyncio.Event().wait()
         except Exception as error:  # of any kind
-            started.set_exception(error)
+            started.set_exception(RuntimeError(reason(str(error))))
 
     Thread(target=asyncio.run, args=(run(),), daemon=True).start()
     started.result()
+
+
+def reason(error: str) -> str:
+    """An error with only the last line of its traceback."""
+    text, traceback, _ = error.partition("Traceback (most recent call last):")
+    return text + error.strip().splitlines()[-1] if traceback else error
 
 
 def allow_files(count: int) -> None:
