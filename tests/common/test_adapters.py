@@ -9,7 +9,7 @@ from common.records import Problem, ScoredAnswer
 from worlds import generated_problems
 from worlds.python.environment import sandbox
 from worlds.verifiers import problems as of_verifiers
-from worlds.verifiers.tools import offer, read_calls
+from worlds.verifiers.tools import offer, read_calls, shown
 
 import pytest
 from runs import ended, run
@@ -122,9 +122,16 @@ def test_calls_of_tools():
     read = {"id": "1-0", "name": "add", "arguments": '{"a": 1}'}
     assert read_calls(f" So\n{call(f' {add} ')} ", chat, tools) == ("So", [read])
     assert read_calls(call(add) * 2, chat, tools) == ("", [read, read | {"id": "1-1"}])
-    others = "none", call(add[1:]), call("[1]"), call('{"name": "add"}'), call('{"name": "add", "arguments": 1}')
+    others = ["none", call(add[1:]), call("[1]"), call('{"name": "add"}'), call('{"name": "add", "arguments": 1}')]
+    others += [call(add.replace("a", "\\ud800")), call("[" * 100_000)]
     assert [read_calls(f" {text} ", chat, tools) for text in others] == [(f" {text} ", []) for text in others]
     assert read_calls(call(add), chat, []) == (call(add), [])
+
+
+def test_contents_of_several_parts():
+    parts = [{"type": "text", "text": "See"}, {"type": "image_url", "image_url": {"url": "data:"}}]
+    assert shown({"role": "user", "content": parts}) == "See\n[image_url]"
+    assert shown({"role": "tool", "content": parts}) == "<tool_response>\nSee\n[image_url]\n</tool_response>"
 
 
 def test_tools_join_the_system_message():

@@ -79,9 +79,13 @@ class Sums(vf.Taskset[SumTask, vf.TasksetConfig]):
 __all__ = ["Sums", "Market"]
 """
 TOOLS = """
+import os
+
 class Adder(vf.Toolset[vf.SharedToolsetConfig, Memory]):
     @vf.tool
     async def add(self, a: int, b: int) -> str:
+        if a == 666:
+            os._exit(1)
         self.state.sums += 1
         return f"{a + b}, sum {self.state.sums}"
 
@@ -115,7 +119,13 @@ class Adding(SumTask):
     def toolsets(cls, config):
         return [Adder(vf.ToolsetConfig())]
 
-class Sums(vf.Taskset[Adding, vf.TasksetConfig]):
+    @vf.intercept
+    async def forbid(self, response: vf.Response):
+        if any('"a": 13' in call.arguments for call in response.message.tool_calls or []):
+            response.message.tool_calls, response.message.content = None, "It is 14."
+        return response
+
+class Sums(vf.Taskset[SumTask, vf.TasksetConfig]):
     def load(self):
         return [Adding(SumData(prompt=f"{i}?", answer="14"), self.config.task) for i in range(10)]
 
@@ -222,13 +232,13 @@ def test_an_environment_that_has_the_first_word(monkeypatch):
 
 def test_an_episode_is_one_conversation():
     (one,) = plays("sums_again", 0, 1)
-    assert ask(one, "1") == (0.0, "RuntimeError: it starts another conversation, and the policy can have one")
+    assert ask(one, "1") == (0.0, "RuntimeError: it starts another conversation; only one is supported")
 
 
 @pytest.mark.parametrize(
     "name,words",
     [
-        ("sums_traded", "it has several agents (buyer, seller), and the policy can be one"),
+        ("sums_traded", "it has several agents (buyer, seller); only one is supported"),
         ("no_sums", "it has no tasks"),
         ("sums_unasked", "server down"),
     ],
@@ -250,20 +260,22 @@ def test_tools():
     assert ask(one, f"Add. {call('adder_add', a=1, b=2)}") == returned("3, sum 1")
     assert ask(other, call("adder_add", a=4, b=2) + call("adder_add", a=5, b=2)) == returned("6, sum 1", "7, sum 2")
     assert ask(one, call("adder_add", a=7, b=7)) == returned("14, sum 2")
-    assert ask(other, call("subtract", a=7, b=7)) == returned("no tool subtract")
+    assert ask(other, call("subtract", a=7, b=7)) == returned("error: unknown tool 'subtract'")
     assert "validation error" in ask(other, call("adder_add", a="x", b=7)).text
     assert ask(other, "14") == ask(third, "<tool_call>14</tool_call>") == Observation("Sure?")  # that is no call
     assert ask(other, call("adder_add", a=1, b=1)) == returned("2, sum 3")
     assert ask(other, "14") == (1.0, "") and ask(third, "7") == (0.0, "")
+    assert "a tool server does not answer (ConnectError: " in ask(one, call("adder_add", a=666, b=1)).failure
 
 
 def test_tools_of_each_episode():
     """Its server ends with the episode."""
     assert '"name": "adder_add"' in problems("sums_with_own_tools")[0][0][0][0]["content"]
-    (one,) = plays("sums_with_own_tools", 0, 1)
+    one, other = plays("sums_with_own_tools", 0, 2)
     assert ask(one, call("adder_add", a=7, b=7)) == returned("14") and servers() == 1
     one.close()
     assert servers() == 0
+    assert ask(other, call("adder_add", a=13, b=1)) == (1.0, "")  # the environment answers instead
 
 
 def servers():

@@ -14,7 +14,7 @@ def environment(task: str) -> Environment:
 
 
 def play(environment: Any, problem: Problem) -> Play:
-    """One rollout. What is new in a prompt, besides the policy's own message, is the observation."""
+    """One rollout. The observation is what a prompt adds after the policy's own message."""
     loop = asyncio.new_event_loop()
     asked, answered = loop.create_future(), loop.create_future()
 
@@ -33,7 +33,7 @@ def play(environment: Any, problem: Problem) -> Play:
             chat, waiting = asked.result(), answered
             if before is not None:
                 if len(chat) <= len(before) or chat[: len(before)] != before:
-                    raise RuntimeError("it starts another conversation, and the policy can have one")
+                    raise RuntimeError("it starts another conversation; only one is supported")
                 new = chat[len(before) + 1 :]  # after the policy's own message
                 observation = Observation("\n".join(map(shown, new)))
             before = chat

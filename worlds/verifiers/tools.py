@@ -54,12 +54,16 @@ def read_calls(turn: str, chat: Chat, tools: list[Any] | None) -> tuple[str, lis
 def written(text: str) -> Any:
     """What is written as JSON, or else nothing."""
     try:
-        return json.loads(text)
-    except ValueError:
+        value = json.loads(text)
+        json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate cannot be sent
+        return value
+    except (ValueError, RecursionError):
         return None
 
 
 def shown(message: dict[str, Any]) -> str:
-    """A message of the environment as text: what a tool returns is marked."""
-    text = str(message["content"])
-    return f"<tool_response>\n{text}\n</tool_response>" if message["role"] == "tool" else text
+    """A message of the environment as text: what a tool returns is marked, and an image is only named."""
+    content = message["content"]
+    if isinstance(content, list):
+        content = "\n".join(part["text"] if part["type"] == "text" else f"[{part['type']}]" for part in content)
+    return f"<tool_response>\n{content}\n</tool_response>" if message["role"] == "tool" else str(content)

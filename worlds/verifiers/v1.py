@@ -8,12 +8,13 @@ import itertools
 import json
 import resource
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from threading import Thread
 from typing import Any
 
+from common.cli import first_line
 from worlds.verifiers.problems import MOST, Chat, split
 from worlds.verifiers.tools import offer, read_calls
 
@@ -22,6 +23,7 @@ import verifiers.v1 as vf
 from verifiers.v1.clients import Client, EvalClientConfig, ModelContext
 from verifiers.v1.configs.agent import TimeoutConfig, agent_config_fields
 from verifiers.v1.dialects.chat import message_to_wire
+from verifiers.v1.harnesses.utils.compaction import bound_tool_message
 from verifiers.v1.harnesses.utils.mcp import call_mcp, connect_mcp
 from verifiers.v1.interception import InterceptionServer
 from verifiers.v1.runtimes import ProgramResult, SubprocessConfig
@@ -29,7 +31,8 @@ from verifiers.v1.types import AssistantMessage, Response, ToolCall
 from verifiers.v1.utils.loaders import load_environment, resolve_env_config
 
 __all__ = ["Adapter", "Policy"]
-OPENED = 1000  # problems, where each prompt is only known when its episode has begun
+OPENED = 1000  # problems, where each prompt is only known when its episode has begun,
+OPENED_WITH_SERVERS = 50  # and if each episode starts servers of tools, which takes seconds
 FILES = 10_240  # each open episode holds six
 HARNESS = "policy"
 sys.modules[f"verifiers.v1.harnesses.{HARNESS}"] = sys.modules[__name__]  # where the package looks for it
@@ -48,7 +51,7 @@ class Policy(vf.Harness[vf.HarnessConfig]):
         self, ctx: Any, trace: Any, runtime: Any, endpoint: str, secret: str, urls: dict[str, str], data: Any
     ) -> Any:
         messages, headers = beginning(data), {"Authorization": f"Bearer {secret}"}
-        async with AsyncExitStack() as stack:
+        async with one_error(), AsyncExitStack() as stack:
             named = {"mcpServers": {name: {"url": url} for name, url in urls.items()}}
             tools, places, servers = await connect_mcp(named, stack)
             body = {"model": ctx.model, "messages": messages, "tools": tools}
@@ -63,9 +66,23 @@ class Policy(vf.Harness[vf.HarnessConfig]):
                     return ProgramResult(exit_code=0, stdout="", stderr="")
                 for call in turn["tool_calls"]:
                     name, arguments = call["function"]["name"], json.loads(call["function"]["arguments"])
-                    known = name in places
-                    content = await call_mcp(servers, places, name, arguments) if known else f"no tool {name}"
-                    messages.append({"role": "tool", "tool_call_id": call["id"], "content": content, "name": name})
+                    content: Any = f"error: unknown tool {name!r}"
+                    if name in places:
+                        content = await call_mcp(servers, places, name, arguments)
+                    result = {"role": "tool", "tool_call_id": call["id"], "content": content, "name": name}
+                    messages.append(bound_tool_message(result))
+
+
+@asynccontextmanager
+async def one_error() -> AsyncIterator[None]:
+    """Of the group of errors with which a tool server ends, the first one."""
+    try:
+        yield
+    except ExceptionGroup as error:
+        first: Exception = error
+        while isinstance(first, ExceptionGroup):
+            first = first.exceptions[0]
+        raise RuntimeError(f"a tool server does not answer ({first_line(first)})") from None
 
 
 class Server(InterceptionServer):
@@ -89,12 +106,14 @@ class Turns(Client):
         calls = [ToolCall(**call) for call in found]
         turn = AssistantMessage(content=text, tool_calls=calls or None)
         reason = "tool_calls" if calls else "stop"
-        raw = {"choices": [{"message": message_to_wire(turn), "finish_reason": reason}]}
-        return Response(id="", created=0, model=body["model"], message=turn, finish_reason=reason, raw=raw)
+        about: dict[str, Any] = {"id": "", "created": 0, "model": body["model"]}
+        choice = {"index": 0, "message": message_to_wire(turn), "finish_reason": reason}
+        raw = about | {"object": "chat.completion", "choices": [choice]}
+        return Response(**about, message=turn, finish_reason=reason, raw=raw)
 
 
 def beginning(data: Any) -> Chat:
-    """The chat with which a task begins, unless its environment has the first word."""
+    """The chat with which a task begins, unless the environment writes it."""
     system = [{"role": "system", "content": data.system_prompt}] if data.system_prompt else []
     if isinstance(data.prompt, str):
         return [*system, {"role": "user", "content": data.prompt}]
@@ -106,7 +125,7 @@ class Adapter:
         config = resolve_env_config({"taskset": {"id": task}})
         agents = agent_config_fields(config)
         if len(agents) > 1:
-            raise ValueError(f"it has several agents ({', '.join(agents)}), and the policy can be one")
+            raise ValueError(f"it has several agents ({', '.join(agents)}); only one is supported")
         # A task's time limit would count the time that a turn waits for the rest of the batch.
         own = {"runtime": SubprocessConfig(), "harness": vf.HarnessConfig(id=HARNESS)}
         own["timeout"] = TimeoutConfig(rollout=1e9)
@@ -116,9 +135,10 @@ class Adapter:
         tasks = iter(taskset)
         if (first := next(tasks, None)) is None:
             raise ValueError("it has no tasks")
-        self.opens = first.data.prompt is None
-        self.tasks = [first, *itertools.islice(tasks, (OPENED if self.opens else MOST) - 1)]
-        self.tools = bool(taskset.toolsets(taskset.config) or taskset.task_type().toolsets(taskset.config.task))
+        self.opens, served = first.data.prompt is None, bool(first.toolsets(first.config))
+        most = (OPENED_WITH_SERVERS if served else OPENED) if self.opens else MOST
+        self.tasks = [first, *itertools.islice(tasks, most - 1)]
+        self.tools = served or bool(taskset.toolsets(taskset.config))
         allow_files(FILES)
         serve(self.environment)
         self.secrets = tuple(server.state_secret for server in self.environment._shared_tools.values())
@@ -169,7 +189,7 @@ def serve(environment: vf.Env) -> None:
                 await environment.start()
                 started.set_result(None)
                 await asyncio.Event().wait()
-        except Exception as error:  # of any kind
+        except BaseException as error:  # of any kind, SystemExit too
             started.set_exception(RuntimeError(reason(str(error))))
 
     Thread(target=asyncio.run, args=(run(),), daemon=True).start()
