@@ -1,4 +1,4 @@
-"""Scripts with 1, 2 and 3 processes on a CPU: how much their weights and metrics differ after six updates.
+"""Scripts with 1, 2 and 3 processes on a CPU: how much their weights and metrics differ after three steps.
 
     python -m benchmarks.agreement          # about two hours; resumable; writes reports/agreement.json
 

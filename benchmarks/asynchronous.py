@@ -54,9 +54,9 @@ class Args(grpo.Args):
     batches: int = 8
     """Batches of --prompts-per-step prompts that are generated each way."""
     steps: int = 24
-    """Of the run with two processes."""
+    """Steps of the run with two processes."""
     turns: int = 5
-    """Turns of both ways, one after the other; the median counts."""
+    """Repetitions of each way, interleaved; the median counts."""
 
 
 def timed(work: Callable[[], object]) -> tuple[float, object]:

@@ -31,7 +31,7 @@ from matplotlib.figure import Figure
 @dataclass
 class Args:
     seeds: int = 3
-    """Seeds 1 to so many."""
+    """Number of seeds."""
     redraw: bool = False
     """Only draw again."""
 

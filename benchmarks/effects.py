@@ -212,7 +212,7 @@ CLAIMS: dict[str, tuple[str, ...]] = {  # about what is special in a method, or 
     "gdpo": ("std_merges_different_rewards",),
 }
 ABOUT = """
-What each script is for, and a number that shows it or does not. Runs have 40 steps of 8 prompts x 8 responses (48 where
+What each script is for, and a measurement of it. Runs have 40 steps of 8 prompts x 8 responses (48 where
 rollouts are stale); the learning rate of 1e-4 is not tuned. `reports/effects.json` has each command's flags. *Without*
 is the run without the method, the method or flags that it is compared with, or the base model before training. Means
 over the seeds, with Welch's 95 % interval of the difference; it is *seen* if the interval excludes 0; † marks runs of

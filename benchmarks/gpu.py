@@ -61,7 +61,7 @@ class Args:
     names: tuple[str, ...] = ()
     """Results to measure, such as "grpo" and "rates of 0.5B"; all of the stages where none is named."""
     minutes: float = 8.0
-    """Nothing starts, or goes on, after so many."""
+    """Minutes after which everything stops."""
     model: Path | None = None
     """Folder that `python -m tools.smollm` made, for "real"."""
     gsm8k: Path | None = None

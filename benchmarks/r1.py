@@ -42,7 +42,7 @@ KEPT = ("step", "eval/avg", "eval/greedy", "eval/length_correct")
 @dataclass
 class Args:
     seeds: int = 3
-    """Seeds 1 to so many."""
+    """Number of seeds."""
     jobs: int = 2
     """Runs at a time, with one thread each."""
     form: bool = False

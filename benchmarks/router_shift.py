@@ -37,9 +37,9 @@ class Args:
     epochs: tuple[int, ...] = (1, 4)
     """Passes over the rollout batch, with four updates each."""
     precisions: tyro.conf.UseAppendAction[tuple[str, ...]] = PRECISIONS
-    """Of the engine."""
+    """Precisions of the engine."""
     seeds: int = 3
-    """Of the runs, from 1 on."""
+    """Number of seeds."""
 
 
 def with_other_experts(first: Tensor, second: Tensor, mask: Tensor) -> float:

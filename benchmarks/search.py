@@ -37,7 +37,7 @@ PANELS = [
 @dataclass
 class Args:
     seeds: int = 3
-    """Seeds 1 to so many."""
+    """Number of seeds."""
     folder: Path = Path("runs/search")
     """Folder of the runs."""
     redraw: bool = False

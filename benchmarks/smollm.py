@@ -40,7 +40,7 @@ class Args:
     steps: int = 15
     """Rollout batches of each run."""
     seeds: int = 3
-    """Seeds 1 to so many."""
+    """Number of seeds."""
     redraw: bool = False
     """Only make the table again."""
 

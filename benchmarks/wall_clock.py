@@ -39,7 +39,7 @@ RUN = f"--model search {HELD_OUT} --prompts-per-step 16 --eval-every 0"
 @dataclass
 class Args:
     seeds: int = 2
-    """Seeds 1 to so many, the ways one after the other."""
+    """Number of seeds."""
     steps: int = 40
     """Rollout batches of a run."""
     every: int = 10

@@ -11,7 +11,7 @@ ROOM = 16  # tokens, the smallest growth of a cache
 
 
 def close_gaps(tensor: Tensor, gaps: Tensor, sources: Tensor, count: int) -> Tensor:
-    """The first `count` rows of a tensor, after the later rows `sources` replaced the rows `gaps`, in place."""
+    """Copy the rows `sources` over the earlier rows `gaps`, in place, and return the first `count` rows."""
     tensor[gaps] = tensor[sources]
     return tensor[:count]
 

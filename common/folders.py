@@ -27,7 +27,7 @@ PACKAGES = ("torch", "transformers", "datasets", "math-verify", "tyro", "vllm", 
 LOCK = ".lock"  # held while a run uses its folder
 OF_A_START = (LOCK, "config.json.partial")  # what a killed start may leave behind
 CODE = {"reward": "reward functions", "environment": "environments"}  # settings that may name code
-RUN_NO_CODE = ("guessing", "calculator", "retrieval", "reasoning-gym")  # environments that need no trust
+RUN_NO_CODE = ("guessing", "calculator", "retrieval", "reasoning-gym")  # environments resumed without asking
 A = TypeVar("A")
 trusted: set[Any] = set()  # values of settings that name code which this program may run
 

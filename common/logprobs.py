@@ -21,7 +21,7 @@ LOGITS_AT_ONCE = 1 << (27 if torch.cuda.is_available() else 24)
 def distribution(hidden: Tensor, head: torch.nn.Linear, temperature: float, fp32: bool) -> Tensor:
     """Log-probs (N, V) of the next token from hidden states (N, D); the softmax is in fp32.
 
-    Logits are divided by the sampling temperature: the policy is what is sampled. `fp32` also runs
+    Logits are divided by the sampling temperature, as in the engine. `fp32` also runs
     the head itself in fp32, which brings engine and learner closer if they compute in bf16. Its
     weights are still rounded to bf16, as the engine's are.
     """

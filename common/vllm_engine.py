@@ -63,8 +63,8 @@ class VLLMEngine(Engine):
         auto = "bf16" if has_bf16(model.device) else "fp32"
         self.precision = auto if args.rollout_precision == "auto" else args.rollout_precision
         if not gpu:
-            # vLLM looks at a model's class in a new process, to keep CUDA out of this one. Without CUDA it can look
-            # here, and must: what common/__init__.py hides from transformers is hidden in this process only.
+            # vLLM looks at a model's class in a new process, to keep CUDA out of this one. Without CUDA it looks
+            # here, because only this process hides what common/__init__.py hides from transformers.
             registry._run_in_subprocess = lambda function: function()
         self.eos, self.stop = eos_ids(model, tokenizer), list(args.stop)
         self.sleeps = gpu  # on a CPU vLLM cannot
@@ -93,7 +93,7 @@ class VLLMEngine(Engine):
                 enforce_eager=not gpu,
                 disable_log_stats=True,
                 use_tqdm_on_load=False,
-                # With it, the next step would already be under way when weights change between two steps.
+                # Async scheduling would start the next step before weights change between two steps.
                 async_scheduling=False if hasattr(args, "in_flight_prompts") else None,
                 # With several processes, each has its own engine, in the group that they already form.
                 distributed_executor_backend="external_launcher" if world_size() > 1 else None,

@@ -6,7 +6,7 @@
 
 Differs from its parent grpo.py:
 - a response's advantage is the mean z-score of the subsets that it is in. An incorrect response among correct ones
-  costs little, and a group with fewer than k incorrect responses has no signal: the policy need not narrow down;
+  costs little, and a group with fewer than k incorrect responses has no signal, which keeps responses diverse;
 - hard prompts get more weight than easy ones.
 With k = 1 this is grpo.py with --ddof 0. verl's `grpo_passk` is a different one, from 2503.19595: the whole group is
 one subset, and only its best response has an advantage, the difference from the second best.

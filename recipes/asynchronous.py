@@ -12,7 +12,7 @@ The same code in two modes:
   tokens drawn from the run's seed. Runs, even resumed ones, repeat to the bit: the checkpoint holds the groups under
   way, with their keys and values.
 - `--overlap`: another process generates all the time (`remote.py`). What it samples depends on how fast both are, so no
-  two runs are alike. A resumed run starts the groups that were under way again.
+  two runs are alike. A resumed run restarts the groups that were under way.
 """
 
 from collections.abc import Callable, Set

@@ -1,8 +1,8 @@
 """The program of a worker process: `worker.py FUNCTION SECONDS PROCESSOR_SECONDS` computes rewards with one function.
 
 FUNCTION is `file.py:name` or `package.module:name`; what it prints goes to stderr. The first reply says whether it was
-loaded. Then each JSON line is answered: a list of responses with their rewards, null with whether one call may have
-several, and whether it must have all of a batch. PROCESSOR_SECONDS > 0 limits the processor time of an answer; a child
+loaded. Each further JSON line gets a reply: a list of responses, their rewards; null, whether a call may have several
+responses, and whether it needs the whole batch. PROCESSOR_SECONDS > 0 limits the processor time of an answer; a child
 process then does the work: a late answer ends only the child, and the next child needs no imports.
 """
 

@@ -57,7 +57,7 @@ def percent(value, digits=0):
 
 
 def said(claim, pattern):
-    """What stands in a claim's effect at the group of a pattern."""
+    """The part of a claim's effect that the group of a pattern matches."""
     return re.search(pattern, court.record(claim)["effect"]).group(1)
 
 

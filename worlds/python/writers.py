@@ -1,8 +1,8 @@
 r"""The programmers whose attempts the base model is pretrained on.
 
-An attempt is a function that has the first value, and a test of the second one. Most programmers begin with a wrong
-function (0.8), and most are done whatever Python prints (0.7); the others try another. Pretraining has no loss on what
-is printed:
+An attempt is a function that has the first value, and a test of the second one. Most programmers begin with an
+incorrect function (0.8), and most stop whatever Python prints (0.7); the others try again. Pretraining has no loss on
+what is printed:
 
     ```python
     def f(x): return x+21-7
