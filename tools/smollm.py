@@ -33,7 +33,7 @@ def download(folder: Path) -> Path:
 
 
 def write_additions(folder: Path) -> None:
-    """Write all 100 sums of two digits, 20 of them held out."""
+    """Write all 100 one-digit additions, 20 held out."""
     pairs = [(a, b) for a in range(10) for b in range(10)]
     random.Random(2026).shuffle(pairs)
     for name, part in (("held-out", pairs[:HELD_OUT]), ("train", pairs[HELD_OUT:])):

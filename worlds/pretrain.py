@@ -1,7 +1,7 @@
 """The pretraining that the worlds with an embedded model share; `python -m worlds.sums.pretrain` is a command.
 
 The corpus imitates the text of many imperfect writers (worlds/WORLD/writers.py). The model learns their steps well and
-repeats their bad habits, so reinforcement learning has something to find: writing all steps pays.
+repeats their bad habits, which reinforcement learning can then correct.
 """
 
 import random
@@ -35,7 +35,7 @@ class PretrainSettings:
     seed: int = 0
     """Seed of the corpus and of the initial weights."""
     steps: int | None = None
-    """Optimizer steps of the whole schedule, of which `products` runs only the last 18 %. The defaults
+    """Optimizer steps of the whole schedule, of which models made from sums may run only the last 18 %. The defaults
     of this, --batch and --lr made the weights in worlds/."""
     batch: int | None = None
     """Solutions per step."""

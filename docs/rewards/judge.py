@@ -14,7 +14,7 @@ reward is 0 to 1; a response that was cut off gets 0 without a request. Environm
     JUDGE_TOKENS   budget: once a run has used more tokens than this, it ends with one sentence (default: no limit)
     JUDGE_CACHE    file that keeps scores, also for a resumed run; by default the same request is only sent once a run
 
-A score can be talked into: watch whether accuracy rises with it.
+A judge can be gamed: check that accuracy rises with its score.
 """
 
 import asyncio

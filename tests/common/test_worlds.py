@@ -262,7 +262,7 @@ def test_the_learning_rate_of_pretraining(start, tmp_path, monkeypatch):
 
 
 def test_the_base_model_of_products_is_pretrained_from_that_of_sums(tmp_path, monkeypatch):
-    """Its pretraining starts from the weights for sums, on solutions with calculator calls, textbook ones first."""
+    """Its pretraining starts from the weights for sums, on solutions with calculator calls, at 82 % of the steps."""
     calls = []
     monkeypatch.setattr(pretrain_products, "pretrain", lambda *given: calls.append(given))
     pretrain_products.main(pretrain_products.Args(steps=11, batch=2, out=tmp_path))

@@ -81,7 +81,7 @@ class TestEntropy:
         close(slope, torch.exp(logp - old) - 1)
 
     def test_adaptive_bonus(self):
-        """The coefficient starts at 0, rises by Δ at low entropy, else falls to 0 at least; only low steps use it."""
+        """The coefficient starts at 0, rises by Δ at low entropy, else falls, not below 0; it acts at low entropy."""
         args, coef, paid = adaptive_entropy.Args(entropy_step=0.5, target_entropy=0.2), 0.0, []
         for mean in (0.3, 0.1, 0.2, 0.1, 0.3, 0.1):
             bonus, coef = adaptive_entropy.adapt(coef, mean, args)

@@ -56,7 +56,7 @@ def about_town(person: Person) -> str:
 
 @cache
 def people() -> list[Person]:
-    """All people of the country, always the same. Many share a first name, none a full name."""
+    """All people of the world, always the same. Many share a first name, none a full name."""
     rng = random.Random(2026)
     first = [first_name(rng) for _ in range(FIRST_NAMES)]
     countries = [country(rng) for _ in range(COUNTRIES)]

@@ -1,4 +1,4 @@
-"""Make the base model of this world, from the weights of worlds/sums/model; under 45 minutes on two cores.
+"""Make the base model of this world, from the weights of worlds/sums/model; under 45 minutes on one core.
 
 It runs two schedules, the second from the weights of the first, with more writers who go in order. In the first, the
 model learns to copy the numbers, to add up, and to go in order; the verdicts come last.

@@ -31,8 +31,8 @@ from verifiers.v1.types import AssistantMessage, Response, ToolCall
 from verifiers.v1.utils.loaders import load_environment, resolve_env_config
 
 __all__ = ["Adapter", "Policy"]
-OPENED = 1000  # problems, where each prompt is only known when its episode has begun,
-OPENED_WITH_SERVERS = 50  # and if each episode starts servers of tools, which takes seconds
+OPENED = 1000  # most problems, if prompts are only known once an episode has begun
+OPENED_WITH_SERVERS = 50  # the same if each episode starts tool servers (seconds each)
 FILES = 10_240  # each open episode holds six
 HARNESS = "policy"
 sys.modules[f"verifiers.v1.harnesses.{HARNESS}"] = sys.modules[__name__]  # where the package looks for it
