@@ -48,7 +48,7 @@ def arms_of(world: str, arms: Arms) -> Arms:
 
 
 def missing_rates(found: dict[str, float]) -> list[str]:
-    """Those to try next: the first three, then the neighbors of the best."""
+    """The rates to try next: the first three, then the neighbors of the best."""
     best = RATES.index(max(found, key=found.get)) if found else 0
     return [rate for rate in (RATES[max(best - 1, 0) : best + 2] if found else FIRST) if rate not in found]
 

@@ -32,7 +32,7 @@ def title(script: str) -> str:
 
 
 def wrong_sources(exercise: Exercise) -> list[tuple[str, str]]:
-    """(message, source) of the listed mistakes, and of other methods' functions in place of this one."""
+    """(message, source) of each listed mistake, and of each other method's function of the same name."""
     right = exercise.source
     found = []
     for name, line, wrong_line, message in MISTAKES:

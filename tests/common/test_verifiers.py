@@ -3,12 +3,14 @@
 import json
 import os
 import resource
+import socket
 from pathlib import Path
 
 from common.environments import Observation, ask, load_environment
 from common.records import Problem
 from worlds import generated_problems
 from worlds.verifiers import problems as of_verifiers
+from worlds.verifiers import v1
 
 import pytest
 from runs import ended, run
@@ -86,6 +88,8 @@ class Adder(vf.Toolset[vf.SharedToolsetConfig, Memory]):
     async def add(self, a: int, b: int) -> str:
         if a == 666:
             os._exit(1)
+        if a == 0:
+            return b * "x"
         self.state.sums += 1
         return f"{a + b}, sum {self.state.sums}"
 
@@ -98,10 +102,13 @@ class Sums(vf.Taskset[SumTask, vf.TasksetConfig]):
         return [Adder(vf.SharedToolsetConfig())]
 
 class Twice(vf.SingleAgentEnv):
+    async def start(self):
+        self.question = "Sure?"
+
     async def run(self, task, agents):
         async with agents.agent.interaction(task) as interaction:
             await interaction.turn()
-            await interaction.turn("Sure?")
+            await interaction.turn(self.question)
 
 __all__ = ["Sums", "Twice"]
 
@@ -124,6 +131,12 @@ class Adding(SumTask):
         if any('"a": 13' in call.arguments for call in response.message.tool_calls or []):
             response.message.tool_calls, response.message.content = None, "It is 14."
         return response
+
+    @vf.intercept
+    async def replace(self, request: vf.Request) -> vf.Request | None:
+        if request.messages[-1].role == "tool" and request.messages[-1].name == "adder_sub":
+            request.messages[-1].content = "forbidden"
+            return request
 
 class Sums(vf.Taskset[SumTask, vf.TasksetConfig]):
     def load(self):
@@ -164,10 +177,14 @@ class Sums(vf.Taskset[SumTask, vf.TasksetConfig]):
 
 __all__ = ["Sums", "Silent"]
 """
+OTHER_CLASS = OWN_TOOLS.replace("return [Adding(", "return [SumTask(SumData(prompt='?', answer='1'), None)] + [Adding(")
+SILENT_SERVER = TOOLS.replace("vf.SharedToolsetConfig()", "vf.SharedToolsetConfig(url=os.environ['SILENT'])")
 MODULES = {
     "sums_twice": TWICE, "sums_asked": FIRST_WORD, "sums_again": AGAIN,
     "sums_traded": TWO, "sums_with_tools": TOOLS, "no_sums": NONE, "sums_unasked": SILENT,
-    "sums_with_own_tools": OWN_TOOLS,
+    "sums_with_own_tools": OWN_TOOLS, "sums_of_two_classes": OTHER_CLASS, "sums_without_answers": SILENT_SERVER,
+    "sums_opened_with_tools": OWN_TOOLS.replace('prompt=f"{i}?", ', ""),
+    "sums_that_exit": TOOLS.replace("return [Adder(", "raise SystemExit('no key')  # ("),
 }  # fmt: skip
 
 
@@ -223,7 +240,7 @@ def test_a_batch_may_have_many_open_episodes(monkeypatch):
 
 
 def test_an_environment_that_has_the_first_word(monkeypatch):
-    monkeypatch.setattr("worlds.verifiers.v1.OPENED", 10)
+    monkeypatch.setattr(v1, "OPENED", 10)
     train, held_out = problems("sums_asked")
     assert (len(train), len(held_out)) == (8, 2) and train[0][0] == [{"role": "user", "content": "2+2?"}]
     (one,) = plays("sums_asked", 0, 1)
@@ -241,6 +258,8 @@ def test_an_episode_is_one_conversation():
         ("sums_traded", "it has several agents (buyer, seller); only one is supported"),
         ("no_sums", "it has no tasks"),
         ("sums_unasked", "server down"),
+        ("sums_of_two_classes", "its tasks have several classes, and some have tools; only one class is supported"),
+        ("sums_that_exit", "SystemExit: no key"),
     ],
 )
 def test_what_cannot_be_played_is_refused(name, words, capsys):
@@ -265,17 +284,37 @@ def test_tools():
     assert ask(other, "14") == ask(third, "<tool_call>14</tool_call>") == Observation("Sure?")  # that is no call
     assert ask(other, call("adder_add", a=1, b=1)) == returned("2, sum 3")
     assert ask(other, "14") == (1.0, "") and ask(third, "7") == (0.0, "")
+    (fourth,) = plays("sums_with_tools", 0, 1)
+    long = ask(fourth, call("adder_add", a=0, b=200_000)).text
+    assert "bytes truncated" in long and len(long) < 21_000
     assert "a tool server does not answer (ConnectError: " in ask(one, call("adder_add", a=666, b=1)).failure
+    (last,) = plays("sums_with_tools", 0, 1)
+    assert ask(last, "14") == (0.0, "RuntimeError: the tool server adder has ended")
 
 
 def test_tools_of_each_episode():
     """Its server ends with the episode."""
     assert '"name": "adder_add"' in problems("sums_with_own_tools")[0][0][0][0]["content"]
-    one, other = plays("sums_with_own_tools", 0, 2)
+    one, other, third = plays("sums_with_own_tools", 0, 3)
     assert ask(one, call("adder_add", a=7, b=7)) == returned("14") and servers() == 1
     one.close()
     assert servers() == 0
+    text = returned("error: unknown tool 'adder_mul'", "forbidden")
+    assert ask(third, call("adder_mul") + call("adder_sub", a=1)) == text and ask(third, "14") == (1.0, "")
     assert ask(other, call("adder_add", a=13, b=1)) == (1.0, "")  # the environment answers instead
+
+
+def test_few_problems_where_each_opening_starts_servers(monkeypatch):
+    monkeypatch.setattr(v1, "OPENED_WITH_SERVERS", 3)
+    assert len(v1.Adapter("sums_opened_with_tools").tasks) == 3
+
+
+def test_a_silent_server(monkeypatch, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("SILENT", f"http://127.0.0.1:{server.getsockname()[1]}/mcp")
+        monkeypatch.setattr(v1, "CONNECT_SECONDS", 2)
+        error = ended(capsys, lambda: of_verifiers.load("sums_without_answers"))
+    assert "a tool server does not answer within 2 seconds" in error
 
 
 def servers():
@@ -290,10 +329,8 @@ def returned(*texts):
 
 def test_of_a_traceback_the_last_line():
     """A server that does not start gives its log."""
-    from worlds.verifiers.v1 import reason
-
     log = 'no server: Traceback (most recent call last):\n  File "facts.py", line 4\nValueError: no corpus\n'
-    assert reason(log) == "no server: ValueError: no corpus" and reason("tool\nlost") == "tool\nlost"
+    assert v1.reason(log) == "no server: ValueError: no corpus" and v1.reason("tool\nlost") == "tool\nlost"
 
 
 def test_a_run(chat_model, tmp_path):

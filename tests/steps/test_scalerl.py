@@ -193,7 +193,7 @@ class TestScaleRL:
     # Interruptions
 
     def interrupted(self, sampled, **changed):
-        """Responses before and after interruption, all started at the same time, and the inserted text."""
+        """Rollouts without and with interruptions, all started at once, and the inserted text."""
         problems, rollouts, engine, tokenizer = sampled
         own = scalerl.Args(max_response_tokens=96, responses_per_prompt=4)
         args = engine.args = types.SimpleNamespace(**vars(own) | changed)

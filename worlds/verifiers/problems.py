@@ -35,7 +35,7 @@ def load(task: str) -> tuple[Any, tuple[list[Any], list[Any]]]:
         interface = "v0" if hasattr(verifiers, "load_environment") else "v1"
         environment = importlib.import_module(f"worlds.verifiers.{interface}").Adapter(task)
         return environment, environment.rows()
-    except Exception as error:  # of any kind
+    except (Exception, SystemExit) as error:  # of any kind
         fail(f"{name} cannot be loaded: {first_line(error)}")
 
 

@@ -27,7 +27,7 @@ def offer(chat: Chat, tools: list[dict[str, Any]]) -> Chat:
     """A chat whose system message describes the tools, each {"type": "function", "function": ...} as OpenAI has it."""
     if not tools:
         return chat
-    text = OFFER.format("\n".join(map(json.dumps, tools)))
+    text = OFFER.format("\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
     if chat and chat[0]["role"] == "system":
         return [{"role": "system", "content": f"{chat[0]['content']}\n\n{text}"}, *chat[1:]]
     return [{"role": "system", "content": text}, *chat]

@@ -26,12 +26,14 @@ class Adapter:
         """Prompts as text, or as messages with nothing but role and content, and with the environment's tools."""
         tools = [wire(tool) for tool in self.environment.tool_defs or []]
 
-        def chat(prompt: Any) -> str | Chat:
-            if isinstance(prompt, str):
-                return prompt
-            return offer([{k: m[k] for k in ("role", "content")} for m in prompt], tools)
+        def chat(row: Any) -> str | Chat:
+            if isinstance(row["prompt"], str):
+                return row["prompt"]
+            if "tool_defs" in (row.get("info") or {}):
+                raise ValueError("its rows have tools of their own, which are not supported")
+            return offer([{k: m[k] for k in ("role", "content")} for m in row["prompt"]], tools)
 
-        return [(chat(row["prompt"]), dict(row)) for row in rows]
+        return [(chat(row), dict(row)) for row in rows]
 
     async def rollout(self, row: dict[str, Any], respond: Callable[[Chat, list[Any]], Awaitable[str]]) -> float:
         class Policy(Client):

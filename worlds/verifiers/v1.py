@@ -6,6 +6,7 @@ The harness here runs in this process, and the server answers it with the policy
 import asyncio
 import itertools
 import json
+import os
 import resource
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -33,7 +34,8 @@ from verifiers.v1.utils.loaders import load_environment, resolve_env_config
 __all__ = ["Adapter", "Policy"]
 OPENED = 1000  # most problems, if prompts are only known once an episode has begun
 OPENED_WITH_SERVERS = 50  # the same if each episode starts tool servers (seconds each)
-FILES = 10_240  # each open episode holds six
+FILES = 10_240  # each open episode holds six, or eight with tools
+CONNECT_SECONDS = 60
 HARNESS = "policy"
 sys.modules[f"verifiers.v1.harnesses.{HARNESS}"] = sys.modules[__name__]  # where the package looks for it
 
@@ -44,40 +46,59 @@ Respond = Callable[[Chat, Tools], Awaitable[str]]
 class Policy(vf.Harness[vf.HarnessConfig]):
     """The program of the agent: it asks for a turn and calls the tools that the turn names, until it names none."""
 
-    APPENDS_SYSTEM_PROMPT, SUPPORTS_MCP, SUPPORTS_RESUME = True, True, True
+    APPENDS_SYSTEM_PROMPT, SUPPORTS_MCP, SUPPORTS_RESUME, SUPPORTS_TOOL_INTERCEPTION = True, True, True, True
     EXECUTES_CODE, NEEDS_CONTAINER = False, False
 
     async def launch(
-        self, ctx: Any, trace: Any, runtime: Any, endpoint: str, secret: str, urls: dict[str, str], data: Any
-    ) -> Any:
-        messages, headers = beginning(data), {"Authorization": f"Bearer {secret}"}
+        self, ctx: Any, trace: Any, runtime: Any, endpoint: str, secret: str, urls: dict[str, str], data: Any,
+        tool_interception_url: str | None = None,
+    ) -> Any:  # fmt: skip
+        messages = beginning(data)
         async with one_error(), AsyncExitStack() as stack:
             named = {"mcpServers": {name: {"url": url} for name, url in urls.items()}}
-            tools, places, servers = await connect_mcp(named, stack)
+            tools, places, servers = await asyncio.wait_for(connect_mcp(named, stack), CONNECT_SECONDS)
             body = {"model": ctx.model, "messages": messages, "tools": tools}
             # The server is on this machine: no TLS, no proxy.
-            client = await stack.enter_async_context(httpx.AsyncClient(timeout=None, verify=False, trust_env=False))
+            client = httpx.AsyncClient(
+                headers={"Authorization": f"Bearer {secret}"}, timeout=None, verify=False, trust_env=False
+            )
+            await stack.enter_async_context(client)
             while True:
-                reply = await client.post(f"{endpoint}/chat/completions", headers=headers, json=body)
+                reply = await client.post(f"{endpoint}/chat/completions", json=body)
                 if not reply.is_success:
-                    return ProgramResult(exit_code=1, stdout="", stderr=reply.text)
+                    return ended(reply.text)
                 messages.append(turn := reply.json()["choices"][0]["message"])
                 if not turn.get("tool_calls"):
-                    return ProgramResult(exit_code=0, stdout="", stderr="")
+                    return ended()
                 for call in turn["tool_calls"]:
-                    name, arguments = call["function"]["name"], json.loads(call["function"]["arguments"])
+                    id, name = call["id"], call["function"]["name"]
+                    arguments = json.loads(call["function"]["arguments"])
+                    if tool_interception_url:  # the environment may forbid the call, and answer instead
+                        asked = {"tool_call_id": id, "name": name, "arguments": arguments}
+                        reply = await client.post(tool_interception_url, json=asked)
+                        if not reply.is_success or reply.json()["action"] == "stop":
+                            return ended(reply.text)
+                        if reply.json()["action"] == "deny":
+                            messages.append(bound_tool_message(reply.json()["message"]))
+                            continue
                     content: Any = f"error: unknown tool {name!r}"
                     if name in places:
                         content = await call_mcp(servers, places, name, arguments)
-                    result = {"role": "tool", "tool_call_id": call["id"], "content": content, "name": name}
+                    result = {"role": "tool", "tool_call_id": id, "content": content, "name": name}
                     messages.append(bound_tool_message(result))
+
+
+def ended(error: str = "") -> ProgramResult:
+    return ProgramResult(exit_code=1 if error else 0, stdout="", stderr=error)
 
 
 @asynccontextmanager
 async def one_error() -> AsyncIterator[None]:
-    """Of the group of errors with which a tool server ends, the first one."""
+    """One sentence for a tool server that is silent, or that ends with a group of errors."""
     try:
         yield
+    except TimeoutError:
+        raise RuntimeError(f"a tool server does not answer within {CONNECT_SECONDS} seconds") from None
     except ExceptionGroup as error:
         first: Exception = error
         while isinstance(first, ExceptionGroup):
@@ -138,6 +159,9 @@ class Adapter:
         self.opens, served = first.data.prompt is None, bool(first.toolsets(first.config))
         most = (OPENED_WITH_SERVERS if served else OPENED) if self.opens else MOST
         self.tasks = [first, *itertools.islice(tasks, most - 1)]
+        classes = {type(task): task for task in self.tasks}
+        if len(classes) > 1 and any(task.toolsets(task.config) for task in classes.values()):
+            raise ValueError("its tasks have several classes, and some have tools; only one class is supported")
         self.tools = served or bool(taskset.toolsets(taskset.config))
         allow_files(FILES)
         serve(self.environment)
@@ -169,18 +193,24 @@ class Adapter:
         return asked.result()
 
     async def rollout(self, row: dict[str, Any], respond: Respond) -> float:
+        for name, shared in self.environment._shared_tools.items():
+            if shared.runtime and any(process.returncode is not None for process in shared.runtime._background):
+                raise RuntimeError(f"the tool server {name} has ended")
         async with Server(respond, self.secrets) as server:
             self.environment._interception = server
             context = ModelContext("policy", EvalClientConfig(api_key_var="NONE"))
             episode = await self.environment.run_episode(self.tasks[row["task"]], context)
         if not episode.ok:
-            errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
+            # What failed in a trace may be the cause of what failed in the episode.
+            errors = [*(error for trace in episode.traces for error in trace.errors), *episode.errors]
             raise RuntimeError(reason(errors[0].message))
         return episode.traces[0].reward
 
 
 def serve(environment: vf.Env) -> None:
-    """Start what all episodes share, servers of tools among it; the package ends them with this process."""
+    """Start what all episodes share, tool servers among it. They end with this process; `stop` is not called."""
+    for key in ("NO_PROXY", "no_proxy"):  # the package reaches its servers, on this machine, through any proxy
+        os.environ[key] = ",".join(filter(None, [os.environ.get(key), "127.0.0.1", "localhost"]))
     started: Future[None] = Future()
 
     async def run() -> None:
