@@ -116,10 +116,16 @@ if __name__ == "__main__":
     Adder.run()
 """
 OWN_TOOLS = """
+import os
+
 class Adder(vf.Toolset[vf.ToolsetConfig, Memory]):
     @vf.tool
     async def add(self, a: int, b: int) -> int:
         return a + b
+
+    @vf.tool
+    async def sub(self, a: int) -> int:
+        os._exit(1)
 
 class Adding(SumTask):
     @classmethod
