@@ -4,194 +4,22 @@ import json
 import os
 import resource
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 from common.environments import Observation, ask, load_environment
 from common.records import Problem
+from tools.scripts import ROOT
 from worlds import generated_problems
 from worlds.verifiers import problems as of_verifiers
 from worlds.verifiers import v1
 
 import pytest
+from environments_of_verifiers import MODULES, TASKSET
 from runs import ended, run
 
-TASKSET = """
-import verifiers.v1 as vf
-
-class SumData(vf.TaskData):
-    answer: str
-
-class Memory(vf.State):
-    sums: int = 0
-
-class SumTask(vf.Task[SumData, Memory]):
-    @vf.reward
-    async def correct(self, trace: vf.Trace) -> float:
-        if trace.last_reply == "fail":
-            raise ValueError("tool lost")
-        return float(self.data.answer in trace.last_reply)
-"""
-TWICE = """
-class Twice(vf.SingleAgentEnv):
-    async def run(self, task, agents):
-        async with agents.agent.interaction(task) as interaction:
-            if not (await interaction.turn()).terminated:
-                await interaction.turn(f"Sure, {task.data.idx}?")
-
-class Sums(vf.Taskset[SumTask, vf.TasksetConfig]):
-    def load(self):
-        for i in range(20):
-            yield SumTask(SumData(prompt=f"{i}+{i}?", system_prompt="Add.", answer=str(2 * i)), self.config.task)
-
-__all__ = ["Sums", "Twice"]
-"""
-FIRST_WORD = """
-class Asks(vf.SingleAgentEnv):
-    async def run(self, task, agents):
-        async with agents.agent.interaction(task) as interaction:
-            for question in (f"{task.data.idx}+{task.data.idx}?", "And?"):
-                if (await interaction.turn(question)).terminated:
-                    break
-
-class Sums(vf.Taskset[SumTask, vf.TasksetConfig]):
-    INFINITE = True
-
-    def load(self):
-        i = 0
-        while True:
-            yield SumTask(SumData(answer=str(2 * i)), self.config.task)
-            i += 1
-
-__all__ = ["Sums", "Asks"]
-"""
-TWO = """
-class Config(vf.EnvConfig):
-    buyer: vf.AgentConfig = vf.AgentConfig()
-    seller: vf.AgentConfig = vf.AgentConfig()
-
-class Market(vf.Env[Config]):
-    async def run(self, task, agents):
-        await agents.buyer.run(task)
-        await agents.seller.run(task)
-
-class Sums(vf.Taskset[SumTask, vf.TasksetConfig]):
-    def load(self):
-        return [SumTask(SumData(prompt="?", answer="1"), self.config.task)]
-
-__all__ = ["Sums", "Market"]
-"""
-TOOLS = """
-import os
-
-class Adder(vf.Toolset[vf.SharedToolsetConfig, Memory]):
-    @vf.tool
-    async def add(self, a: int, b: int) -> str:
-        if a == 666:
-            os._exit(1)
-        if a == 0:
-            return b * "x"
-        self.state.sums += 1
-        return f"{a + b}, sum {self.state.sums}"
-
-class Sums(vf.Taskset[SumTask, vf.TasksetConfig]):
-    def load(self):
-        return [SumTask(SumData(prompt=f"{i}?", answer="14"), self.config.task) for i in range(10)]
-
-    @classmethod
-    def toolsets(cls, config):
-        return [Adder(vf.SharedToolsetConfig())]
-
-class Twice(vf.SingleAgentEnv):
-    async def start(self):
-        self.question = "Sure?"
-
-    async def run(self, task, agents):
-        async with agents.agent.interaction(task) as interaction:
-            await interaction.turn()
-            await interaction.turn(self.question)
-
-__all__ = ["Sums", "Twice"]
-
-if __name__ == "__main__":
-    Adder.run()
-"""
-OWN_TOOLS = """
-import os
-
-class Adder(vf.Toolset[vf.ToolsetConfig, Memory]):
-    @vf.tool
-    async def add(self, a: int, b: int) -> int:
-        return a + b
-
-    @vf.tool
-    async def sub(self, a: int) -> int:
-        os._exit(1)
-
-class Adding(SumTask):
-    @classmethod
-    def toolsets(cls, config):
-        return [Adder(vf.ToolsetConfig())]
-
-    @vf.intercept
-    async def forbid(self, response: vf.Response):
-        if any('"a": 13' in call.arguments for call in response.message.tool_calls or []):
-            response.message.tool_calls, response.message.content = None, "It is 14."
-        return response
-
-    @vf.intercept
-    async def replace(self, request: vf.Request) -> vf.Request | None:
-        if request.messages[-1].role == "tool" and request.messages[-1].name == "adder_sub":
-            request.messages[-1].content = "forbidden"
-            return request
-
-class Sums(vf.Taskset[SumTask, vf.TasksetConfig]):
-    def load(self):
-        return [Adding(SumData(prompt=f"{i}?", answer="14"), self.config.task) for i in range(10)]
-
-__all__ = ["Sums"]
-
-if __name__ == "__main__":
-    Adder.run()
-"""
-AGAIN = """
-class Again(vf.SingleAgentEnv):
-    async def run(self, task, agents):
-        await agents.agent.run(task)
-        await agents.agent.run(task)
-
-class Sums(vf.Taskset[SumTask, vf.TasksetConfig]):
-    def load(self):
-        return [SumTask(SumData(prompt=f"{i}?", answer="1"), self.config.task) for i in range(5)]
-
-__all__ = ["Sums", "Again"]
-"""
-NONE = """
-class Sums(vf.Taskset[SumTask, vf.TasksetConfig]):
-    def load(self):
-        return []
-
-__all__ = ["Sums"]
-"""
-SILENT = """
-class Silent(vf.SingleAgentEnv):
-    async def run(self, task, agents):
-        raise ValueError("server down")
-
-class Sums(vf.Taskset[SumTask, vf.TasksetConfig]):
-    def load(self):
-        return [SumTask(SumData(answer="1"), self.config.task)]
-
-__all__ = ["Sums", "Silent"]
-"""
-OTHER_CLASS = OWN_TOOLS.replace("return [Adding(", "return [SumTask(SumData(prompt='?', answer='1'), None)] + [Adding(")
-SILENT_SERVER = TOOLS.replace("vf.SharedToolsetConfig()", "vf.SharedToolsetConfig(url=os.environ['SILENT'])")
-MODULES = {
-    "sums_twice": TWICE, "sums_asked": FIRST_WORD, "sums_again": AGAIN,
-    "sums_traded": TWO, "sums_with_tools": TOOLS, "no_sums": NONE, "sums_unasked": SILENT,
-    "sums_with_own_tools": OWN_TOOLS, "sums_of_two_classes": OTHER_CLASS, "sums_without_answers": SILENT_SERVER,
-    "sums_opened_with_tools": OWN_TOOLS.replace('prompt=f"{i}?", ', ""),
-    "sums_that_exit": TOOLS.replace("return [Adder(", "raise SystemExit('no key')  # ("),
-}  # fmt: skip
+OPEN = []  # episodes, to be closed
 
 
 @pytest.fixture(autouse=True)
@@ -201,6 +29,9 @@ def modules(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # for servers of tools
     of_verifiers.load.cache_clear()
+    yield
+    while OPEN:
+        OPEN.pop().close()
 
 
 def problems(name):
@@ -210,7 +41,8 @@ def problems(name):
 def plays(name, row, count):
     question, answer, _, row = problems(name)[0][row]
     environment, problem = load_environment(f"verifiers:{name}"), Problem(str(question), answer, "", [], row=row)
-    return [environment.play(problem) for _ in range(count)]
+    OPEN.extend(found := [environment.play(problem) for _ in range(count)])
+    return found
 
 
 def test_episodes_of_an_environment():
@@ -296,6 +128,13 @@ def test_tools():
     assert "a tool server does not answer (ConnectError: " in ask(one, call("adder_add", a=666, b=1)).failure
     (last,) = plays("sums_with_tools", 0, 1)
     assert ask(last, "14") == (0.0, "RuntimeError: the tool server adder has ended")
+
+
+def test_the_end_of_the_process_stops_the_environment():
+    code = "from worlds.verifiers import problems; problems.load('sums_with_tools'); print('loaded')"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([os.environ["PYTHONPATH"], str(ROOT)])}
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
+    assert found.stdout.split() == ["loaded", "Sure?"] and found.stderr == ""
 
 
 def test_tools_of_each_episode():

@@ -15,7 +15,8 @@ def environment(task: str) -> Environment:
 
 def play(environment: Any, problem: Problem) -> Play:
     """One rollout. The observation is what a prompt adds after the policy's own message."""
-    loop = asyncio.new_event_loop()
+    runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+    loop = runner.get_loop()
     asked, answered = loop.create_future(), loop.create_future()
 
     async def respond(chat: Chat, tools: list[Any]) -> str:
@@ -42,9 +43,4 @@ def play(environment: Any, problem: Problem) -> Play:
             waiting.set_result(text)
         return rollout.result()
     finally:
-        unfinished = asyncio.all_tasks(loop)
-        for task in unfinished:
-            task.cancel()
-        if unfinished:  # clean up
-            loop.run_until_complete(asyncio.wait(unfinished))
-        loop.close()
+        runner.close()  # cancels what is unfinished

@@ -9,10 +9,10 @@ import json
 import os
 import resource
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, asynccontextmanager
-from threading import Thread
 from typing import Any
 
 from common.cli import first_line
@@ -35,7 +35,7 @@ __all__ = ["Adapter", "Policy"]
 OPENED = 1000  # most problems, if prompts are only known once an episode has begun
 OPENED_WITH_SERVERS = 50  # the same if each episode starts tool servers (seconds each)
 FILES = 10_240  # each open episode holds six, or eight with tools
-CONNECT_SECONDS = 60
+CONNECT_SECONDS, STOP_SECONDS = 60, 60
 HARNESS = "policy"
 sys.modules[f"verifiers.v1.harnesses.{HARNESS}"] = sys.modules[__name__]  # where the package looks for it
 
@@ -208,22 +208,34 @@ class Adapter:
 
 
 def serve(environment: vf.Env) -> None:
-    """Start what all episodes share, tool servers among it. They end with this process; `stop` is not called."""
+    """Start what all episodes share, tool servers among it; the end of this process stops it."""
     for key in ("NO_PROXY", "no_proxy"):  # the package reaches its servers, on this machine, through any proxy
         os.environ[key] = ",".join(filter(None, [os.environ.get(key), "127.0.0.1", "localhost"]))
-    started: Future[None] = Future()
+    started: Future[Callable[[], Any]] = Future()
 
     async def run() -> None:
+        loop, ending = asyncio.get_running_loop(), asyncio.Event()
         try:
             async with environment.shared_tools() as environment._shared_tools:
-                await environment.start()
-                started.set_result(None)
-                await asyncio.Event().wait()
+                try:
+                    await environment.start()
+                    started.set_result(lambda: loop.call_soon_threadsafe(ending.set))
+                    await ending.wait()
+                finally:
+                    await environment.stop()
         except BaseException as error:  # of any kind, SystemExit too
+            if started.done():
+                raise
             started.set_exception(RuntimeError(reason(str(error))))
 
-    Thread(target=asyncio.run, args=(run(),), daemon=True).start()
-    started.result()
+    def stop() -> None:
+        end()
+        thread.join(STOP_SECONDS)
+
+    thread = threading.Thread(target=asyncio.run, args=(run(),), daemon=True)
+    thread.start()
+    end = started.result()
+    threading._register_atexit(stop)  # atexit is too late: executors, which servers and `stop` may need, have ended
 
 
 def reason(error: str) -> str:
