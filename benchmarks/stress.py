@@ -34,15 +34,16 @@ CONDITIONS = {  # (staleness k, updates per rollout batch)
 }
 DRAWS = 10_000
 INTRODUCTION = """
-Each method trains on sums for 30 steps of 64 responses under three conditions. DAPO samples more, until 8 groups have
-signal, so its rank is not one at equal responses; at equal responses its sampling costs accuracy
-([dynamic_sampling_pays](claims.md)). With a staleness of 8 there are 38 steps, because the engine has the base model's
-weights for the first 9. Under each condition each method uses the best learning rate of its sweep: 3e-5, 1e-4 and 3e-4,
-then further ones until the rates on either side of the best are worse, two seeds each. Accuracies are means of {seeds}
-other seeds with their 95 % intervals. Every run has its own 256 held-out problems, with two samples each. A rank is the
-interval that contains it in 95 % of {draws} draws of all means from their t distributions. Bounds, caps and rewards are
-the paper's if it gives any. REINFORCE and RLOO are made for one update per batch. All methods correct for staleness
-with truncated importance sampling (C = 2, the default), except DPPO, whose ratio is to the rollout policy.
+Each method trains on sums for 30 steps of 64 responses under three conditions. DAPO has more responses than the others,
+because it samples until 8 groups have signal, so its rank is too good: with equal numbers of responses such sampling
+costs accuracy ([dynamic_sampling_pays](claims.md)). With a staleness of 8 there are 38 steps, because the engine has
+the base model's weights for the first 9. Under each condition each method uses the best learning rate of its sweep:
+3e-5, 1e-4 and 3e-4, then further ones until the rates on either side of the best are worse, two seeds each. Accuracies
+are means of {seeds} other seeds with their 95 % intervals. Every run has its own 256 held-out problems, with two
+samples each. A rank is the interval that contains it in 95 % of {draws} draws of all means from their t distributions.
+Bounds, caps and rewards are the paper's if it gives any. REINFORCE and RLOO are made for one update per batch. All
+methods correct for staleness with truncated importance sampling (C = 2, the default), except DPPO, whose ratio is to
+the rollout policy.
 
 {found}
 

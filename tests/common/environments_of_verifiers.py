@@ -122,6 +122,7 @@ class Adding(SumTask):
 
     @vf.intercept
     async def forbid(self, response: vf.Response):
+        assert response.finish_reason == ("tool_calls" if response.message.tool_calls else "stop")
         if any('"a": 13' in call.arguments for call in response.message.tool_calls or []):
             response.message.tool_calls, response.message.content = None, "It is 14."
         return response
