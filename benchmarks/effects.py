@@ -203,7 +203,7 @@ CLAIMS: dict[str, tuple[str, ...]] = {  # about what is special in a method, or 
     "sapo": ("sapo_is_a_softer_clip",),
     "dcpo": ("dcpo_lets_rare_tokens_grow",),
     "forking_tokens": ("forking_tokens_suffice",),
-    "gigpo": ("same_state_turns_get_truer_credit", "same_state_turns_pay_in_long_episodes"),
+    "gigpo": ("same_state_turns_get_truer_credit", "same_state_turns_learn_faster"),
     "vineppo": ("sampled_values_beat_a_critic", "sampled_values_credit_each_step"),
     "process_rewards": ("process_rewards_credit_each_step",),
     "pass_at_k": ("pass_at_k_training_keeps_pass_at_k", "maxrl_keeps_pass_at_k_on_search"),

@@ -14,7 +14,7 @@ DRAWS = 100
 def stays(name: str) -> float | None:
     """The fraction of 100 draws of a claim's seeds, with replacement, that give its verdict again.
 
-    Where arms are paired, all have the same draw. What a rule needs besides the differences stays as it was measured.
+    Where arms are paired, all have the same draw. What a rule needs besides values and differences stays as measured.
     None if this world cannot test the claim.
     """
     stored, rng = record(name), random.Random(0)
@@ -37,6 +37,9 @@ def drawn_again(result: dict[str, Any], rng: random.Random) -> dict[str, Any]:
             values = [[compared["arms"][arm]["values"][seed] for seed in draws[arm]] for arm in pair.split(" → ")]
             found = difference(*values, paired)
             differences[pair] = [found.mean, found.half, 0.0]
-        changed[metric] = compared | {"differences": differences}
+        arms = {
+            arm: of | {"values": [of["values"][seed] for seed in draws[arm]]} for arm, of in compared["arms"].items()
+        }
+        changed[metric] = compared | {"arms": arms, "differences": differences}
     first, *accuracy = changed.values()
     return first | ({"accuracy": accuracy[0]} if accuracy else {})

@@ -6,7 +6,7 @@ on sums, with more sources, is clip_needs_both_bounds.
 
 Tested: grpo.py on search for 40 steps of 64 responses with 16 updates each: bounds of 0.2 on both sides, or on one; a
 fair trial (claims/fair.py). recipes/olmo3.py without its components is grpo.py with a bound for each side. One pass
-over each batch, which is 4 updates, stands beside them. Without any bound, it was tested on sums only.
+over each batch, which is 4 updates, stands beside them. Training without either bound was tested on sums only.
 
 Rule: by held-out accuracy, 95 % intervals of the differences from both bounds. Reproduced if taking away the upper
 bound and taking away the lower one each lose 0.05 or more, with intervals that exclude 0; contradicted if one of the

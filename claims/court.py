@@ -54,7 +54,7 @@ def judge(effect: float, half: float, smallest: float) -> str:
     """The verdict on a mean effect ± half, positive in the claimed direction; `smallest` is the least worth naming.
 
     Reproduced: the interval lies above 0 and the mean is worth naming. Contradicted: it does not, and
-    excludes every effect worth naming. Everything else is inconclusive, also an effect that is certain but too small.
+    excludes every effect worth naming. Else inconclusive, which includes an effect that is certain but too small.
     """
     if effect - half > 0:
         return REPRODUCED if effect >= smallest else INCONCLUSIVE

@@ -12,8 +12,8 @@ Rule: by held-out accuracy, 95 % interval of the paired difference. Reproduced i
 and the interval excludes 0; contradicted if the interval excludes such a gain; one that is certain but smaller is
 inconclusive.
 
-Not testable here: the teacher is no larger than the student, and ends only about 0.05 above the runs with RL: a gain of
-0.05 is hardly possible.
+Not testable here: the teacher is no larger than the student, and ends only about 0.06 above the runs with RL: a gain of
+0.05 would take nearly all of that.
 """
 
 from statistics import mean

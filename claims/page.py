@@ -18,7 +18,7 @@ from tools.reports import REPORTS, heading
 BORDERLINE = 0.75  # a verdict that stays in fewer draws of the seeds
 PAGE = REPORTS / "claims.md"
 REST = {
-    "exact": "Further claims, by enumeration",
+    "exact": "Further claims, by enumeration or simulation",
     "model": "Further claims, on the embedded model: a few passes or updates, at most one short run",
     "runs": "Further claims, by training runs",
 }
@@ -51,50 +51,53 @@ RULES = """
   claims that little is masked.
 - **not testable here**: this world cannot show the effect; the claim's file says why.
 
-A claim of several parts has the verdict of the worst. Claims by enumeration are decided by the threshold in their file;
-those on the embedded model have one seed.
+A claim of several parts has the verdict of the worst. Claims without training runs are decided by the rule in their
+file; those on the embedded model have one seed.
 
-Fair trials (`claims/fair.py`) compare each arm at its best learning rate with 16 seeds, in the world that stands before
-the arms (sums, sums-hard, search or search-hard). The rates are apart by factors of about 3, and were compared on two
-other seeds. Two rates whose sweeps differ by less than about 0.04 may be in the wrong order by chance, and the
-intervals do not include this. Every run has its own half of the same 512 held-out problems, so intervals include which
-of these were drawn, and hold for these 512. For new problems too (`--problems`, a bootstrap over runs and problems),
-intervals of accuracy are wider by up to {wider}. This was computed where it could change most, for {drawn}. With these
-intervals, and with all others of accuracy wider by as much, verdicts are the same{changed}. The first arm is compared
-with itself (*again*), which shows what no difference looks like. Claims with the same first arm share its runs: the
-same 16 are the first arm of {sums} claims on sums, and others of {search} on search, so if they came out high or low,
-all of these did. Arms have equal numbers of responses, except that stale arms get 8 batches more and dynamic sampling
-ends at the nearest step. The difference *at equal tokens* is what remains if an arm that was trained on at least 5%
-more tokens than the other ends earlier (`--tokens`, 8 seeds); it decides nothing. It is given where a claim is about
-accuracy at the end, but not for coin flips, which teach nothing.
+Fair trials (`claims/fair.py`) compare each arm at its best learning rate with 16 seeds, in the world named before the
+arms (sums, sums-hard, search or search-hard). Each rate is about three times the one before, and rates were compared on
+two other seeds, with problems from the same 512. Two rates whose sweeps differ by less than about 0.04 may be in the
+wrong order by chance, and the intervals do not include this. Every run has its own half of the same 512 held-out
+problems, so intervals include which of these were drawn, and hold for these 512. For new problems too (`--problems`, a
+bootstrap over runs and problems), intervals of accuracy are wider by up to {wider}. This was computed where it could
+change most, for {drawn}. With these intervals, and with all others of accuracy wider by as much, verdicts are the
+same{changed}. The first arm is compared with itself (*again*), which shows what no difference looks like. Claims with
+the same first arm share its runs: the same 16 are the first arm of {sums} claims on sums, and 16 others that of
+{search} claims on search, so if these came out high or low by chance, all of those claims are affected. Arms have equal
+numbers of responses, except that stale arms get 8 batches more and dynamic sampling ends at the nearest step. The
+difference *at equal tokens* is what remains if the arm that was trained on more tokens ends earlier, where the other
+has at least 5% fewer (`--tokens`, 8 seeds); it decides nothing. It is given where a claim is about accuracy at the end
+alone, but not for coin flips, which teach nothing.
 
 A verdict *on sums* or *on search* is about one world; some questions have a claim for each. Both worlds contradict that
 the clip needs both bounds, that stale rollouts are harmless, and that the engine's log-probs suit a quantized engine.
 On the length bias of GRPO's mean, and on MaxRL's pass@k in training, they differ, which leaves these open.
 
-*Paired* claims compare arms on the same seeds: the same problems and seeds of the engine (other problems where arms
-have different numbers of prompts). Most are about something that the learning rate itself would move: entropy, length,
-a KL, rounding, the shape of a curve; few_negatives_destabilize is about a collapse, which the best rate avoids. All
-their arms have one rate. It is the best of three for base_catches_up_at_large_k and rl_trades_pass_at_k_for_pass_at_1,
-which compare runs before and after training; habits_decide_what_rl_gains and priming_with_wrong_answers, which compare
-base models, have the best of three for each. Except for the two before and after training, all are evaluated on the
-same held-out problems, so the intervals are those of new seeds, not of new problems. With 16 other seeds GRPO differs
-from itself by {itself} (grpo_against_itself).
+*Paired* claims compare arms on the same seeds: the same problems and seeds of the engine. Most are about something that
+the learning rate itself would move: entropy, length, a KL, rounding, the shape of a curve; few_negatives_destabilize is
+about a collapse, which the best rate avoids. Except in four claims, all arms have one rate. base_catches_up_at_large_k
+has the best of three and rl_trades_pass_at_k_for_pass_at_1 that of a fair trial; both compare runs before and after
+training, and evaluate each run on its own problems. In habits_decide_what_rl_gains and priming_with_wrong_answers,
+which compare base models, each has its best of three. All runs of the others are measured on the same held-out
+problems, on their own training responses or on fixed prompts, so the intervals are those of new seeds, not of new
+problems. With 16 other seeds GRPO differs from itself by {itself} (grpo_against_itself).
 
 *Stays* is the fraction of 100 draws of the seeds, with replacement, that give the same verdict; below 75% a verdict is
 *borderline*. p-values, in the order of the differences, are those of two-sided t-tests, adjusted for all differences of
-the page (Holm); an arm's difference from itself (–) is not among them. They decide no verdict, but a reproduced effect
-whose p is large could be chance among so many; for a claim that nothing is lost, p says nothing. A verdict with † was
-made by earlier scripts. {repeated} of {count} results by runs gave the numbers of their first seeds again, to the bit
-(`python -m claims NAME --check`, {checked}; `common/` may have changed since). Rules were frozen in a commit before the
-runs. For {lost}, these commits were lost before they could be published. Values by seed, commands, and budgets in
+the page (Holm); the difference of an arm from itself (–) is among them only in grpo_against_itself, which is about it.
+They decide no verdict, but a reproduced effect whose p is large could be chance among so many; for a claim that nothing
+is lost, p says nothing. A verdict with † was made by earlier scripts. {repeated} of {count} results by runs gave the
+numbers of their first seeds again, to the bit (`python -m claims NAME --check`, {checked}; `common/` may have changed
+since). The first rule of each claim was frozen in a commit before its runs; what changed later stands in the last
+section. For {lost}, these commits were lost before they could be published. Values by seed, commands, and budgets in
 responses, tokens and updates are in `reports/claims/`.
 
-Which effect is worth naming: 0.05 of accuracy is a tenth of what 30 steps of `grpo.py` gain; 0.03 and 0.02 stand where
-the paper itself reports gains of a few points for one component, as DAPO's Table 1 does; on sums 2 tokens are a
+Which effect is worth naming: 0.05 of accuracy is a tenth of what 30 steps of `grpo.py` gain; 0.03 and 0.02 are used
+where the paper itself reports gains of a few points for one component, as DAPO's Table 1 does; on sums 2 tokens are a
 twentieth of a response, and 5 an eighth, on search 5 are a fortieth of an incorrect one; 0.2 on the world of search is
 a quarter of what the default run gains; 0.602 in log10 is a factor of 4. A third, a tenth, and a quarter refer to the
-first arm's mean. 0.01 and 0.02 of pass@k or of a prediction are our choice.
+first arm's mean. 0.01 and 0.02 of pass@k, of a prediction, of a chance or of the responses, and 0.05 of a correlation
+or of an error of prediction, are our choice.
 """
 CHANGED = """
 ## Changed after a result

@@ -2,10 +2,11 @@
 
 An arm is a script's name, with changes of claims/variant.py, and flags on top of SETTINGS: "grpo --clip-eps 0.1",
 "grpo+coin"; with "@100" it has seeds of its own, from 101 on, and the flag "SEED" is the seed. Without "@", seed s of
-every arm has the same base model and, where a step has as many prompts, the same problems and seeds of the engine. A
+every arm has the same problems and seeds of the engine, where a step has as many prompts, and the same base model
+unless the flags name another. A
 run stays in runs/claims/ under a name made of its command and its script's code, so an interrupted claim resumes, and
 arms that several claims share are run once. A run that ends because its numbers are not finite has a final accuracy of
-0. Every x86 processor with AVX2 gives the same numbers (ENVIRONMENT).
+0. With the same versions of the libraries, every x86 processor with AVX2 should give the same numbers (ENVIRONMENT).
 """
 
 import hashlib

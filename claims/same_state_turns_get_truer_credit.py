@@ -7,7 +7,8 @@ Tested: the guessing game and its embedded model, before training. 24 held-out g
 true advantage of a guess is how much more often games are won after it than after any guess from its state (turn and
 numbers that remain), in 1920 of the episodes, where these had the guess at least 32 times. The other 128 are 16 groups
 of 8, in which recipes/agent.py gives all turns of an episode its z-score, and methods/gigpo.py adds the z-score of each
-turn among those of its group from the same state, as by default. How many turns share their state is reported.
+turn's return, discounted by 0.95 per turn as by default, among those of its group from the same state. How many turns
+share their state is reported.
 
 Rule: the correlation over the turns of a game with the true advantage, in its 95 % interval over the games. Reproduced
 if GiGPO's is higher than GRPO's by 0.05 or more and the interval excludes 0; contradicted if the interval excludes a

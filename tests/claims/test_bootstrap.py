@@ -50,6 +50,15 @@ def test_an_uncertain_effect_stays_inconclusive(paired, stays):
     assert stays(stored(first, [x + 0.03 + 0.2 * (-1) ** i for i, x in enumerate(first)], paired)) > 0.7
 
 
+def test_what_an_arm_has_by_seed_is_drawn_too(monkeypatch):
+    """A verdict that rests on the mean of an arm, 0.05 by its seeds, and on no difference."""
+    result = stored([0.0, 0.1] * 8, [0.0] * 16, paired=True)
+    verdict = lambda result: sum(result["arms"]["a"]["values"]) >= 0.8  # noqa: E731
+    monkeypatch.setattr(bootstrap, "record", lambda name: {"verdict": verdict(result), "result": result})
+    monkeypatch.setattr(bootstrap, "load", lambda name: SimpleNamespace(verdict=verdict))
+    assert 0.3 < bootstrap.stays.__wrapped__("made up") < 0.8
+
+
 def test_paired_arms_have_the_same_draw(stays):
     """Seeds differ by far more than arms do, so arms that were drawn apart would hardly ever agree."""
     first = [0.1 * i for i in range(16)]

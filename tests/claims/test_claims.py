@@ -45,8 +45,8 @@ def test_only_claims_by_runs_wait_for_a_verdict():
 
 
 SECONDS = (  # exact claims that take more than a second
-    "maxrl_keeps_pass_at_k", "pass_at_k_training_keeps_pass_at_k", "same_state_turns_pay_in_long_episodes",
-    "whitening_is_harmless",
+    "maxrl_keeps_pass_at_k", "pass_at_k_training_keeps_pass_at_k", "same_state_turns_learn_faster",
+    "same_state_turns_pay_in_long_episodes", "whitening_is_harmless",
 )  # fmt: skip
 
 
