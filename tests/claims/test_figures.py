@@ -71,6 +71,12 @@ def swept(arm, rate):
     return percent(read_report(fair.REPORT)[fair.arms_of("sums", court.load(CLIP).ARMS)[arm]][rate])
 
 
+def more_responses(claim, world):
+    """By which fraction stale arms have more responses."""
+    fresh, stale = (court.record(claim)["result"]["arms"][arm + world]["responses"] for arm in ("fresh", "with TIS"))
+    return stale / fresh - 1
+
+
 def lengthened():
     """By which fraction the mean over each response lengthens incorrect answers on search."""
     found = court.record(LENGTHS_ON_SEARCH)["result"]
@@ -97,10 +103,11 @@ SOURCES = {
     ],
     QUESTIONS[1].title: [
         percent(float(said("clip_keeps_ratios_within_its_bounds", r"(\S+)% after 16")) / 100),
-        loss(CLIP, "both", "lower alone", SUMS),
         loss(CLIP_ON_SEARCH, "both", "lower alone", SEARCH),
+        loss(CLIP, "both", "lower alone", SUMS),
         loss(CLIP, "both", "upper alone", SUMS),
         loss(CLIP_ON_SEARCH, "both", "upper alone", SEARCH),
+        str(court.load(CLIP).SMALLEST),
         percent(clipped(CLIP, SUMS)),
         percent(clipped(CLIP_ON_SEARCH, SEARCH), 1),
         loss(CLIP, "both", "none", SUMS),
@@ -119,6 +126,7 @@ SOURCES = {
             for arm in ("with TIS", "uncorrected", "corrected")
             for claim, world in ((STALE, SUMS), (STALE_ON_SEARCH, SEARCH))
         ),
+        *(percent(more_responses(claim, world)) for claim, world in ((STALE, SUMS), (STALE_ON_SEARCH, SEARCH))),
     ],
     QUESTIONS[3].title: [
         mean(INT4, "recomputed, sums"),
