@@ -43,7 +43,7 @@ OPTIONS = dict(
 )
 
 OWN = {
-    # On sums, some step has no group with signal, and AdamW turns the rounding error of a zero gradient into an update.
+    # On search-hard some step has no signal, and AdamW turns the rounding error of a zero gradient into an update.
     "replay": dict(dataset="search"),
     "curriculum": dict(dataset="search"),
     "gdpo": dict(reward=("correct", "docs/rewards/format.py:short=0.2")),  # it is about several rewards

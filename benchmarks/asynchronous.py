@@ -3,7 +3,7 @@
     python -m benchmarks.asynchronous          # some minutes on a quiet machine; writes reports/asynchronous.json
 
 Measured with the embedded model and no EOS: tokens per second of the transformers engine if each batch waits for its
-longest response, and if a new prompt starts as soon as another ends; and the idle share, the fraction of rows without
+longest response, and if a new prompt starts as soon as another ends; and the idle fraction, that of rows without
 anything to sample. The logarithm of the lengths is uniform.
 
 Measured with two processes, by `recipes/pipeline_rl.py --overlap` on sums, on search, and on search with a reference,
@@ -101,7 +101,7 @@ WAYS = {"batches": in_batches, "stream": in_a_stream}
 
 
 def on_paper(gpus: int, costs: tuple[float, float, float], longest: int) -> dict[str, float]:
-    """Calculated tokens per second and idle share of the GPUs, both ways; `costs` are a, b and c."""
+    """Calculated tokens per second and idle fraction of the GPUs, both ways; `costs` are a, b and c."""
     a, b, c = costs
     each = np.sort(np.array(lengths(gpus * ROWS, longest, np.random.default_rng(0))).reshape(gpus, ROWS), 1)
     tokens = each.sum()

@@ -1,12 +1,12 @@
-"""What each of several processes holds and sends, counted on a model of 42 million parameters.
+"""What each of several processes holds and receives, counted on a model of 42 million parameters.
 
     python -m benchmarks.sharding         # about a minute; writes reports/sharding.json
 
 Training holds 16 bytes per parameter (weights, gradients, two moments): 1/n of them in each of n processes, and
-temporarily the whole weights and gradients of one layer. Counted is each process's resident memory above that of a tiny
-learner, with a row of eight tokens, whose activations are negligible. In a pass with gradients a process receives the
-other shards twice, and the sums for its own shard: 3 · (n - 1)/n · 4 bytes per parameter. A pass without gradients, or
-new weights for the engine, needs the shards once.
+temporarily the whole weights and gradients of one layer. Measured is the resident memory of each process above that of
+a tiny learner, with a row of eight tokens, whose activations are negligible. In a pass with gradients a process
+receives the other shards twice, and the sums for its own shard: 3 · (n - 1)/n · 4 bytes per parameter. A pass without
+gradients, or new weights for the engine, needs the shards once.
 """
 
 import gc

@@ -8,8 +8,8 @@ Differs from its parent sdpo.py:
 - the teacher reads the data set's solution instead of a response of the group. So every response has a teacher, even
   if all are incorrect, and no reward is needed;
 - unlike in SFT and LUFFY, the solution is not a target: the model learns to write as its informed teacher would.
-  Given the expression, the embedded model tries it first or boxes it. Its student learns to see which one fits: it is
-  correct more often without longer responses, while SDPO and GRPO learn to search longer.
+  Given the expression, the embedded model tries it first or boxes it. In 40 steps its student gains less than SDPO's
+  (0.34 and 0.46 of the held-out responses are correct, 0.23 before; reports/effects.md).
 The two papers differ in the teacher and in the KL. SDFT has the reverse KL and a moving average, as here; its code
 leaves the first three tokens of a response out of the loss, which is not done here. OPSD's code
 recommends the initial model (--teacher-rate 0); its scripts use the Jensen-Shannon divergence. Their templates, for

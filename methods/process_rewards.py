@@ -4,8 +4,8 @@
     r_ij = RM(x, o_i up to the end of step j), the chance that a response which begins so will be correct
 
 Differs from its parent grpo.py:
-- a reward at the end of each step, here a line of the response, tells where it went wrong; under GRPO all tokens share
-  what the last one earned. A token's advantage is the sum of the normalized rewards from its own step on;
+- a reward at the end of each step, here a line of the response, shows which step was wrong; under GRPO all tokens have
+  the same advantage. A token's advantage is the sum of the normalized rewards from its own step on;
 - the rewards come from a reward model, which needs no human labels: the policy continues responses from the end of each
   step, and the label is the fraction of continuations that are correct (soft estimation; hard: whether any is). The
   last step's label is the verifier's verdict, which is not used as a reward;
@@ -54,7 +54,7 @@ class Args(Settings):
     reward_model_lr: Rate = 3e-4
     """AdamW's learning rate of the reward model. Models of 1B and more: 1e-6 to 1e-5."""
     reward_model_updates: Count = 60
-    """Updates of the reward model, each by all labeled steps."""
+    """Updates of the reward model, each on all labeled steps."""
     step_ends: str = "\n"
     """Characters that end a step, in any token. Without any, the response is one step."""
     model: str = "search"
@@ -163,7 +163,7 @@ def token_weights(mask: Tensor) -> Tensor:
 def policy_loss(logp: Tensor, old_logp: Tensor, advantages: Tensor, args: Args) -> tuple[Tensor, dict[str, Tensor]]:
     """Per-token loss and metrics of m rows; everything is (m, T), and only `logp` carries a gradient.
 
-    On-policy, every ratio is 1 and the loss is minus the mean advantage, whatever the weights; its gradient is not 0.
+    On-policy, every ratio is 1 and the loss is minus the mean advantage by `token_weights`; its gradient is not 0.
     """
     ratio = torch.exp(logp - old_logp)  # (m, T)
     clipped_ratio = ratio.clamp(1 - args.clip_eps, 1 + args.clip_eps)  # (m, T)

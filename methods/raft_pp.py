@@ -6,8 +6,8 @@
 Differs from its parent grpo.py:
 - only correct responses are learned from: RAFT (methods/raft.py) with PPO's ratio and clip, so that several
   updates can share a rollout batch.
-It learns fast until entropy collapses. As in the authors' code, responses that are left out still count in the
-mean. Eq. 6 keeps a group's best responses, the code the correct ones, as here.
+In the paper it learns fast until entropy collapses. As in the authors' code, responses that are left out still
+count in the mean. Eq. 6 keeps a group's best responses, the code the correct ones, as here.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python methods/raft_pp.py

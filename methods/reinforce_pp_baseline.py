@@ -8,8 +8,8 @@ Differs from its parent grpo.py:
 - the group supplies the baseline only; the std is the whole batch's. A group's own std depends on few rewards,
   and gives more weight to a prompt that is almost always correct, or almost always incorrect, than to others;
 - the KL in the loss is k2, whose gradient is that of the KL itself.
-Mean and std are over tokens: long responses count more, so a group without signal gets advantages slightly off
-0. The std is the population's, as in the authors' OpenRLHF; the loss has Eq. 1's mean over each response.
+Mean and std are over tokens: long responses count more, so even a group without signal has advantages that are
+not 0. The std is the population's, as in the authors' OpenRLHF; the loss has Eq. 1's mean over each response.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python methods/reinforce_pp_baseline.py
@@ -92,7 +92,7 @@ def token_weights(mask: Tensor) -> Tensor:
 def policy_loss(logp: Tensor, old_logp: Tensor, advantages: Tensor, args: Args) -> tuple[Tensor, dict[str, Tensor]]:
     """Per-token loss and metrics of m rows; everything is (m, T), and only `logp` carries a gradient.
 
-    On-policy, every ratio is 1 and the loss is minus the mean advantage over responses: near 0.
+    On-policy, every ratio is 1 and the loss is minus the mean advantage over responses: 0 if all are as long.
     """
     ratio = torch.exp(logp - old_logp)  # (m, T)
     clipped_ratio = ratio.clamp(1 - args.clip_eps, 1 + args.clip_eps)  # (m, T)

@@ -8,8 +8,8 @@ Differs from its parent opd.py:
 - the teacher is the model itself with feedback in its prompt, and scores each token of a response. A response without
   another correct one in its group has no such loss;
 - only what helps without the feedback can be learned. The embedded model, told " right {answer}", boxes it at once, and
-  its student learns to guess. So the default feedback is a longer budget, not a solution as in the paper: the teacher
-  searches longer, and so does its student. For the paper's, put {response} into --feedback, as below;
+  its student gains less (reports/effects.md). So the default feedback is a longer budget, not a solution as in the
+  paper: the teacher searches longer, and so does its student. For the paper's, see the template below;
 - the teacher's weights are a moving average of the student's (--teacher-rate), as in the authors' code;
 - by default the KL is over the whole vocabulary (--kl full), with neither ratio nor TIS weight;
 - --grpo-weight λ adds R - mean of the group, which the authors' code does not divide by the std either.

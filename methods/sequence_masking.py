@@ -4,8 +4,8 @@
     M_i = 0 if A_i < 0 and 1/|o_i| Σ_t log(μ(o_it | x, o_i<t) / π_θ(o_it | x, o_i<t)) > δ, else 1
 
 Differs from its parent grpo.py:
-- incorrect responses that have become too unlikely for the policy since they were sampled are left out: learning
-  from other policies' mistakes destabilizes, learning from one's own helps. The mask is recomputed in each update.
+- incorrect responses that have become too unlikely for the policy since they were sampled are left out.
+  The paper expects such responses to destabilize training. The mask is recomputed in each update.
 It matters if rollouts are stale or reused many times. The paper gives no δ; TRL's 0.5 leaves nothing out here, even
 if rollouts are 8 batches old. The KL is never masked.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).

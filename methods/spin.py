@@ -4,8 +4,8 @@
     w: the data set's solution        l ~ π_old(·|x): the policy's own response, correct or not
 
 Differs from its parent dpo.py:
-- no rewards: the data set's solution is preferred to each of the policy's own responses, as G - 1 pairs. When
-  the policy writes as the data set does, no pair teaches anything;
+- no rewards: the data set's solution is preferred to each of the policy's own responses, as G - 1 pairs. Once
+  the policy writes as the data set does, the gradients of the pairs cancel on average;
 - the reference is the policy before the batch, the opponent, which also sampled l (where --staleness is 0).
 One iteration of SPIN is one rollout batch here (paper: two passes over 50,000 prompts). As in methods/dpo.py, the
 log-prob of a response is a sum over its tokens, and neither a ratio nor TIS corrects for the rollout policy. On sums

@@ -9,7 +9,7 @@ Differs from its parent calculator.py:
 - if the environment gives a reward, it is used; otherwise the verifier judges the text;
 - the log counts turns and errors of the environment. As in the parent, turns have a limit, and an error ends an
   episode with reward 0.
-The default model plays the guessing game of worlds/guessing: it learns to guess the middle.
+The default model plays the guessing game of worlds/guessing, where guessing the middle always wins.
 Search-R1 used PPO and GRPO with β 0.001, ToRL GRPO without a KL and by default with one call of the tool.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 

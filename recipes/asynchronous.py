@@ -1,4 +1,4 @@
-"""Generation that never waits: prompts begin as others end, and new weights are taken between any two tokens.
+"""Generation that waits for no batch: prompts begin as others end, and new weights are taken between any two tokens.
 
 The learner's version v is the number of rollout batches that it has trained on. Admission bounds the staleness, as in
 AReaL (2505.24298, Eq. 3; `StalenessManager` in its code): by version v, (v + η + 1) P prompts have been submitted, not

@@ -8,10 +8,10 @@
            sequence-tis    min(ρ_i, C)         sequence-mask  1[ρ_i ≤ C] ρ_i
            geometric-mask  1[low ≤ ρ_i^(1/|o_i|) ≤ high]
 
-Generation never waits: prompts begin as others end, finished groups form a queue, and new weights are taken between any
-two tokens. Admission bounds the staleness; groups that are older are dropped. `recipes/asynchronous.py` has the rules
-and their sources. In one process the time that training takes is drawn from the seed, in tokens: a run can be repeated
-and resumed to the bit. With --overlap another process generates, and no two runs are alike.
+Generation waits for no batch: prompts begin as others end, finished groups form a queue, and new weights are taken
+between any two tokens. Admission bounds the staleness; groups that are older are dropped. `recipes/asynchronous.py` has
+the rules and their sources. In one process the time that training takes is drawn from the seed, in tokens: a run can be
+repeated and resumed to the bit. With --overlap another process generates, and no two runs are alike.
 
 | component | from | without it |
 |---|---|---|

@@ -9,10 +9,10 @@ A recipe combines components: with all four switched off it is dapo.py, to the b
 | KL to a reference | GRPO | --kl-beta 0 |
 | the reference is renewed | ProRL | --renew-every 0 |
 | a new optimizer with each new reference | ProRL | --no-reset-optimizer |
-| more room above 1 | DAPO | --clip-eps-high 0.28 |
+| clip-higher | DAPO | --clip-eps-high 0.28 |
 
 Differs from its parent dapo.py:
-- a KL that keeps training stable; with a renewed reference it bounds the change in n steps, not the total change.
+- a KL to a reference, for stability; with a renewed reference it is about the change in n steps, not the total one.
 The paper renews reference and optimizer when held-out accuracy stalls or falls; its second version does so every 200
 to 500 steps, and keeps the optimizer. Here steps or the KL decide. For its mixture of tasks, pass several data sets.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).

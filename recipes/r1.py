@@ -9,7 +9,7 @@ R1-Zero is RL alone, the default. R1 has four stages, and its distillation is a 
 | --stages | what it is | starts from |
 |---|---|---|
 | cold-start | SFT on a few correct solutions in the desired style | the base |
-| rl | GRPO until the reward no longer rises | the stage before |
+| rl | GRPO for --steps steps | the stage before |
 | rejection | SFT on the correct ones of many responses from the stage before | the base again |
 | rl | GRPO once more | the stage before |
 | distill | SFT of a smaller model on the same correct responses, or on those of the stage before; no RL | the student |

@@ -1,9 +1,9 @@
 """The process of `--overlap`, which generates while the learner trains, and the learner's side of it.
 
 New weights are in shared memory, one version at a time: the learner writes the next one when the generator has taken
-the last. Prompts and groups are messages. Neither process waits for the other unless it must. If the generator is
-killed or stopped, the learner ends within a minute, with all earlier steps saved. If the learner is killed, the
-generator ends; if it is stopped, the generator waits for it.
+the last. Prompts and groups are messages. The learner waits only for a full batch, the generator only for a prompt. If
+the generator is killed or stopped, the learner ends within a minute, with all earlier steps saved. If the learner is
+killed, the generator ends; if it is stopped, the generator waits for it.
 """
 
 import importlib

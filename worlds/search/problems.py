@@ -1,7 +1,7 @@
 r"""Put plus and minus between some numbers so that the expression has a given value: `52 7 11 3 =45?`.
 
 Several expressions may be correct, so a problem's answer is a check. There are 2^(n-1) ways to set the signs of n
-numbers, and only trying tells which of them is correct.
+numbers, and the only way to find the correct ones is to try them.
 
 A prompt may have one more line, which the embedded model has learned to use:
 - `within 60 tokens`: a budget for the response (L1, 2503.04697);
