@@ -122,8 +122,11 @@ def effect(result):
 
 
 def draw(result):
-    panel = axes("Learning to walk to a goal", "most turns of an episode", "mean chance to reach it, over the updates")
-    for name, color in zip(METHODS, (GRAY, BLUE, ORANGE), strict=True):
-        panel.plot([*SETTINGS], [of[name]["mean"] for of in result.values()], "o", color=color, label=name)
+    panel = axes("Learning to walk to a goal", "most turns of an episode", "gain over GRPO in the mean chance")
+    for shift, (name, color) in zip((-0.1, 0.1), (("GiGPO", BLUE), ("GiGPO, γ = 1", ORANGE)), strict=True):
+        gains, halves = zip(*(of[name]["gain"] for of in result.values()), strict=True)
+        panel.errorbar(np.arange(len(result)) + shift, gains, halves, fmt="o", color=color, label=name)
+    panel.set_xticks(range(len(result)), [setting.replace(", ", ",\n") for setting in result])
+    panel.axhline(0, color=GRAY)
     panel.legend()
     return panel.figure
