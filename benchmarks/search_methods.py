@@ -49,7 +49,7 @@ class Args:
     methods: tyro.conf.Positional[tuple[str, ...]] = ()
     """Names of scripts; by default all that run on this world."""
     updates: Literal[4, 16] = 4
-    """From each rollout batch: the default of most scripts, or four passes of four."""
+    """Updates from each rollout batch: 4, as most scripts make by default, or 16, in four passes."""
     redraw: bool = False
     """Only draw the tables and the picture again."""
 

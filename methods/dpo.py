@@ -72,7 +72,7 @@ class Args(Settings):
 def compute_advantages(scores: Tensor, rewards: Tensor, args: Args) -> tuple[Tensor, Tensor]:
     """(P, G) log-ratios of responses to the reference and (P, G) rewards in, (P, G) advantages and the loss out.
 
-    An advantage is minus the derivative of the loss by its response's log-prob (2305.18290, Eq. 7 and Sec. 4).
+    An advantage is minus the derivative of the loss in its response's log-prob (2305.18290, Eq. 7 and Sec. 4).
     """
     is_pair = rewards[:, :, None] > rewards[:, None, :]  # (P, G, G), over the better and the worse response
     margin = args.kl_beta * (scores[:, :, None] - scores[:, None, :])  # (P, G, G)

@@ -70,7 +70,7 @@ def test_what_asks_the_run_to_end_leaves_the_workers(verifier):
 
 
 def test_worker_that_dies_is_replaced():
-    """When a worker dies, the answer that it had counts as a failure, and a new worker starts."""
+    """When a worker dies, the answer it was checking counts as a failure, and a new worker starts."""
     verifier = make_verifier()
     assert is_correct(verifier, r"\boxed{1+x^2}", "x^2+1")
     for worker in verifier.pool.workers:
