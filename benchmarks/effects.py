@@ -36,6 +36,7 @@ BUDGET = " --budget-prompt ' within {n} tokens' --min-budget 0.125 --max-respons
 TOKEN_MEAN = "grpo+dapo.token_weights"
 MEAN_SUMS = TOKEN_MEAN + SUMS
 TWO = " --reward correct docs/rewards/format.py:short=0.2"
+MISTAKE = " --reward correct worlds/search/feedback.py:first_mistake=0"
 MEAN_BUDGET = 90  # tokens
 BASE = "base model"  # the model before training, instead of a run without the method
 
@@ -169,6 +170,7 @@ EFFECTS = {
     "sdpo with answers": Effect(
         "is taught by itself, told the answer", f"sdpo{SEARCH} --feedback ' right {{answer}}'", BASE
     ),
+    "sdpo with mistakes": Effect("the same, told its first mistake", f"sdpo{HARD}{MISTAKE}", f"sdpo{HARD}", "pass@16"),
     "trpo": Effect("steps as large as a KL of 0.001 allows", f"trpo{SEARCH}", f"reinforce{SEARCH}"),
     "trpo as published": Effect(
         "default δ and damping instead of the published ones",
@@ -305,12 +307,8 @@ def page(found: dict[str, dict[str, Any]]) -> str:
         if one := found.get(name):
             form = METRICS[effect.metric][1]
             change = difference(one["without"], one["with"], paired=False)
-            cells = [
-                f"`{script_path(name.split()[0]).relative_to(ROOT)}`",
-                effect.aim,
-                effect.metric,
-                str(len(one["with"])),
-            ]
+            script = script_path(name.split()[0]).relative_to(ROOT)
+            cells = [f"`{script}`", effect.aim, effect.metric, str(len(one["with"]))]
             cells += [f"{statistics.mean(one[key]):{form}}" for key in ("without", "with")]
             cells.append(f"{change.mean:+{form}} ± {change.half:{form}}")
             cells.append("yes" if abs(change.mean) > change.half else "no")

@@ -69,6 +69,8 @@ class Rollouts:
     correct: list[bool] = field(default_factory=list)
     # What each function of --reward gave, by its name; None where it took too long. Also set by the verifier.
     rewards: list[dict[str, float | None]] = field(default_factory=list)
+    # What the functions say of each response, to methods that learn from it; "" for nothing. Also set by the verifier.
+    feedback: list[str] = field(default_factory=list)
     episodes: list[Episode] = field(default_factory=list)  # only with an environment
 
     def select(self, rows: Iterable[int]) -> "Rollouts":

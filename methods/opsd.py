@@ -33,7 +33,7 @@ from common.models import load_model
 from common.run import Run
 from common.settings import Count, CountOrZero, Fraction, Names, NonNegative, Positive, Rate, Settings
 from common.verification import Verifier
-from methods.self_teacher import SelfTeacher
+from methods.self_teacher import SelfTeacher, filled
 from methods.solutions import solutions_to
 
 import torch
@@ -161,7 +161,7 @@ def main(args: Args) -> None:
             # The learner's log-probs before the updates; the engine's differ by rounding and by any staleness.
             batch = collate(problems, rollouts, model.device)
             # OPSD: the same responses after prompts with solutions, and the teacher's weight (B, 1) for each.
-            told = [{"solution": solutions[problem.question]} for problem in problems for _ in range(G)]
+            told = [filled(args.feedback, solution=solutions[p.question]) for p in problems for _ in range(G)]
             longer, own = teacher.batch(problems, rollouts, told), teacher.weights(told)
             mask, rollout_logp = batch.response_mask, batch.rollout_logp  # (B, T), (B, T)
             learner_logp, entropy = batch_logps(model, batch, args)  # (B, T), (B, T)

@@ -5,8 +5,9 @@
     θ_T: a moving average of θ     f: feedback, such as a correct response of the group     mixed: λ A_GRPO + (1 - λ) A
 
 Differs from its parent opd.py:
-- the teacher is the model itself with feedback in its prompt, and scores each token of a response. A response without
-  another correct one in its group has no such loss;
+- the teacher is the model itself with feedback in its prompt, and scores each token of a response. It reads another
+  correct response of the group; if there is none, what the reward functions say of this one, such as an error message
+  (docs/rewards.md); if they say nothing, the response has no such loss;
 - only what helps without the feedback can be learned. The embedded model, told " right {answer}", boxes it at once, and
   its student gains less (reports/effects.md). So the default feedback is a longer budget, not a solution as in the
   paper: the teacher searches longer, and so does its student. For the paper's, see the template below;
@@ -16,12 +17,13 @@ Differs from its parent opd.py:
 The authors' code (lasgroup/SDPO) takes the forward KL by default; its runs without rich feedback use the Jensen-Shannon
 divergence, those with it the reverse KL, as here. It multiplies the loss by the ratio, up to 2,
 and averages over all tokens of responses with feedback; here the full KL has no ratio, and each response has the same
-weight. Not here: an environment's text as feedback, such as a compiler's, and a teacher held in a trust region. Their
-template, for real models: --feedback
-$'\\nCorrect solution:\\n\\n{response}\\n\\nCorrectly solve the original question.'
+weight. Not here: a teacher held in a trust region. Their templates, for real models: --feedback
+$'\\nCorrect solution:\\n\\n{response}\\n\\nCorrectly solve the original question.', and --reward-feedback
+$'\\nThe following is feedback from your unsuccessful earlier attempt:\\n\\n{text}\\n\\n', which ends in the same way.
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python methods/sdpo.py
+    python methods/sdpo.py --dataset search-hard --reward correct worlds/search/feedback.py:first_mistake=0
 """
 
 from dataclasses import dataclass
@@ -53,6 +55,9 @@ class Args(Settings):
     feedback: str = " within 150 tokens"
     """Text after the question in the teacher's prompt; {answer} and {response} in it are those of a correct response.
     The default makes the embedded model search longer."""
+    reward_feedback: str = "{text}"
+    """Text after the question for a response without a correct one in its group; {text} is what the reward functions
+    say of it. Without such a text it has no teacher."""
     teacher_rate: Fraction = 0.05
     """Rate of the teacher's moving average, once per rollout batch. Authors' code 0.05."""
     grpo_weight: Fraction = 0.0

@@ -1,5 +1,6 @@
 """A teacher that is the model itself: a moving average of its weights, with extra information in its prompts."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,11 @@ from common.settings import Settings
 
 import torch
 from torch import Tensor
+
+
+def filled(template: str, **values: str) -> str:
+    """A template with these values in place of their names in braces."""
+    return re.sub(r"\{(\w+)\}", lambda name: values.get(name[1], name[0]), template)
 
 
 class SelfTeacher:
@@ -33,19 +39,22 @@ class SelfTeacher:
 
     def describe(
         self, rollouts: Rollouts, shown: list[int | None], find_answer: Callable[[str], str | None]
-    ) -> list[dict[str, str] | None]:
-        """What the teacher is shown for each response: a text and its answer, or nothing."""
+    ) -> list[str | None]:
+        """What the teacher is told for each response: about another one, or what reward functions say, or nothing."""
         texts = self.tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True)
-        return [None if j is None else {"response": texts[j], "answer": find_answer(texts[j]) or ""} for j in shown]
+        told: list[str | None] = [None] * len(texts)
+        for i, said in enumerate(rollouts.feedback):
+            told[i] = filled(self.args.reward_feedback, text=said) if said else None
+        for i, j in enumerate(shown):
+            if j is not None:
+                told[i] = filled(self.args.feedback, response=texts[j], answer=find_answer(texts[j]) or "")
+        return told
 
-    def batch(self, problems: list[Problem], rollouts: Rollouts, told: list[dict[str, str] | None]) -> Batch:
-        """The B responses after prompts with --feedback, filled with what the teacher is shown for each, if any."""
+    def batch(self, problems: list[Problem], rollouts: Rollouts, told: list[str | None]) -> Batch:
+        """The B responses after prompts with what the teacher is told for each, if anything."""
         G, args, longer = len(told) // len(problems), replace(self.args, max_prompt_tokens=None), []
-        for i, values in enumerate(told):
-            text = self.args.feedback if values is not None else ""
-            for name, value in (values or {}).items():
-                text = text.replace(f"{{{name}}}", value)
-            pair = add_text(problems[i // G].question, text), ""
+        for i, text in enumerate(told):
+            pair = add_text(problems[i // G].question, text or ""), ""
             longer.append(make_problem(pair, args, self.tokenizer, self.examples))
         check_prompts(longer, self.model, args)
         return collate(longer, replace(rollouts, experts=[]), self.model.device)
@@ -54,7 +63,7 @@ class SelfTeacher:
         """Log-probs (N, V) at each response token of some rows."""
         return vocabulary_logps(self.model, batch, rows, len(self.tokenizer), self.args)
 
-    def weights(self, told: list[dict[str, str] | None]) -> Tensor:
-        """(B, 1): 1 - --grpo-weight for each response for which the teacher is shown something, else 0."""
-        weights = [[(1 - self.args.grpo_weight) * (values is not None)] for values in told]
+    def weights(self, told: list[str | None]) -> Tensor:
+        """(B, 1): 1 - --grpo-weight for each response for which the teacher is told something, else 0."""
+        weights = [[(1 - self.args.grpo_weight) * (text is not None)] for text in told]
         return torch.tensor(weights, device=self.model.device)

@@ -3,6 +3,7 @@
     def function(problem, text, tokens, truncated) -> float        # one response
     def function(problems, texts, tokens, truncated) -> list[float]    # several, if the first parameter is `problems`
 
+In place of a float it may return (float, text): the text is feedback on the response, for methods that use it.
 Either may be `async def`. Functions run in worker processes. One that hangs is killed, and the run continues. Python
 objects, as in `Args(reward=[function])`, run in this process, where nothing can end them. An exception, or a value that
 is not a finite number, ends the run with one sentence. docs/rewards.md has examples.
@@ -25,8 +26,9 @@ from common.verification.workers import Pool, Program
 from torch import Tensor
 
 MAX_LATE = 16  # responses per rollout batch whose reward may be too late
-# For each response: whether it is correct, its reward, and what each reward function gave.
-Judged = tuple[list[bool], list[float], list[dict[str, float | None]]]
+# For each response: whether it is correct, its reward, what each reward function gave, and their feedback.
+Judged = tuple[list[bool], list[float], list[dict[str, float | None]], list[str]]
+Given = float | list[Any] | None  # by one function to one response: a number, or a number and a text; None if too late
 CORRECT = "correct"  # the built-in reward: 1 if the verifier finds the answer correct
 OBJECT = "python"  # in place of the module, in the name of a Python object
 MADE_UP = "This response is made up. \\boxed{0}"
@@ -51,6 +53,14 @@ def split_weight(text: str) -> tuple[str, float]:
 def short(name: str) -> str:
     """The name of a reward in logs: that of its function."""
     return name.rpartition(":")[2]
+
+
+def number(given: Given) -> float | None:
+    return given[0] if isinstance(given, list) else given
+
+
+def text(given: Given) -> str:
+    return given[1] if isinstance(given, list) else ""
 
 
 def summary(name: str, values: list[float | None]) -> dict[str, float | None]:
@@ -95,13 +105,15 @@ class Rewards:
     def __call__(
         self, problems: list[Problem], texts: list[str], rollouts: Rollouts, correct: list[bool] | None
     ) -> Judged:
-        """Which of B responses are correct, their rewards, and what each function gave.
+        """Which of B responses are correct, their rewards, what each function gave, and their feedback.
 
         `correct` holds the verifier's verdicts. Without them a response is correct if each function gives at least 1.
         """
         responses = zip(problems, texts, rollouts.tokens, rollouts.truncated, strict=True)
         rows = [[as_given(problem), *response] for problem, *response in responses]
-        values = {name: self.compute(name, rows) for name in self.programs}
+        given = {name: self.compute(name, rows) for name in self.programs}
+        feedback = ["\n".join(filter(None, map(text, row))) for row in zip(*given.values(), strict=True)]
+        values = {name: list(map(number, of_name)) for name, of_name in given.items()}
         if correct is None:
             correct = [all((value[i] or 0) >= 1 for value in values.values()) for i in range(len(rows))]
         else:
@@ -110,7 +122,7 @@ class Rewards:
             self.values[name] += values[name]
         of_each = [{short(name): values[name][i] for name in self.weights} for i in range(len(rows))]
         rewards = [sum(w * (values[name][i] or 0.0) for name, w in self.weights.items()) for i in range(len(rows))]
-        return correct, rewards, of_each
+        return correct, rewards, of_each, feedback
 
     def take_numbers(self) -> dict[str, float]:
         """Per function, since the last call: mean, standard deviation, and the fraction of values that came in time.
@@ -123,7 +135,7 @@ class Rewards:
             self.values[name].clear()
         return numbers
 
-    def compute(self, name: str, rows: list[list[Any]]) -> list[float | None]:
+    def compute(self, name: str, rows: list[list[Any]]) -> list[Given]:
         """What one function returns for each response of this process; None if it took too long.
 
         A batch function may compare responses, so the first process calls it with those of all processes.
@@ -135,22 +147,22 @@ class Rewards:
         first = sum(map(len, parts[: rank()]))
         return values[first : first + len(rows)]
 
-    def call(self, name: str, rows: list[list[Any]]) -> list[float | None]:
+    def call(self, name: str, rows: list[list[Any]]) -> list[Given]:
         """What one function returns for each of some responses; None if it took too long."""
         parts = ([rows] if rows else []) if self.batched[name][0] else [[row] for row in rows]
         values = []
         for part, reply in zip(parts, self.pool.map((self.programs[name], part) for part in parts), strict=True):
             if reply.failed and not reply.late:
                 fail(f"--reward {name} failed for {part[reply.row][1][:80]!r}: {reply.failed}.", code=1)
-            rewards = [None] * len(part) if reply.late else reply.value
-            self.count_late(name, part, rewards, values.count(None))
-            for row, value in zip(part, rewards, strict=True):
+            given = [None] * len(part) if reply.late else reply.value
+            self.count_late(name, part, given, values.count(None))
+            for row, value in zip(part, map(number, given), strict=True):
                 if value is not None and not math.isfinite(value):
                     fail(f"--reward {name} gave {value} for {row[1][:80]!r}: rewards must be finite.", code=1)
-            values += rewards
+            values += given
         return values
 
-    def count_late(self, name: str, rows: list[list[Any]], rewards: list[float | None], before: int) -> None:
+    def count_late(self, name: str, rows: list[list[Any]], rewards: list[Given], before: int) -> None:
         """Count late rewards, warn about the first ones, and end the run if there are too many in a rollout batch."""
         if not (late := rewards.count(None)):
             return
@@ -179,7 +191,7 @@ def rehearse_rewards(args: DataSettings, dataset: str, part: str) -> None:
         problem = Problem(str(question), answer, str(question), [], row=more[1] if more else {})
         for name, program in Rewards(args, pool, Counter()).programs.items():
             reply = next(pool.map([(program, [[as_given(problem), MADE_UP, list(range(9)), False]])]))
-            value = math.nan if reply.failed else reply.value[0]
+            value = math.nan if reply.failed else number(reply.value[0])
             if value is None or not math.isfinite(value):
                 reason = reply.failed or ("no answer in time" if value is None else f"it gave {value}")
                 fail(f"--reward {name} fails for a made-up response to {problem.question[:80]!r}: {reason}.")

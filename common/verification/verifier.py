@@ -77,18 +77,18 @@ class Verifier:
         return self.pool.map((program, [[{"payload": gold}, text, [], False]]) for program, gold, text in questions)
 
     def __call__(self, problems: list[Problem], rollouts: Rollouts) -> Tensor:
-        """The rewards (P, G) of G responses to each of P problems. Sets `rollouts.correct` and `rollouts.rewards`."""
+        """The rewards (P, G) of G responses to each of P problems. Sets their verdicts and feedback."""
         with clock("verify"):
             G = len(rollouts.tokens) // len(problems)
             # Each process judges its shard, and no other process repeats it: a time-out might differ.
             rows = range(len(rollouts.tokens))[shard(len(rollouts.tokens))]
             parts = gather(self.judge_and_reward([problems[row // G] for row in rows], rollouts.select(rows)))
-            correct, rewards, rollouts.rewards = ([value for part in parts for value in part[k]] for k in range(3))
-            rollouts.correct = list(map(bool, correct))
+            correct, rewards, *more = ([value for part in parts for value in part[k]] for k in range(4))
+            rollouts.correct, rollouts.rewards, rollouts.feedback = list(map(bool, correct)), *more
             return torch.tensor(rewards, dtype=torch.float, device=device()).view(len(problems), G)
 
     def judge_and_reward(self, problems: list[Problem], rollouts: Rollouts) -> Judged:
-        """Which of B responses are correct, their rewards, and what each reward function gave."""
+        """Which of B responses are correct, their rewards, and what reward functions gave and say of each."""
         texts = self.tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True)
         functions, correct, scores = self.reward_functions, None, []
         if self.judges:
@@ -97,7 +97,7 @@ class Verifier:
                 golds[i] = golds[i] if episode.reward is None else episode.reward
             scores = self.judge(self.written(rollouts) if rollouts.episodes else texts, golds, rollouts.truncated)
             correct = [score >= 1 for score in scores]
-        return functions(problems, texts, rollouts, correct) if functions else (correct, scores, [])
+        return functions(problems, texts, rollouts, correct) if functions else (correct, scores, [], [])
 
     def written(self, rollouts: Rollouts) -> list[str]:
         """The responses without what was inserted: an answer that an environment gives is not the policy's."""

@@ -47,7 +47,10 @@ def reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0]}{where}"
 
 
-def number(value: Any) -> float:
+def reward_of(value: Any) -> float | list[Any]:
+    """What a function returned for a response, as a number, or as a list of a number and a text."""
+    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], str):
+        return [reward_of(value[0]), value[1]]
     if isinstance(value, str):
         raise TypeError(f"a reward must be a number, not {value!r}")
     return float(value)
@@ -69,8 +72,8 @@ class Function:
 
         return asyncio.Runner()
 
-    def __call__(self, rows: list[list[Any]] | None) -> list[float | None] | list[bool]:
-        """The rewards of some responses, None if an async call took too long.
+    def __call__(self, rows: list[list[Any]] | None) -> list[Any]:
+        """The rewards of some responses, with any feedback; None if an async call took too long.
 
         A row is problem, text, tokens, truncated. Without rows: whether one call may have several responses, and
         whether it has to have all of a rollout batch.
@@ -83,13 +86,13 @@ class Function:
         values = [self.function(*row) for row in rows] if not self.is_batched else self.of_batch(rows)
         if len(values) != len(rows):
             raise ValueError(f"it gave {len(values)} rewards for {len(rows)} responses")
-        return list(map(number, values))
+        return list(map(reward_of, values))
 
     def of_batch(self, rows: list[list[Any]]) -> list[Any]:
         values = self.function(*map(list, zip(*rows, strict=True)))
         return list(self.loop.run(values) if self.is_async else values)
 
-    async def all_at_once(self, rows: list[list[Any]]) -> list[float | None]:
+    async def all_at_once(self, rows: list[list[Any]]) -> list[Any]:
         """The rewards of some responses, computed concurrently."""
         import asyncio
 
@@ -101,7 +104,7 @@ class Function:
             if task in done and (error := task.exception()):
                 error.row = row
                 raise error
-        return [None if task in late else number(task.result()) for task in tasks]
+        return [None if task in late else reward_of(task.result()) for task in tasks]
 
 
 def reply(**fields: Any) -> None:

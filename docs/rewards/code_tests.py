@@ -2,6 +2,8 @@
 
     --dataset problems.jsonl --reward docs/rewards/code_tests.py:passes_tests
 
+`passes_tests_or_says_why` also returns the test that failed and its error, as feedback for methods/sdpo.py.
+
 The code runs in a separate process with limits on time, memory, and the size of files and output (1 MiB). That stops
 accidents, not attacks: for code that you do not trust, run the whole training in a container without a network.
 """
@@ -44,3 +46,19 @@ def passes_tests(problem, text: str, tokens: list[int], truncated: bool) -> floa
     secret = secrets.token_hex(16)
     done = run(f"{blocks[-1]}\n{problem.answer}\nprint({secret!r})\n", errors=subprocess.DEVNULL)
     return float(done is not None and done[0] == 0 and done[1].strip().endswith(secret))
+
+
+def passes_tests_or_says_why(problem, text: str, tokens: list[int], truncated: bool) -> tuple[float, str]:
+    if passes_tests(problem, text, tokens, truncated):
+        return 1.0, ""
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    if truncated or not blocks:
+        return 0.0, "There is no finished block of Python code."
+    program = f"{blocks[-1]}\n{problem.answer}\n"
+    done = run(program)
+    if done is None or done[0] < 0:  # killed
+        return 0.0, "The code takes too long."
+    lines = re.findall(r'File "<string>", line (\d+)', done[1])
+    if not lines:
+        return 0.0, "The code ends before the tests."
+    return 0.0, f"{done[1].strip().splitlines()[-1]} at {program.splitlines()[int(lines[0]) - 1].strip()}"

@@ -8,6 +8,7 @@ import grpo
 from common.records import Problem, Rollouts
 from common.verification.rewards import Rewards
 from common.verification.workers import Pool
+from docs.rewards.code_tests import passes_tests_or_says_why
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -90,3 +91,22 @@ def test_example_code(tmp_path):
         (problem, "def double(x): return 2 * x", 0.0),
     )
     assert os.path.getsize(tmp_path / "big") <= 1 << 20
+
+
+def test_example_code_with_feedback():
+    """The failed test, and why it failed."""
+    problem = Problem("Double a number.", "assert double(3) == 6\nassert double(-1) == -2", "", [])
+
+    def said(code, truncated=False):
+        reward, text = passes_tests_or_says_why(problem, f"```python\n{code}\n```", [], truncated)
+        assert reward == float(not text)
+        return text
+
+    assert said("def double(x): return 2 * x") == ""
+    assert said("def double(x): return x ** 2") == "AssertionError at assert double(3) == 6"
+    assert said("def double(x): return x + 3") == "AssertionError at assert double(-1) == -2"
+    assert said("def double(x): return y") == "NameError: name 'y' is not defined at assert double(3) == 6"
+    assert said("def double(x:") == "SyntaxError: '(' was never closed at def double(x:"
+    assert said("while True: pass") == "The code takes too long."
+    assert said("raise SystemExit(0)") == "The code ends before the tests."
+    assert said("def double(x): return 2 * x", truncated=True) == "There is no finished block of Python code."

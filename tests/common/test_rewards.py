@@ -75,6 +75,22 @@ def level(problem, text, tokens, truncated):
     assert ask(rewards(columns, "level"))[1] == [3.0, 0.5]
 
 
+def test_a_function_may_return_feedback(rewards):
+    source = """
+def f(problem, text, tokens, truncated):
+    return 0.5, f"not {text}"
+
+def g(problems, texts, tokens, truncated):
+    return [(1, ""), 2]
+
+async def h(problem, text, tokens, truncated):
+    return 3, problem.question
+"""
+    of_each = [{"f": 0.5, "g": 1.0, "h": 3.0}, {"f": 0.5, "g": 2.0, "h": 3.0}]
+    judged = rewards(source, "f", "g", "h=0.1")(PROBLEMS, TEXTS, Rollouts(TOKENS, truncated=CUT), None)
+    assert judged == ([False] * 2, pytest.approx([1.8, 2.8]), of_each, ["not two\n1+1=?", "not 4\n2+2=?"])
+
+
 def test_what_is_correct(rewards):
     """`correct` among the rewards is the verifier's verdict; without it every function must give at least 1."""
     source = "def f(p, text, *_): return 0.5 if text == 'two' else 1\ndef g(p, text, *_): return text == '4'"
@@ -96,6 +112,9 @@ def test_what_is_correct(rewards):
         ("return 10 ** 400", "failed for 'two': OverflowError"),
         ("return 'good'", "failed for 'two': TypeError: a reward must be a number, not 'good'"),
         ("return None", "failed for 'two': TypeError"),
+        ("return 1.0, 2.0", "failed for 'two': TypeError"),
+        ("return float('nan'), 'good'", "gave nan for 'two': rewards must be finite"),
+        ("return 'good', 'good'", "failed for 'two': TypeError: a reward must be a number, not 'good'"),
         ("import os; os._exit(3)", "failed for 'two': its process has ended"),
     ],
 )

@@ -6,10 +6,12 @@ from statistics import mean
 
 import grpo
 from claims import court
+from common.records import Problem
 from worlds import behavior_function, generated_problems
 from worlds.pretrain import PretrainSettings, make_tokenizer
 from worlds.search import habits
 from worlds.search.behavior import measure, parse_attempt
+from worlds.search.feedback import first_mistake
 from worlds.search.problems import (
     Search,
     chance,
@@ -93,6 +95,21 @@ def test_lines_after_the_question():
     assert with_feedback(QUESTION, "52+7-11-3") == f"{QUESTION} right 52+7-11-3"
     assert with_feedback(QUESTION, "52+7+11-3") == f"{QUESTION} wrong 52+7+11-3"
     assert parse_question(with_budget(QUESTION, 60)) == PROBLEM
+
+
+def test_the_first_mistake():
+    """Feedback names the beginning of a correct expression up to the first wrong sign, at least two terms."""
+
+    def said(answer, question=QUESTION, truncated=False):
+        return first_mistake(Problem(question, PROBLEM, question, []), rf"\boxed{{{answer}}}", [], truncated)[1]
+
+    assert said("52+7-11-3") == said("7+52-11-3") == "", "correct"
+    assert said("52+7+11-3") == " start 52+7-11"
+    assert said("52+7-11+3") == " start 52+7-11-3"
+    assert said("52-7-11-3") == said("52+7-11-3", truncated=True) == said("3+4") == " start 52+7"
+    # 9+1+2-2 and 9+1-2+2 are correct: the one that shares more with the response.
+    assert said("9+1+2+2", "9 1 2 2 =10?") == " start 9+1+2-2"
+    assert said("9+1-2-2", "9 1 2 2 =10?") == " start 9+1-2+2"
 
 
 def test_textbook_solutions_are_correct():

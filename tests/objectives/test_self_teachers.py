@@ -21,6 +21,15 @@ def test_a_teacher_that_is_told_nothing_teaches_nothing(kl, tiny_model, half_cor
     assert norms[""] < 1e-5 < 1e-2 < norms[" = 7"]
 
 
+def test_reward_functions_teach_where_no_response_is_correct(tiny_model, tmp_path, capsys):
+    norms, settings = {}, on_tiny(tiny_model) | {"num_minibatches": 1, "steps": 1, "reward_feedback": " = {text}"}
+    for said in ("", "7"):
+        _, rows = run("sdpo", tmp_path / f"said{said}", reward=("correct", lambda *_: (0.0, said)), **settings)  # noqa: B023
+        assert rows[1]["accuracy"] == 0 and rows[1]["feedback"] == float(said == "7")
+        norms[said] = rows[1]["grad_norm"]
+    assert norms[""] == 0 and norms["7"] > 1e-2
+
+
 def test_a_teacher_that_cannot_read_what_it_is_told(tiny_model, half_correct, tmp_path, capsys):
     settings = on_tiny(tiny_model) | {"answer_format": "last-number", "feedback": "7" * 1000}
     assert "exceed the model's context" in ended(capsys, lambda: run("sdpo", tmp_path / "run", **settings))

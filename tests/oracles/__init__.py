@@ -7,6 +7,7 @@ the method changes again, from the paper. `test_objectives.py` compares function
 import importlib
 import math
 from dataclasses import dataclass, field
+from statistics import fmean, pstdev
 from typing import Any
 
 from tools.scripts import call
@@ -79,6 +80,15 @@ def at_least(bound: int) -> Any:
 def without(settings: dict[str, Any], *names: str) -> dict[str, Any]:
     """A parent's RANGES or DEFAULTS without settings that the method lacks."""
     return {name: value for name, value in settings.items() if name not in names}
+
+
+def of_functions(each: dict[str, list[float]]) -> dict[str, float]:
+    """The numbers logged for reward functions, from what each gave to the responses of a step."""
+    numbers = {}
+    for name, values in each.items():
+        spread = {"": fmean(values), "/std": pstdev(values), "/in_time": 1.0}
+        numbers |= {f"reward/{name}{suffix}": value for suffix, value in spread.items()}
+    return numbers
 
 
 class Reference:

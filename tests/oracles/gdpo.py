@@ -1,6 +1,6 @@
 from statistics import fmean, pstdev, stdev
 
-from oracles import ENGINE_ANCHOR, ONE_UPDATE, grpo
+from oracles import ENGINE_ANCHOR, ONE_UPDATE, grpo, of_functions
 
 import torch
 
@@ -59,12 +59,5 @@ class Oracle(grpo.Oracle):
         return of_script, self.of_each({"correct": rewards, "other": other})
 
     def step_numbers(self, rounds, groups, rows):
-        numbers = {}
-        for name, values in self.each.items() if self.args.reward else ():
-            flat = [value for group in values for value in group]
-            numbers |= {
-                f"reward/{name}": fmean(flat),
-                f"reward/{name}/std": pstdev(flat),
-                f"reward/{name}/in_time": 1.0,
-            }
-        return numbers
+        each = self.each if self.args.reward else {}
+        return of_functions({name: [value for group in values for value in group] for name, values in each.items()})

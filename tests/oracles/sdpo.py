@@ -1,7 +1,7 @@
 from functools import cache
 
 from common.verification.answers import last_number
-from oracles import ENGINE_ANCHOR, ONE_UPDATE, at_least, fraction, not_negative, opd, without
+from oracles import ENGINE_ANCHOR, ONE_UPDATE, at_least, fraction, not_negative, of_functions, opd, without
 
 from transformers import AutoTokenizer
 
@@ -14,10 +14,16 @@ def tokenizer():
     return AutoTokenizer.from_pretrained("worlds/sums/model")
 
 
+def comment(problem, text, tokens, truncated):
+    """A reward of 0, with feedback on responses of an odd length."""
+    return 0.0, str(len(tokens)) * (len(tokens) % 2)
+
+
 class Oracle(opd.Oracle):
     CASES = [
         NUMBERS | {"kl_beta": 0.3, "teacher_rate": 0.3, "grpo_weight": 0.25, "tis_cap": 1.1, "steps": 3},
         NUMBERS | {"kl": "sampled", "teacher_rate": 1.0, "tis_cap": 0.0},
+        NUMBERS | {"reward": ("correct", comment), "reward_feedback": " = {text}"},
         NUMBERS | {"kl": "sampled", "grpo_weight": 0.5, "feedback": " {response}"} | ENGINE_ANCHOR,
         NUMBERS | {"model": "the one of the tests", "dataset": "theirs"} | ONE_UPDATE,
     ]
@@ -31,6 +37,7 @@ class Oracle(opd.Oracle):
         "model": "search",
         "dataset": "search",
         "feedback": " within 150 tokens",
+        "reward_feedback": "{text}",
         "teacher_rate": 0.05,
         "grpo_weight": 0.0,
         "kl": "full",
@@ -44,15 +51,19 @@ class Oracle(opd.Oracle):
         for i, response in enumerate(responses):
             group = responses[i // G * G : i // G * G + G]
             shown = [other for other in group if other.correct and other is not response][:1]
-            self.own.append(bool(shown))
-            text = tokenizer().decode(response.prompt).removesuffix("\n")
-            text += "".join(self.feedback(other) for other in shown) + "\n"
+            told = self.feedback(shown[0]) if shown else self.reward_feedback(response)
+            self.own.append(bool(told))
+            text = tokenizer().decode(response.prompt).removesuffix("\n") + told + "\n"
             prompts.append(tokenizer()(text)["input_ids"])
         return prompts
 
     def feedback(self, shown):
         text = tokenizer().decode(shown.tokens, skip_special_tokens=True)
         return self.args.feedback.replace("{answer}", last_number(text) or "").replace("{response}", text)
+
+    def reward_feedback(self, response):
+        said = comment(None, "", response.tokens, False)[1] if comment in self.args.reward else ""
+        return said and self.args.reward_feedback.replace("{text}", said)
 
     def renew_teacher(self, teacher, weights):
         rate = self.args.teacher_rate
@@ -84,4 +95,6 @@ class Oracle(opd.Oracle):
         return self.weight_of(row) * super().distribution_loss(row, every)
 
     def step_numbers(self, rounds, groups, rows):
-        return {"feedback": sum(self.own) / len(self.own)}
+        verdicts = [float(response.correct) for group in groups for response in group]
+        each = {"correct": verdicts, "comment": [0.0] * len(verdicts)} if self.args.reward else {}
+        return {"feedback": sum(self.own) / len(self.own)} | of_functions(each)
