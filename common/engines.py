@@ -13,6 +13,7 @@ from common.cli import fail, say
 from common.clock import clock
 from common.distributed import gather, local, shard, whole
 from common.lora import named_weights
+from common.models import context_length
 from common.records import Problem, Rollouts
 from common.settings import ModelSettings
 
@@ -98,6 +99,7 @@ class WeightHistory:
 class Engine:
     """What engines share. The vLLM and transformers engines implement `sample`, `update` and `close`."""
 
+    context = 1 << 30  # most tokens of a prompt and its response
     top_p, top_k = 1.0, 0  # part of the distribution to sample from, set by tools
     routed = (0, 0)  # layers, and experts per token in each, to report for --replay-routing
 
@@ -176,6 +178,8 @@ def make_engine(args: ModelSettings, model: Any, tokenizer: Any, problems: list[
 
     say("engine: vllm")
     longest = max(len(problem.prompt_ids) for problem in problems) + args.max_response_tokens
+    if getattr(args, "environment", None):  # an aside may hold what the policy says, and what an opponent says
+        longest = min(longest + args.max_response_tokens, context_length(model))
     return VLLMEngine(args, model, tokenizer, longest)
 
 

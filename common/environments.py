@@ -1,7 +1,7 @@
 """Environments: a policy acts in turns, and an environment answers each with an observation or ends the episode.
 
 An environment is a generator function, called once per episode: it receives the text of a turn, and yields an
-observation or returns the reward. docs/environments.md shows one.
+observation or returns the reward. For an opponent's turn it yields an aside. docs/environments.md shows one.
 """
 
 import importlib
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import worlds
 from common.cli import fail, first_line, say
-from common.data import filled_template, time_limit
+from common.data import few_shot_examples, filled_template, make_problem, time_limit
 from common.distributed import gather, shard
 from common.engines import Engine, Request, prompt_seeds
 from common.records import Episode, Problem, Rollouts
@@ -36,6 +36,12 @@ class Observation(NamedTuple):
     read: int | None = None  # characters of the turn that were read; what follows is dropped
 
 
+class Aside(NamedTuple):
+    """A question in another conversation, such as an opponent's. The policy answers it too, but without loss."""
+
+    question: str | list[dict[str, str]]  # a text or chat messages, which become a prompt like those of problems
+
+
 class End(NamedTuple):
     """The end of an episode. Without a reward, the verifier judges its text."""
 
@@ -43,7 +49,7 @@ class End(NamedTuple):
     failure: str = ""
 
 
-Play = Generator[Observation | None, str, float | None]
+Play = Generator[Observation | Aside | None, str, float | None]
 
 
 class Environment(NamedTuple):
@@ -65,7 +71,7 @@ def load_environment(name: str) -> Environment:
         fail(f"--environment {name} is not one of {known}, ADAPTER:TASK or file.py:NAME ({first_line(error)}).")
 
 
-def ask(play: Play, text: str) -> Observation | End:
+def ask(play: Play, text: str) -> Observation | Aside | End:
     """The environment's answer to a turn. If it fails or takes too long, the episode ends with reward 0."""
     try:
         with time_limit(TIME_LIMIT, wall=True):
@@ -79,7 +85,7 @@ def ask(play: Play, text: str) -> Observation | End:
     except Exception as error:  # of any kind
         return End(0.0, first_line(error))
     match answer:
-        case Observation(str()) | End(None):
+        case Observation(str()) | Aside(str() | list()) | End(None):
             return answer
         case End(int() | float() as reward) if math.isfinite(reward):
             return End(float(reward))
@@ -114,20 +120,22 @@ class EpisodeEngine(Engine):
             fail("--replay-routing is not for episodes: no engine reports which experts read what is inserted.")
         super().__init__(args)
         self.engine, self.environment, self.tokenizer, self.max_turns = engine, environment, tokenizer, max_turns
+        self.examples = few_shot_examples(args)
         self.update, self.sleep, self.close = engine.update, engine.sleep, engine.close
         self.observations = 0.0  # per episode, in the last batch
         self.numbers: dict[str, float] = {}  # to log, from the last batch
         self.told = False  # whether the note on the first failure was printed
 
     def sample_shards(self, request: Request) -> Rollouts:
-        stop = (*request.stop, *self.environment.stop)
-        rollouts = self.engine.sample_shards(replace(request, stop=stop))
+        request = replace(request, stop=(*request.stop, *self.environment.stop))
+        rollouts = self.engine.sample_shards(request)
         n, count, limit = request.n, len(rollouts.tokens), request.limits[0]
         # Each process plays its shard of the episodes, and no other process repeats it: a time-out might differ.
         plays = {row: self.environment.play(request.problems[row // n]) for row in range(count)[shard(count)]}
         episodes, going, inserted = [Episode([0], [""]) for _ in range(count)], list(range(count)), 0
         for turn in range(1, self.max_turns + 1):
-            answers = self.answers(plays, {row: rollouts.tokens[row][episodes[row].starts[-1] :] for row in going})
+            turns = {row: rollouts.tokens[row][episodes[row].starts[-1] :] for row in going}
+            answers = self.answers(plays, turns, request, turn)
             observed = {row: answer for row, answer in answers.items() if isinstance(answer, Observation)}
             for row in answers.keys() - observed.keys():
                 episodes[row].reward, episodes[row].failure = answers[row]
@@ -145,7 +153,7 @@ class EpisodeEngine(Engine):
             prompts = [request.prompts[row // n] for row in going]
             # Each episode has its own seeds, which depend neither on the rest of the batch nor on other turns.
             seeds = [prompt_seeds(1, request.seeds[row // n], row % n, turn)[0] for row in going]
-            rest = self.engine.extend(prompts, rollouts.select(going), limit, request.temperature, seeds, stop)
+            rest = self.engine.extend(prompts, rollouts.select(going), limit, request.temperature, seeds, request.stop)
             rollouts = rollouts.replace(going, rest)
         for play in plays.values():
             close(play)
@@ -170,8 +178,33 @@ class EpisodeEngine(Engine):
             "environment_timeouts": late,
         }
 
-    def answers(self, plays: dict[int, Play], turns: dict[int, list[int]]) -> dict[int, Observation | End]:
-        """The environment's answers to the last turn of each of these episodes."""
+    def answers(
+        self, plays: dict[int, Play], turns: dict[int, list[int]], request: Request, turn: int
+    ) -> dict[int, Observation | End]:
+        """The environment's answers to the last turn of each of these episodes, once it has no more asides."""
+        answers = self.ask_all(plays, turns)
+        for number in range(self.max_turns):
+            asides = {row: answer for row, answer in answers.items() if isinstance(answer, Aside)}
+            if not asides:
+                break
+            answers |= self.ask_all(plays, self.respond(asides, request, turn, number))
+        endless = End(0.0, "its asides are too long, or too many in one turn")
+        return {row: endless if isinstance(answer, Aside) else answer for row, answer in answers.items()}
+
+    def respond(self, asides: dict[int, Aside], request: Request, turn: int, number: int) -> dict[int, list[int]]:
+        """What the policy answers to asides, each with its own seed; nothing where one leaves no room for an answer."""
+        args, n, context, prompts = replace(self.args, max_prompt_tokens=None), request.n, self.engine.context, {}
+        for row, aside in asides.items():
+            prompt = make_problem((aside.question, ""), args, self.tokenizer, self.examples).prompt_ids
+            if len(prompt) < context:
+                prompts[row] = prompt
+        seeds = [prompt_seeds(1, request.seeds[row // n], row % n, turn, number)[0] for row in prompts]
+        limits = [min(request.limits[0], context - len(prompt)) for prompt in prompts.values()]
+        asked = Request(list(prompts.values()), 1, limits, request.temperature, seeds, stop=request.stop)
+        return dict(zip(prompts, self.engine.sample_shards(asked).tokens, strict=True)) if prompts else {}
+
+    def ask_all(self, plays: dict[int, Play], turns: dict[int, list[int]]) -> dict[int, Observation | Aside | End]:
+        """The environment's answers to a turn of each of these episodes."""
         mine, late = {}, 0
         for row in filter(plays.__contains__, turns):
             mine[row] = ask(plays[row], self.tokenizer.decode(turns[row], skip_special_tokens=True))

@@ -9,7 +9,7 @@ from common.distributed import has_bf16
 from common.engines import MAX_ROWS, Engine, Request, Weights, rounded
 from common.experts import routed_shape
 from common.lora import whole_weights
-from common.models import eos_ids
+from common.models import context_length, eos_ids
 from common.records import Rollouts
 from common.settings import ModelSettings
 from common.stream import Stream
@@ -24,6 +24,7 @@ class TransformersEngine(Engine):
 
     def __init__(self, args: ModelSettings, model: Any, tokenizer: Any, max_rows: int = MAX_ROWS) -> None:
         super().__init__(args)
+        self.context = context_length(model)
         auto = "bf16" if has_bf16(model.device) else "fp32"
         self.precision = auto if args.rollout_precision == "auto" else args.rollout_precision
         dtype = {"fp32": torch.float32, "fp16": torch.float16}.get(self.precision, torch.bfloat16)

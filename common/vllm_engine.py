@@ -57,6 +57,7 @@ class VLLMEngine(Engine):
     def __init__(self, args: ModelSettings, model: Any, tokenizer: Any, longest: int) -> None:
         """`longest` is the length of the longest prompt plus response, in tokens."""
         super().__init__(args)
+        self.context = longest
         if not vllm.__version__.startswith(SUPPORTED):
             fail(f"vLLM {vllm.__version__} is installed; these scripts need {SUPPORTED[0]} (requirements-vllm.txt).")
         gpu = torch.cuda.is_available()

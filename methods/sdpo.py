@@ -11,6 +11,8 @@ Differs from its parent opd.py:
 - only what helps without the feedback can be learned. The embedded model, told " right {answer}", boxes it at once, and
   its student gains less (reports/effects.md). So the default feedback is a longer budget, not a solution as in the
   paper: the teacher searches longer, and so does its student. For the paper's, see the template below;
+- on search-hard, where the base model finds nothing to be shown, a teacher told its first mistake (the command below)
+  raises pass@16 from 0.08 to 0.43;
 - the teacher's weights are a moving average of the student's (--teacher-rate), as in the authors' code;
 - by default the KL is over the whole vocabulary (--kl full), with neither ratio nor TIS weight;
 - --grpo-weight λ adds R - mean of the group, which the authors' code does not divide by the std either.

@@ -56,12 +56,18 @@ class Config(vf.EnvConfig):
 
 class Market(vf.Env[Config]):
     async def run(self, task, agents):
-        await agents.buyer.run(task)
-        await agents.seller.run(task)
+        alone = vf.Task(vf.TaskData(idx=task.data.idx, prompt=None, system_prompt="Sell."))
+        async with agents.buyer.interaction(task) as buyer, agents.seller.interaction(alone) as seller:
+            offer, price = await buyer.turn("Your offer?"), ""
+            while not offer.terminated and price != offer.last_reply:
+                price = (await seller.turn(f"{offer.last_reply}?")).last_reply
+                offer = await buyer.turn(f"No, {price}.")
+        seller.trace.record_reward("price", len(price))
+        buyer.trace.record_reward("price", -len(price))
 
 class Sums(vf.Taskset[SumTask, vf.TasksetConfig]):
     def load(self):
-        return [SumTask(SumData(prompt="?", answer="1"), self.config.task)]
+        return [SumTask(SumData(prompt=None, answer="none"), self.config.task) for _ in range(5)]
 
 __all__ = ["Sums", "Market"]
 """
@@ -174,9 +180,16 @@ __all__ = ["Sums", "Silent"]
 """
 OTHER_CLASS = OWN_TOOLS.replace("return [Adding(", "return [SumTask(SumData(prompt='?', answer='1'), None)] + [Adding(")
 SILENT_SERVER = TOOLS.replace("vf.SharedToolsetConfig()", "vf.SharedToolsetConfig(url=os.environ['SILENT'])")
+SERVED = 'seller: vf.AgentConfig = vf.AgentConfig(model="small")'
+UNTRAINED = """
+    async def setup(self, agents):
+        agents.buyer.trainable = False
+"""
 MODULES = {
     "sums_twice": TWICE, "sums_asked": FIRST_WORD, "sums_again": AGAIN,
-    "sums_traded": TWO, "sums_with_tools": TOOLS, "no_sums": NONE, "sums_unasked": SILENT,
+    "sums_traded": TWO, "sums_traded_by_one": TWO.replace("seller: vf.AgentConfig = vf.AgentConfig()", SERVED),
+    "sums_bought": TWO.replace("class Market(vf.Env[Config]):", "class Market(vf.Env[Config]):" + UNTRAINED),
+    "sums_with_tools": TOOLS, "no_sums": NONE, "sums_unasked": SILENT,
     "sums_with_own_tools": OWN_TOOLS, "sums_of_two_classes": OTHER_CLASS, "sums_without_answers": SILENT_SERVER,
     "sums_opened_with_tools": OWN_TOOLS.replace('prompt=f"{i}?", ', ""),
     "sums_that_exit": TOOLS.replace("return [Adder(", "raise SystemExit('no key')  # ("),

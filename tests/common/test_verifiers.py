@@ -7,13 +7,15 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
-from common.environments import Observation, ask, load_environment
+from common.environments import Aside, Observation, ask, load_environment
 from common.records import Problem
 from tools.scripts import ROOT
 from worlds import generated_problems
 from worlds.verifiers import problems as of_verifiers
 from worlds.verifiers import v1
+from worlds.verifiers.environment import play
 
 import pytest
 from environments_of_verifiers import MODULES, TASKSET
@@ -80,20 +82,42 @@ def test_a_batch_may_have_many_open_episodes(monkeypatch):
 def test_an_environment_that_has_the_first_word(monkeypatch):
     monkeypatch.setattr(v1, "OPENED", 10)
     train, held_out = problems("sums_asked")
-    assert (len(train), len(held_out)) == (8, 2) and train[0][0] == [{"role": "user", "content": "2+2?"}]
+    assert (len(train), len(held_out)) == (8, 2) and train[0][0] == [{"role": "user", "content": "2+2?", "task": 2}]
     (one,) = plays("sums_asked", 0, 1)
     assert ask(one, "x") == Observation("And?") and ask(one, "4") == (1.0, "")
 
 
+def test_several_agents():
+    """The first one learns. The others are asides, in conversations of their own; tasks that begin alike are kept."""
+    train, held_out = problems("sums_traded")
+    assert (len(train), len(held_out)) == (4, 1) and train[0][0][0]["content"] == train[1][0][0]["content"]
+    (one,) = plays("sums_traded", 0, 1)
+    seller = [{"role": "system", "content": "Sell."}, {"role": "user", "content": "3?"}]
+    assert ask(one, "3") == Aside(seller)
+    assert ask(one, "5") == Observation("No, 5.")
+    seller += [{"role": "assistant", "content": "5"}, {"role": "user", "content": "4?"}]
+    assert ask(one, "4") == Aside(seller)
+    assert ask(one, "4") == Observation("No, 4.") and ask(one, "4") == (-1.0, "")
+
+
+def test_an_aside_has_no_tools():
+    async def rollout(row, respond):
+        return await respond([], ["add"], False) + await respond([], ["add"], True)
+
+    one = play(SimpleNamespace(rollout=rollout), Problem("?", "", "", []))
+    assert ask(one, "4") == (0.0, "RuntimeError: an agent that does not learn has tools, which is not supported")
+
+
 def test_an_episode_is_one_conversation():
     (one,) = plays("sums_again", 0, 1)
-    assert ask(one, "1") == (0.0, "RuntimeError: it starts another conversation; only one is supported")
+    assert ask(one, "1") == (0.0, "RuntimeError: its agent starts another conversation; only one is supported")
 
 
 @pytest.mark.parametrize(
     "name,words",
     [
-        ("sums_traded", "it has several agents (buyer, seller); only one is supported"),
+        ("sums_traded_by_one", "an agent has a model of its own (seller), which is not supported"),
+        ("sums_bought", "it asks buyer first, an agent that is not to be trained"),
         ("no_sums", "it has no tasks"),
         ("sums_unasked", "server down"),
         ("sums_of_two_classes", "its tasks have several classes, and some have tools; only one class is supported"),
@@ -178,10 +202,12 @@ def test_of_a_traceback_the_last_line():
     assert v1.reason(log) == "no server: ValueError: no corpus" and v1.reason("tool\nlost") == "tool\nlost"
 
 
-def test_a_run(chat_model, tmp_path):
-    """The environment's reply becomes the next message of the chat."""
-    name = "verifiers:sums_twice"
-    settings = dict(environment=name, dataset=name, eval_problems=2, prompts_per_step=2, num_minibatches=1)
+@pytest.mark.parametrize("name,reply", [("sums_twice", "Sure, "), ("sums_traded", "No, ")])
+def test_a_run(name, reply, chat_model, tmp_path):
+    """The environment's reply becomes the next message of the chat; one of several agents is the policy's opponent."""
+    name = f"verifiers:{name}"
+    settings = dict(environment=name, dataset=name, eval_problems=1, prompts_per_step=2, num_minibatches=1)
     _, rows = run("agent", tmp_path / "run", model=str(chat_model), max_response_tokens=200, **settings)
     assert rows[1]["environment_errors"] == 0 and 1 < rows[1]["turns"] <= 2
-    assert "Sure, " in (tmp_path / "run" / "samples" / "step-000002.md").read_text()
+    samples = (tmp_path / "run" / "samples" / "step-000002.md").read_text()
+    assert reply in samples and "decided by the environment" in samples

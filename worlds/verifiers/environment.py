@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from common.environments import Environment, Observation, Play
+from common.environments import Aside, Environment, Observation, Play
 from common.records import Problem
 from worlds.verifiers.problems import Chat, load
 from worlds.verifiers.tools import shown
@@ -19,26 +19,31 @@ def play(environment: Any, problem: Problem) -> Play:
     loop = runner.get_loop()
     asked, answered = loop.create_future(), loop.create_future()
 
-    async def respond(chat: Chat, tools: list[Any]) -> str:
-        """The policy's turn."""
-        asked.set_result(chat)
+    async def respond(chat: Chat, tools: list[Any], aside: bool = False) -> str:
+        """The policy's turn, as the agent that learns or, in an aside, as another one."""
+        if aside and tools:
+            raise RuntimeError("an agent that does not learn has tools, which is not supported")
+        asked.set_result((chat, aside))
         return await answered
 
     try:
         rollout = loop.create_task(environment.rollout(problem.row, respond))
-        observation, before = None, None
+        answer: Observation | Aside | None = None
+        before: Chat | None = None
         while True:
             loop.run_until_complete(asyncio.wait([asked, rollout], return_when=asyncio.FIRST_COMPLETED))
             if rollout.done():
                 break
-            chat, waiting = asked.result(), answered
-            if before is not None:
+            (chat, aside), waiting = asked.result(), answered
+            if aside:
+                answer = Aside([{"role": message["role"], "content": shown(message)} for message in chat])
+            elif before is not None:
                 if len(chat) <= len(before) or chat[: len(before)] != before:
-                    raise RuntimeError("it starts another conversation; only one is supported")
+                    raise RuntimeError("its agent starts another conversation; only one is supported")
                 new = chat[len(before) + 1 :]  # after the policy's own message
-                observation = Observation("\n".join(map(shown, new)))
-            before = chat
-            text = yield observation
+                answer = Observation("\n".join(map(shown, new)))
+            before = before if aside else chat
+            text = yield answer
             asked, answered = loop.create_future(), loop.create_future()
             waiting.set_result(text)
         return rollout.result()

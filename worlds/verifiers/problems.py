@@ -16,9 +16,14 @@ HELD_OUT, MOST = 256, 20_000  # problems
 Chat = list[dict[str, Any]]  # messages with role and content
 
 
-def scored_by_the_environment(answer: str) -> bool:
-    """The answer of every problem, never correct: the reward comes only from the end of an episode."""
-    return False
+class Undecided:
+    """The answer of every problem, with which no text agrees: the reward comes only from the end of an episode."""
+
+    def __call__(self, answer: str) -> bool:
+        return False
+
+    def __str__(self) -> str:
+        return "decided by the environment"
 
 
 @cache
@@ -42,8 +47,7 @@ def load(task: str) -> tuple[Any, tuple[list[Any], list[Any]]]:
 def problems(task: str) -> tuple[list[Any], list[Any]]:
     """Training and held-out problems: prompt, answer, place, and the environment's row."""
     return tuple(
-        [(prompt, scored_by_the_environment, f"row {i}", row) for i, (prompt, row) in enumerate(part)]
-        for part in load(task)[1]
+        [(prompt, Undecided(), f"row {i}", row) for i, (prompt, row) in enumerate(part)] for part in load(task)[1]
     )
 
 

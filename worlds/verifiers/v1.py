@@ -40,7 +40,8 @@ HARNESS = "policy"
 sys.modules[f"verifiers.v1.harnesses.{HARNESS}"] = sys.modules[__name__]  # where the package looks for it
 
 Tools = list[dict[str, Any]]
-Respond = Callable[[Chat, Tools], Awaitable[str]]
+Respond = Callable[[Chat, Tools, bool], Awaitable[str]]  # the last one for an agent that does not learn
+Answer = Callable[[str, Chat, Tools], Awaitable[str]]  # the first one an agent's name
 
 
 class Policy(vf.Harness[vf.HarnessConfig]):
@@ -109,21 +110,21 @@ async def one_error() -> AsyncIterator[None]:
 class Server(InterceptionServer):
     """The server that records an episode, with the policy's turns as its model's."""
 
-    def __init__(self, respond: Respond, secrets: tuple[str, ...]) -> None:
+    def __init__(self, answer: Answer, secrets: tuple[str, ...]) -> None:
         super().__init__(state_service_secrets=secrets)
-        self.respond = respond
+        self.answer = answer
 
     def _client(self, config: Any) -> Client:
-        return Turns(self.respond)
+        return Turns(self.answer)
 
 
 class Turns(Client):
-    def __init__(self, respond: Respond) -> None:
-        self.respond = respond
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
 
     async def get_response(self, dialect: Any, body: dict[str, Any], *args: Any, **kwargs: Any) -> Response:
         chat, tools = body["messages"], body.get("tools", [])
-        text, found = read_calls(await self.respond(chat, tools), chat, tools)
+        text, found = read_calls(await self.answer(body["model"], chat, tools), chat, tools)
         calls = [ToolCall(**call) for call in found]
         turn = AssistantMessage(content=text, tool_calls=calls or None)
         reason = "tool_calls" if calls else "stop"
@@ -145,18 +146,19 @@ class Adapter:
     def __init__(self, task: str) -> None:
         config = resolve_env_config({"taskset": {"id": task}})
         agents = agent_config_fields(config)
-        if len(agents) > 1:
-            raise ValueError(f"it has several agents ({', '.join(agents)}); only one is supported")
+        if own := [name for name, agent in agents.items() if agent.model or agent.client]:
+            raise ValueError(f"an agent has a model of its own ({own[0]}), which is not supported")
         # A task's time limit would count the time that a turn waits for the rest of the batch.
-        own = {"runtime": SubprocessConfig(), "harness": vf.HarnessConfig(id=HARNESS)}
-        own["timeout"] = TimeoutConfig(rollout=1e9)
-        config = config.model_copy(update={name: agent.model_copy(update=own) for name, agent in agents.items()})
-        self.environment = load_environment(config)
+        same = {"runtime": SubprocessConfig(), "harness": vf.HarnessConfig(id=HARNESS)}
+        same["timeout"] = TimeoutConfig(rollout=1e9)
+        # An agent's model has the agent's name, so that the server knows who asks.
+        update = {name: agent.model_copy(update=same | {"model": name}) for name, agent in agents.items()}
+        self.environment = load_environment(config.model_copy(update=update | {"max_concurrent_agents": 1}))
         taskset = self.environment.taskset
         tasks = iter(taskset)
         if (first := next(tasks, None)) is None:
             raise ValueError("it has no tasks")
-        self.opens, served = first.data.prompt is None, bool(first.toolsets(first.config))
+        self.opens, served = first.data.prompt is None or len(agents) > 1, bool(first.toolsets(first.config))
         most = (OPENED_WITH_SERVERS if served else OPENED) if self.opens else MOST
         self.tasks = [first, *itertools.islice(tasks, most - 1)]
         classes = {type(task): task for task in self.tasks}
@@ -173,6 +175,8 @@ class Adapter:
         tools: Tools = []
         for i in range(len(chats)) if self.opens else range(self.tools):  # all tasks have the tools of the first one
             chats[i], tools = asyncio.run(self.opening(i))
+            if self.opens and chats[i]:  # tasks may begin alike and yet differ, as card games do
+                chats[i][-1]["task"] = i
         return split([(offer(chat, tools), {"task": i}) for i, chat in enumerate(chats)])
 
     async def opening(self, task: int) -> tuple[Chat, Tools]:
@@ -180,7 +184,7 @@ class Adapter:
         loop = asyncio.get_running_loop()
         asked = loop.create_future()
 
-        async def respond(chat: Chat, tools: Tools) -> str:
+        async def respond(chat: Chat, tools: Tools, aside: bool) -> str:
             asked.set_result((chat, tools))
             return await loop.create_future()
 
@@ -193,18 +197,29 @@ class Adapter:
         return asked.result()
 
     async def rollout(self, row: dict[str, Any], respond: Respond) -> float:
+        """The reward of the agent that is asked first: it learns. The policy plays the other agents too."""
+        traces: list[Any] = []  # of agents, each added when its part begins
+        learner = ""
+
+        async def answer(agent: str, chat: Chat, tools: Tools) -> str:
+            nonlocal learner
+            learner = learner or agent
+            if not all(trace.agent.trainable for trace in traces if trace.agent.name == learner):
+                raise ValueError(f"it asks {learner} first, an agent that is not to be trained")
+            return await respond(chat, tools, agent != learner)
+
         for name, shared in self.environment._shared_tools.items():
             if shared.runtime and any(process.returncode is not None for process in shared.runtime._background):
                 raise RuntimeError(f"the tool server {name} has ended")
-        async with Server(respond, self.secrets) as server:
+        async with Server(answer, self.secrets) as server:
             self.environment._interception = server
             context = ModelContext("policy", EvalClientConfig(api_key_var="NONE"))
-            episode = await self.environment.run_episode(self.tasks[row["task"]], context)
+            episode = await self.environment.run_episode(self.tasks[row["task"]], context, on_trace=traces.append)
         if not episode.ok:
             # What failed in a trace may be the cause of what failed in the episode.
             errors = [*(error for trace in episode.traces for error in trace.errors), *episode.errors]
             raise RuntimeError(reason(errors[0].message))
-        return episode.traces[0].reward
+        return next(trace.reward for trace in episode.traces if trace.agent.name == learner)
 
 
 def serve(environment: vf.Env) -> None:
