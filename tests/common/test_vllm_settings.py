@@ -5,6 +5,9 @@ import sys
 from types import ModuleType, SimpleNamespace
 
 import grpo
+from common.engines import make_engine
+from common.records import Problem
+from recipes import agent
 
 import pytest
 
@@ -39,3 +42,14 @@ def test_how_vllm_is_started(gpu, embedded, monkeypatch):
     assert settings["logprobs_mode"] == "processed_logprobs" and settings["dtype"] == "float32"
     assert settings["max_model_len"] == settings["max_num_batched_tokens"] == 10_000 and settings["seed"] == 7
     monkeypatch.delitem(sys.modules, "common.vllm_engine")
+
+
+@pytest.mark.parametrize("environment,length,longest", [(None, 40, 45), ("guessing", 40, 85), ("guessing", 200, 256)])
+def test_vllms_context(monkeypatch, embedded, environment, length, longest):
+    """The longest prompt and response; where an opponent may be asked, a response more, but not above the model's."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    engine = SimpleNamespace(VLLMEngine=lambda args, model, tokenizer, longest: longest)
+    monkeypatch.setitem(sys.modules, "common.vllm_engine", engine)
+    args = agent.Args(environment=environment or "", max_response_tokens=length)
+    problems = [Problem("?", "", "?", [1] * size) for size in (5, 2)]
+    assert make_engine(args, *embedded, problems) == longest
