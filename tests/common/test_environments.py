@@ -3,73 +3,19 @@
 import re
 import time
 from contextlib import suppress
-from dataclasses import replace
 
 import grpo
 from common import data, environments
 from common.data import time_limit
-from common.engines import Engine, Request
-from common.environments import (
-    Aside,
-    Environment,
-    EpisodeEngine,
-    Observation,
-    ask,
-    load_environment,
-    observation_ids,
-)
-from common.records import Episode, Problem, Rollouts
+from common.engines import Request
+from common.environments import Environment, EpisodeEngine, Observation, ask, load_environment, observation_ids
+from common.records import Episode, Rollouts
 from common.verification import Verifier
 from tools.scripts import ROOT
-from worlds.pretrain import make_tokenizer
 
 import pytest
+from playing import PROBLEM, TOKENIZER, Writer, played, tokens_of
 from transformers import AutoTokenizer
-
-TOKENIZER = make_tokenizer()
-EOS = TOKENIZER.eos_token_id
-
-
-def tokens_of(text):
-    return TOKENIZER(text)["input_ids"]
-
-
-PROBLEM = Problem("?", "7", "?\n", tokens_of("?\n"))
-
-
-class Writer(Engine):
-    """An engine that returns the next lines of a script, one per response, up to the request's stop string."""
-
-    context = 62
-
-    def __init__(self, *turns):
-        super().__init__(grpo.Args())
-        self.turns, self.requests = list(turns), []
-        self.sleep = self.close = lambda: None
-
-    def update(self, weights):
-        pass
-
-    def sample(self, request):
-        self.requests.append(request)
-        rollouts, limits = Rollouts(), [limit for limit in request.limits for _ in range(request.n)]
-        for text, limit in zip(self.turns.pop(0), limits, strict=True):
-            ends = any(text.endswith(stop) for stop in request.stop)
-            tokens = (tokens_of(text) + [EOS] * (not ends))[:limit]
-            rollouts.tokens.append(tokens)
-            rollouts.logps.append([-0.5] * len(tokens))
-            rollouts.truncated.append(tokens[-1] != EOS and not (ends and len(tokens) < limit))
-            rollouts.sampled.append([True] * len(tokens))
-        return rollouts
-
-
-def played(play, *turns, max_turns=9, limit=60, stop=("!",), answer="7"):
-    """Episodes of an environment with a Writer, their texts, and the engine."""
-    writer, args = Writer(*turns), grpo.Args(max_response_tokens=limit)
-    engine = EpisodeEngine(writer, Environment(play, stop), TOKENIZER, args, max_turns)
-    rollouts = engine.generate([replace(PROBLEM, answer=answer)], len(turns[0]), 7)
-    texts = [TOKENIZER.decode(ids, skip_special_tokens=True) for ids in rollouts.tokens]
-    return rollouts, texts, engine
 
 
 def count_up(problem):
@@ -106,60 +52,6 @@ def test_limits_on_turns_and_tokens():
         rollouts, texts, _ = played(count_up, ["a!", "7!"], ["bc!"], limit=limit)
         assert texts[0] == expected and rollouts.truncated == [True, False]
         assert len(rollouts.episodes[0]) == 1 + (limit > 5)
-
-
-def negotiate(problem):
-    """An opponent, who is the policy too, is told each turn and answers; a turn with a ? is told twice."""
-    text = yield
-    while text != "stop!":
-        heard = yield Aside(text)
-        if "?" in text:
-            heard += yield Aside(f"{heard}again")
-        text = yield Observation(f"({heard})")
-    return 0.5
-
-
-def test_asides_are_no_part_of_the_response():
-    """What the policy says for an opponent is given to the environment alone, and has its own seed."""
-    turns = ["a?!", "b!", "stop!"], ["1!", "2!"], ["3!"], ["c!", "stop!"], ["4!"], ["stop!"]
-    rollouts, texts, engine = played(negotiate, *turns)
-    assert texts == ["a?!(1!3!)c!(4!)stop!", "b!(2!)stop!", "stop!"]
-    assert [episode.starts for episode in rollouts.episodes] == [[0, 9, 15], [0, 6], [0]]
-    assert [sum(row) for row in rollouts.sampled] == [3 + 2 + 5, 2 + 5, 5]
-    requests = engine.engine.requests
-    prompts = [[TOKENIZER.decode(ids) for ids in request.prompts] for request in requests]
-    assert prompts[1] == ["a?!\n", "b!\n"] and prompts[2] == ["1!again\n"] and prompts[4] == ["c!\n"]
-    assert all(request.stop == ("!",) for request in requests)
-    seeds = [seed for request in requests for seed in request.seeds]
-    assert len(set(seeds)) == len(seeds) == 1 + 2 + 1 + 2 + 1 + 1
-    assert engine.numbers["turns"] == 2 and engine.numbers["environment_errors"] == 0
-    # The first episode has the same seeds where it is alone, so it is the same whatever happens in the others.
-    _, alone, single = played(negotiate, *([row[0]] for row in turns))
-    assert alone == texts[:1] and [request.seeds[0] for request in single.engine.requests] == [
-        request.seeds[0] for request in requests
-    ]
-
-
-def test_asides_end():
-    """Too many in one turn, or one that is too long, end the episode; their limit leaves room for the prompt."""
-
-    def endless(problem):
-        text = yield
-        while text != "b!":
-            yield Aside("?")
-        return 1.0
-
-    def long(problem):
-        text = yield
-        heard = yield Aside("1" * int(text))
-        return float(len(heard))
-
-    end = "its asides are too long, or too many in one turn"
-    rollouts, *_, engine = played(endless, ["a!", "b!"], *[["c!"]] * 3, max_turns=3)
-    assert [episode.failure for episode in rollouts.episodes] == [end, ""] and not engine.engine.turns
-    # An aside's prompt has one token more than its question; the engine's context is 62, and a response at most 60.
-    rollouts, *_ = played(long, ["1", "51", "61"], ["x" * 99, "x" * 99])
-    assert [(episode.reward, episode.failure) for episode in rollouts.episodes] == [(60, ""), (10, ""), (0, end)]
 
 
 def test_what_was_not_read_is_dropped():

@@ -1,4 +1,4 @@
-from oracles import ENGINE_ANCHOR, ONE_UPDATE, at_least, sdpo, spin
+from oracles import ENGINE_ANCHOR, ONE_UPDATE, at_least, sdpo, spin, without
 from oracles.sdpo import tokenizer
 
 
@@ -10,7 +10,10 @@ class Oracle(sdpo.Oracle):
         {"model": "the one of the tests", "dataset": "theirs"} | ONE_UPDATE | {"responses_per_prompt": 1},
     ]
     RANGES = sdpo.Oracle.RANGES | {"responses_per_prompt": at_least(1)}
-    DEFAULTS = sdpo.Oracle.DEFAULTS | {"feedback": " right {solution}", "solution_column": "solution"}
+    DEFAULTS = without(sdpo.Oracle.DEFAULTS, "reward_feedback") | {
+        "feedback": " right {solution}",
+        "solution_column": "solution",
+    }
     ELSEWHERE = {"solution_column"}
     LEARNS_WITHOUT_REWARDS = True
 

@@ -153,7 +153,7 @@ MUTATIONS = [
     # The verifier and rewards
     Mutation("the rewards of the batch before", "return torch.tensor(rewards, dtype=torch.float, device=device()).view(len(problems), G)", 'new = torch.tensor(rewards, dtype=torch.float, device=device()).view(len(problems), G)\n            self.before, new = new, getattr(self, "before", new)\n            return new', "common/verification/verifier.py", f"{PARTS}::test_rewards_belong_to_their_responses"),
     Mutation("rewards transposed", ".view(len(problems), G)", ".view(G, len(problems)).T", "common/verification/verifier.py", f"{PARTS}::test_rewards_belong_to_their_responses"),
-    Mutation("verdicts of the batch before", "rollouts.correct = list(", "rollouts.correct = rollouts.correct or list(", "common/verification/verifier.py", f"{PARTS}::test_rewards_belong_to_their_responses"),
+    Mutation("verdicts of the batch before", "= list(map(bool, correct)), *more", "= rollouts.correct or list(map(bool, correct)), *more", "common/verification/verifier.py", f"{PARTS}::test_rewards_belong_to_their_responses"),
     Mutation("every response has the first problem's answer", "[problems[row // G] for row in rows]", "[problems[0] for row in rows]", "common/verification/verifier.py", f"{VERIFY}::test_groups_get_their_own_answers"),
     Mutation("words that change a number are units", "not (MULTIPLIES | HEDGES).isdisjoint(words)", "False", "common/verification/answers.py", VERIFY),
     Mutation("part of a term is the last number", " and not BEFORE.search(text[: run.start()])", "", "common/verification/answers.py", VERIFY),
@@ -176,7 +176,8 @@ MUTATIONS = [
     Mutation("an answer that could not be judged is correct", "0.0 if reply.failed else reply.value[0]", "1.0 if reply.failed else reply.value[0]", "common/verification/verifier.py", f"{WORKERS}::test_hostile_answers_end_and_are_counted"),
     Mutation("failures are not counted", "self.failures[failed[0]] += 1", "pass", "common/verification/verifier.py", f"{WORKERS}::test_hostile_answers_end_and_are_counted"),
     Mutation("reward functions without their weights", "sum(w * (values[name][i] or 0.0)", "sum((values[name][i] or 0.0)", "common/verification/rewards.py", REWARDS),
-    Mutation("a late reward is 1", "rewards = [None] * len(part) if", "rewards = [1.0] * len(part) if", "common/verification/rewards.py", f"{REWARDS}::test_what_hangs_is_killed_and_counted"),
+    Mutation("the first function's feedback alone", "filter(None, map(text, row))", "list(map(text, row))[:1]", "common/verification/rewards.py", f"{REWARDS}::test_a_function_may_return_feedback"),
+    Mutation("a late reward is 1", "given = [None] * len(part) if", "given = [1.0] * len(part) if", "common/verification/rewards.py", f"{REWARDS}::test_what_hangs_is_killed_and_counted"),
     Mutation("late rewards are not counted", 'self.failures["late"] += late', "pass", "common/verification/rewards.py", f"{REWARDS}::test_what_hangs_is_killed_and_counted"),
     Mutation("what always hangs never ends the run", "if before + late > MAX_LATE:", "if False:", "common/verification/rewards.py", f"{REWARDS}::test_too_many_late_responses_end_the_run"),
     Mutation("rewards that are not finite are taken", "if value is not None and not math.isfinite(value):", "if False:", "common/verification/rewards.py", f"{REWARDS}::test_a_mistake_ends_the_run_with_a_sentence"),
