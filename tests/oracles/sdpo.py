@@ -5,6 +5,7 @@ from oracles import ENGINE_ANCHOR, ONE_UPDATE, at_least, fraction, not_negative,
 
 from transformers import AutoTokenizer
 
+SAYS = "tests/steps/comment.py:length_if_odd"  # a reward of 0, with the length of the response as feedback if it is odd
 # A random model writes numbers but no boxes.
 NUMBERS = {"answer_format": "last-number", "feedback": " = {answer}"}
 
@@ -14,16 +15,11 @@ def tokenizer():
     return AutoTokenizer.from_pretrained("worlds/sums/model")
 
 
-def comment(problem, text, tokens, truncated):
-    """A reward of 0, with feedback on responses of an odd length."""
-    return 0.0, str(len(tokens)) * (len(tokens) % 2)
-
-
 class Oracle(opd.Oracle):
     CASES = [
         NUMBERS | {"kl_beta": 0.3, "teacher_rate": 0.3, "grpo_weight": 0.25, "tis_cap": 1.1, "steps": 3},
         NUMBERS | {"kl": "sampled", "teacher_rate": 1.0, "tis_cap": 0.0},
-        NUMBERS | {"reward": ("correct", comment), "reward_feedback": " = {text}"},
+        NUMBERS | {"reward": ("correct", SAYS), "reward_feedback": " = {text}"},
         NUMBERS | {"kl": "sampled", "grpo_weight": 0.5, "feedback": " {response}"} | ENGINE_ANCHOR,
         NUMBERS | {"model": "the one of the tests", "dataset": "theirs"} | ONE_UPDATE,
     ]
@@ -62,8 +58,8 @@ class Oracle(opd.Oracle):
         return self.args.feedback.replace("{answer}", last_number(text) or "").replace("{response}", text)
 
     def reward_feedback(self, response):
-        said = comment(None, "", response.tokens, False)[1] if comment in self.args.reward else ""
-        return said and self.args.reward_feedback.replace("{text}", said)
+        says = SAYS in self.args.reward and len(response.tokens) % 2
+        return self.args.reward_feedback.replace("{text}", str(len(response.tokens))) if says else ""
 
     def renew_teacher(self, teacher, weights):
         rate = self.args.teacher_rate
@@ -96,5 +92,5 @@ class Oracle(opd.Oracle):
 
     def step_numbers(self, rounds, groups, rows):
         verdicts = [float(response.correct) for group in groups for response in group]
-        each = {"correct": verdicts, "comment": [0.0] * len(verdicts)} if self.args.reward else {}
+        each = {"correct": verdicts, "length_if_odd": [0.0] * len(verdicts)} if self.args.reward else {}
         return {"feedback": sum(self.own) / len(self.own)} | of_functions(each)
