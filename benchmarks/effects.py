@@ -214,20 +214,19 @@ CLAIMS: dict[str, tuple[str, ...]] = {  # about what is special in a method, or 
     "gdpo": ("std_merges_different_rewards",),
 }
 ABOUT = """
-What each script is for, and a measurement of it. Runs have 40 steps of 8 prompts x 8 responses (48 where rollouts are
-stale); the learning rate of 1e-4 is not tuned. `reports/effects.json` has each command's flags. *Without* is the run
-without the method, the method or flags that it is compared with, or the base model before training. Means over the
-seeds, with Welch's 95 % interval of the difference; it is *seen* if the interval excludes 0; † marks runs of earlier
-scripts or flags (changes of `common/` alone give none); where a script has changed since, the first seed of today's
-gave the same figures. Where something else was measured, the last column is held-out accuracy, without and with the
-method, and the difference. Three seeds show only large effects, and a run without the method may do better at its own
-best learning rate; [claims](claims.md) decide with more seeds and rates. The curriculum and its control draw from the
-same 32 problems. An entropy bonus that raises the entropy costs accuracy here; for KL-Cov a cost is not certain. Both
-keep the values of 2505.22617 as defaults, which show nothing on sums. LCPO's mean deviation is below 15 % of the mean
-budget only where responses solve nothing: on `search` a solution ends the search before the budget. With 300 steps of
-256 responses, it falls to 7 % (`python methods/lcpo.py --steps 300 --max-response-tokens 160 --alpha 0.015 --lr 3e-4`,
-one seed), and held-out accuracy falls from 0.25 to 0.06: the policy learns to write false results, so that no attempt
-succeeds, and to repeat them until the budget.
+Runs have 40 steps of 8 prompts x 8 responses (48 where rollouts are stale); the learning rate of 1e-4 is not tuned.
+`reports/effects.json` has each command's flags. *Without* is the run without the method, the method or flags that it is
+compared with, or the base model before training. Means over the seeds, with Welch's 95 % interval of the difference; it
+is *seen* if the interval excludes 0; † marks runs of earlier scripts or flags (changes of `common/` alone give none);
+where a script has changed since, the first seed of today's gave the same figures. Where something else was measured,
+the last column is held-out accuracy, without and with the method, and the difference. Three seeds show only large
+effects, and a run without the method may do better at its own best learning rate; [claims](claims.md) decide with more
+seeds and rates. The curriculum and its control draw from the same 32 problems. An entropy bonus that raises the entropy
+costs accuracy here; for KL-Cov a cost is not certain. Both keep the values of 2505.22617 as defaults, which show
+nothing on sums. LCPO's mean deviation is below 15 % of the mean budget only where responses solve nothing: on `search`
+a solution ends the search before the budget. With 300 steps of 256 responses, it falls to 7 % (`python methods/lcpo.py
+--steps 300 --max-response-tokens 160 --alpha 0.015 --lr 3e-4`, one seed), and held-out accuracy falls from 0.25 to
+0.06: the policy learns to write false results, so that no attempt succeeds, and to repeat them until the budget.
 
 """
 
