@@ -178,7 +178,7 @@ def make_engine(args: ModelSettings, model: Any, tokenizer: Any, problems: list[
 
     say("engine: vllm")
     longest = max(len(problem.prompt_ids) for problem in problems) + args.max_response_tokens
-    if getattr(args, "environment", None):  # an aside may hold what the policy says, and what an opponent says
+    if getattr(args, "environment", None):  # an aside may contain a whole response and an opponent's answer
         longest = min(longest + args.max_response_tokens, context_length(model))
     return VLLMEngine(args, model, tokenizer, longest)
 

@@ -6,6 +6,7 @@ observation or returns the reward. For an opponent's turn it yields an aside. do
 
 import importlib
 import inspect
+import json
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Generator
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 
 import worlds
 from common.cli import fail, first_line, say
-from common.data import few_shot_examples, filled_template, make_problem, time_limit
+from common.data import filled_template, make_prompt, time_limit
 from common.distributed import gather, shard
 from common.engines import Engine, Request, prompt_seeds
 from common.records import Episode, Problem, Rollouts
@@ -25,6 +26,7 @@ from common.verification.worker import load
 TIME_LIMIT = 30.0  # seconds for an answer to one turn
 MAX_LATE = 16  # late answers in one turn of a batch; more end the run
 LATE = "too late"
+KEYS = ("role", "content")  # of a chat message
 
 
 class Observation(NamedTuple):
@@ -39,7 +41,7 @@ class Observation(NamedTuple):
 class Aside(NamedTuple):
     """A question in another conversation, such as an opponent's. The policy answers it too, but without loss."""
 
-    question: str | list[dict[str, str]]  # a text or chat messages, which become a prompt like those of problems
+    question: str | list[dict[str, str]]  # a text, which is the prompt or its only message, or chat messages
 
 
 class End(NamedTuple):
@@ -85,11 +87,27 @@ def ask(play: Play, text: str) -> Observation | Aside | End:
     except Exception as error:  # of any kind
         return End(0.0, first_line(error))
     match answer:
-        case Observation(str()) | Aside(str() | list()) | End(None):
+        case Observation(str()) | End(None):
+            return answer
+        case Aside(question) if is_question(question):
             return answer
         case End(int() | float() as reward) if math.isfinite(reward):
             return End(float(reward))
     return End(0.0, f"it answers with {answer!r:.80}")
+
+
+def is_question(question: Any) -> bool:
+    """Whether it is a text or chat messages."""
+    try:
+        json.dumps(question, ensure_ascii=False).encode()  # not with a lone surrogate
+    except (TypeError, ValueError, RecursionError):
+        return False
+    match question:
+        case str():
+            return question != ""
+        case [_, *_]:
+            return all(isinstance(one, dict) and {str} == {type(one.get(key)) for key in KEYS} for one in question)
+    return False
 
 
 def close(play: Play) -> None:
@@ -120,7 +138,6 @@ class EpisodeEngine(Engine):
             fail("--replay-routing is not for episodes: no engine reports which experts read what is inserted.")
         super().__init__(args)
         self.engine, self.environment, self.tokenizer, self.max_turns = engine, environment, tokenizer, max_turns
-        self.examples = few_shot_examples(args)
         self.update, self.sleep, self.close = engine.update, engine.sleep, engine.close
         self.observations = 0.0  # per episode, in the last batch
         self.numbers: dict[str, float] = {}  # to log, from the last batch
@@ -193,9 +210,9 @@ class EpisodeEngine(Engine):
 
     def respond(self, asides: dict[int, Aside], request: Request, turn: int, number: int) -> dict[int, list[int]]:
         """What the policy answers to asides, each with its own seed; nothing where one leaves no room for an answer."""
-        args, n, context, prompts = replace(self.args, max_prompt_tokens=None), request.n, self.engine.context, {}
+        n, context, prompts = request.n, self.engine.context, {}
         for row, aside in asides.items():
-            prompt = make_problem((aside.question, ""), args, self.tokenizer, self.examples).prompt_ids
+            prompt = make_prompt(aside.question, "{question}", self.tokenizer)[1]
             if len(prompt) < context:
                 prompts[row] = prompt
         seeds = [prompt_seeds(1, request.seeds[row // n], row % n, turn, number)[0] for row in prompts]

@@ -83,6 +83,8 @@ class SavedRollouts:
             }
             if rollouts.rewards:
                 row["rewards"] = rollouts.rewards[i]
+            if rollouts.feedback and rollouts.feedback[i]:
+                row["feedback"] = rollouts.feedback[i]
             if self.args.save_tokens:
                 row["tokens"] = {"text": tokenizer.batch_decode([[number] for number in ids])}
                 for name, value in own.items():  # four digits; JSON has no numbers that are not finite

@@ -6,22 +6,22 @@
 
 Differs from its parent opd.py:
 - the teacher is the model itself with feedback in its prompt, and scores each token of a response. It reads another
-  correct response of the group; if there is none, what the reward functions say of this one, such as an error message
-  (docs/rewards.md); if they say nothing, the response has no such loss;
+  correct response of the group; if there is none, the feedback of the reward functions, such as an error message
+  (docs/rewards.md); without feedback, the response has no such loss;
 - only what helps without the feedback can be learned. The embedded model, told " right {answer}", boxes it at once, and
   its student gains less (reports/effects.md). So the default feedback is a longer budget, not a solution as in the
   paper: the teacher searches longer, and so does its student. For the paper's, see the template below;
-- on search-hard, where the base model finds nothing to be shown, a teacher told its first mistake (the command below)
-  raises pass@16 from 0.08 to 0.43;
+- on search-hard, where correct responses are rare, the first mistake of a response is its feedback (the second command
+  below): pass@16 rises from 0.08 to 0.43;
 - the teacher's weights are a moving average of the student's (--teacher-rate), as in the authors' code;
 - by default the KL is over the whole vocabulary (--kl full), with neither ratio nor TIS weight;
 - --grpo-weight λ adds R - mean of the group, which the authors' code does not divide by the std either.
-The authors' code (lasgroup/SDPO) takes the forward KL by default; its runs without rich feedback use the Jensen-Shannon
-divergence, those with it the reverse KL, as here. It multiplies the loss by the ratio, up to 2,
-and averages over all tokens of responses with feedback; here the full KL has no ratio, and each response has the same
+The authors' code (lasgroup/SDPO) has the Jensen-Shannon divergence by default, and the reverse KL, as here, in its runs
+with rich feedback. It multiplies the loss by the ratio, up to 2, averages over all tokens of responses with feedback,
+and leaves out the thinking of the response that it shows; here the full KL has no ratio, and each response has the same
 weight. Not here: a teacher held in a trust region. Their templates, for real models: --feedback
-$'\\nCorrect solution:\\n\\n{response}\\n\\nCorrectly solve the original question.', and --reward-feedback
-$'\\nThe following is feedback from your unsuccessful earlier attempt:\\n\\n{text}\\n\\n', which ends in the same way.
+$'\\nCorrect solution:\\n\\n{response}\\n\\nCorrectly solve the original question.' and --reward-feedback $'\\nThe
+following is feedback from your unsuccessful earlier attempt:\\n\\n{text}\\n\\nCorrectly solve the original question.'
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python methods/sdpo.py
@@ -58,8 +58,8 @@ class Args(Settings):
     """Text after the question in the teacher's prompt; {answer} and {response} in it are those of a correct response.
     The default makes the embedded model search longer."""
     reward_feedback: str = "{text}"
-    """Text after the question for a response without a correct one in its group; {text} is what the reward functions
-    say of it. Without such a text it has no teacher."""
+    """The same for a response without another correct one in its group; {text} is the feedback of the reward functions.
+    Without feedback, the response has no teacher."""
     teacher_rate: Fraction = 0.05
     """Rate of the teacher's moving average, once per rollout batch. Authors' code 0.05."""
     grpo_weight: Fraction = 0.0
@@ -150,6 +150,8 @@ def demonstrations(correct: list[bool], G: int) -> list[int | None]:
 
 
 def main(args: Args) -> None:
+    if "{text}" not in args.reward_feedback:
+        fail("--reward-feedback must contain {text}, where the feedback of the reward functions goes.")
     if args.kl == "full" and args.ratio_anchor == "engine":
         fail("--kl full has no ratio: leave out --ratio-anchor engine.")
     with Run(args, __file__) as run:  # the run's folder, log and checkpoints; Ctrl-C and --resume

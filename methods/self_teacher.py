@@ -9,12 +9,14 @@ from common.batch import Batch, collate
 from common.data import add_text, check_prompts, few_shot_examples, make_problem
 from common.distributed import local
 from common.logprobs import vocabulary_logps
-from common.models import load_model
+from common.models import context_length, load_model
 from common.records import Problem, Rollouts
 from common.settings import Settings
 
 import torch
 from torch import Tensor
+
+SEAMS = 8  # tokens that a prompt may have more than its parts
 
 
 def filled(template: str, **values: str) -> str:
@@ -40,22 +42,26 @@ class SelfTeacher:
     def describe(
         self, rollouts: Rollouts, shown: list[int | None], find_answer: Callable[[str], str | None]
     ) -> list[str | None]:
-        """What the teacher is told for each response: about another one, or what reward functions say, or nothing."""
+        """What is added to the teacher's prompt for each response: another one, or else the feedback on it, if any."""
         texts = self.tokenizer.batch_decode(rollouts.tokens, skip_special_tokens=True)
         told: list[str | None] = [None] * len(texts)
         for i, said in enumerate(rollouts.feedback):
-            told[i] = filled(self.args.reward_feedback, text=said) if said else None
+            told[i] = filled(self.args.reward_feedback, text=said) if said.strip() else None
         for i, j in enumerate(shown):
             if j is not None:
                 told[i] = filled(self.args.feedback, response=texts[j], answer=find_answer(texts[j]) or "")
         return told
 
     def batch(self, problems: list[Problem], rollouts: Rollouts, told: list[str | None]) -> Batch:
-        """The B responses after prompts with what the teacher is told for each, if anything."""
+        """The B responses after prompts with the text for each, if any; its end is cut off if the context is full."""
         G, args, longer = len(told) // len(problems), replace(self.args, max_prompt_tokens=None), []
         for i, text in enumerate(told):
-            pair = add_text(problems[i // G].question, text or ""), ""
-            longer.append(make_problem(pair, args, self.tokenizer, self.examples))
+            problem, text = problems[i // G], text or ""
+            room = context_length(self.model) - args.max_response_tokens - len(problem.prompt_ids) - SEAMS
+            ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+            if len(ids) > room:
+                text = self.tokenizer.decode(ids[: max(0, room)])
+            longer.append(make_problem((add_text(problem.question, text), ""), args, self.tokenizer, self.examples))
         check_prompts(longer, self.model, args)
         return collate(longer, replace(rollouts, experts=[]), self.model.device)
 

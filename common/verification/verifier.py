@@ -17,7 +17,7 @@ from common.records import Problem, Rollouts, ScoredAnswer
 from common.settings import DataSettings
 from common.verification.answers import last_boxed, last_number, parse_number
 from common.verification.comparison import compare_with_each, expressions, gold_parts
-from common.verification.rewards import Judged, Rewards
+from common.verification.rewards import Judged, Rewards, number
 from common.verification.workers import Pool, Program, Reply
 
 import torch
@@ -77,7 +77,7 @@ class Verifier:
         return self.pool.map((program, [[{"payload": gold}, text, [], False]]) for program, gold, text in questions)
 
     def __call__(self, problems: list[Problem], rollouts: Rollouts) -> Tensor:
-        """The rewards (P, G) of G responses to each of P problems. Sets their verdicts and feedback."""
+        """The rewards (P, G) of G responses to each of P problems. Sets verdicts, rewards and feedback."""
         with clock("verify"):
             G = len(rollouts.tokens) // len(problems)
             # Each process judges its shard, and no other process repeats it: a time-out might differ.
@@ -133,7 +133,7 @@ class Verifier:
         replies = dict(zip(questions, self.ask(questions), strict=True))
         for i, parts in pending.items():
             answered = [[replies[question] for question in part] for part in parts]
-            scores[i] = max(min(0.0 if reply.failed else reply.value[0] for reply in part) for part in answered)
+            scores[i] = max(min(0.0 if reply.failed else number(reply.value[0]) for reply in part) for part in answered)
             failed = [reply.failed for part in answered for reply in part if reply.failed]
             if failed and not scores[i]:
                 self.failures[failed[0]] += 1

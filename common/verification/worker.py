@@ -49,11 +49,11 @@ def reason(error: BaseException) -> str:
 
 def reward_of(value: Any) -> float | list[Any]:
     """What a function returned for a response, as a number, or as a list of a number and a text."""
-    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], str):
-        return [reward_of(value[0]), value[1]]
-    if isinstance(value, str):
-        raise TypeError(f"a reward must be a number, not {value!r}")
-    return float(value)
+    number, *text = value if isinstance(value, tuple) else (value,)
+    if isinstance(number, str | tuple | list | None) or len(text) > 1 or not all(isinstance(one, str) for one in text):
+        raise TypeError(f"a reward must be a number, or a number and a text, not {value!r:.80}")
+    # A lone surrogate cannot be sent, or read by a tokenizer.
+    return [float(number), text[0].encode(errors="replace").decode()] if text else float(number)
 
 
 class Function:

@@ -180,14 +180,40 @@ __all__ = ["Sums", "Silent"]
 """
 OTHER_CLASS = OWN_TOOLS.replace("return [Adding(", "return [SumTask(SumData(prompt='?', answer='1'), None)] + [Adding(")
 SILENT_SERVER = TOOLS.replace("vf.SharedToolsetConfig()", "vf.SharedToolsetConfig(url=os.environ['SILENT'])")
-SERVED = 'seller: vf.AgentConfig = vf.AgentConfig(model="small")'
+BOTH = """
+import asyncio
+
+class Config(vf.EnvConfig):
+    buyer: vf.AgentConfig = vf.AgentConfig()
+    seller: vf.AgentConfig = vf.AgentConfig()
+    max_concurrent_agents: int | None = None
+
+class Market(vf.Env[Config]):
+    async def setup(self, agents):
+        agents.seller.trainable = False
+
+    async def run(self, task, agents):
+        async with agents.buyer.interaction(task) as buyer, agents.seller.interaction(task) as seller:
+            both = await asyncio.gather(buyer.turn("Buy?"), seller.turn("Sell?"))
+        buyer.trace.record_reward("same", both[0].last_reply == both[1].last_reply)
+
+class Sums(vf.Taskset[SumTask, vf.TasksetConfig]):
+    def load(self):
+        return [SumTask(SumData(prompt=None, answer="none"), self.config.task) for _ in range(5)]
+
+__all__ = ["Sums", "Market"]
+"""
+SELLER = "seller: vf.AgentConfig = vf.AgentConfig()"
+SERVED = SELLER.replace("()", '(model="small")')
+CONNECTED = SELLER.replace("()", '(client={"type": "eval", "base_url": "http://127.0.0.1:1"})')
 UNTRAINED = """
     async def setup(self, agents):
         agents.buyer.trainable = False
 """
 MODULES = {
     "sums_twice": TWICE, "sums_asked": FIRST_WORD, "sums_again": AGAIN,
-    "sums_traded": TWO, "sums_traded_by_one": TWO.replace("seller: vf.AgentConfig = vf.AgentConfig()", SERVED),
+    "sums_traded": TWO, "sums_traded_by_one": TWO.replace(SELLER, SERVED), "sums_sold": TWO.replace(SELLER, CONNECTED),
+    "sums_traded_at_once": BOTH,
     "sums_bought": TWO.replace("class Market(vf.Env[Config]):", "class Market(vf.Env[Config]):" + UNTRAINED),
     "sums_with_tools": TOOLS, "no_sums": NONE, "sums_unasked": SILENT,
     "sums_with_own_tools": OWN_TOOLS, "sums_of_two_classes": OTHER_CLASS, "sums_without_answers": SILENT_SERVER,

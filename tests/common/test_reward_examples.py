@@ -103,10 +103,13 @@ def test_example_code_with_feedback():
         return text
 
     assert said("def double(x): return 2 * x") == ""
-    assert said("def double(x): return x ** 2") == "AssertionError at assert double(3) == 6"
-    assert said("def double(x): return x + 3") == "AssertionError at assert double(-1) == -2"
-    assert said("def double(x): return y") == "NameError: name 'y' is not defined at assert double(3) == 6"
-    assert said("def double(x:") == "SyntaxError: '(' was never closed at def double(x:"
+    assert said("def double(x): return x ** 2") == "AssertionError in the line: assert double(3) == 6"
+    assert said("def double(x):\f return x + 3") == "AssertionError in the line: assert double(-1) == -2"
+    assert said("def double(x): return y") == "NameError: name 'y' is not defined in the line: assert double(3) == 6"
+    assert said("def double(x:") == "SyntaxError: '(' was never closed in the line: def double(x:"
     assert said("while True: pass") == "The code takes too long."
-    assert said("raise SystemExit(0)") == "The code ends before the tests."
+    forged = "import sys; print('  File \"<string>\", line 999', file=sys.stderr); raise SystemExit"
+    for code in ("raise SystemExit(0)", "import os; os.abort()", forged):
+        assert said(code) == "The code ends the process before the tests have passed."
+    assert len(said(f"raise ValueError('{'y' * 10_000}')")) < 500
     assert said("def double(x): return 2 * x", truncated=True) == "There is no finished block of Python code."

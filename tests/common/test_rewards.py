@@ -78,7 +78,7 @@ def level(problem, text, tokens, truncated):
 def test_a_function_may_return_feedback(rewards):
     source = """
 def f(problem, text, tokens, truncated):
-    return 0.5, f"not {text}"
+    return 0.5, f"not {text}\\ud800"
 
 def g(problems, texts, tokens, truncated):
     return [(1, ""), 2]
@@ -88,7 +88,7 @@ async def h(problem, text, tokens, truncated):
 """
     of_each = [{"f": 0.5, "g": 1.0, "h": 3.0}, {"f": 0.5, "g": 2.0, "h": 3.0}]
     judged = rewards(source, "f", "g", "h=0.1")(PROBLEMS, TEXTS, Rollouts(TOKENS, truncated=CUT), None)
-    assert judged == ([False] * 2, pytest.approx([1.8, 2.8]), of_each, ["not two\n1+1=?", "not 4\n2+2=?"])
+    assert judged == ([False] * 2, pytest.approx([1.8, 2.8]), of_each, ["not two?\n1+1=?", "not 4?\n2+2=?"])
 
 
 def test_what_is_correct(rewards):
@@ -110,11 +110,13 @@ def test_what_is_correct(rewards):
         ("return float('nan')", "gave nan for 'two': rewards must be finite"),
         ("return -float('inf')", "gave -inf for 'two': rewards must be finite"),
         ("return 10 ** 400", "failed for 'two': OverflowError"),
-        ("return 'good'", "failed for 'two': TypeError: a reward must be a number, not 'good'"),
-        ("return None", "failed for 'two': TypeError"),
-        ("return 1.0, 2.0", "failed for 'two': TypeError"),
+        ("return 'good'", "failed for 'two': TypeError: a reward must be a number, or a number and a text, not 'good'"),
+        ("return None", "failed for 'two': TypeError: a reward must be a number, or a number and a text, not None"),
+        ("return 1, 2", "a reward must be a number, or a number and a text, not (1, 2)"),
+        ("return 1, 'a', 'b'", "a reward must be a number, or a number and a text, not (1, 'a', 'b')"),
+        ("return (1, 'a'), 'b'", "a reward must be a number, or a number and a text, not ((1, 'a'), 'b')"),
+        ("return 'good', 'good'", "a reward must be a number, or a number and a text, not ('good', 'good')"),
         ("return float('nan'), 'good'", "gave nan for 'two': rewards must be finite"),
-        ("return 'good', 'good'", "failed for 'two': TypeError: a reward must be a number, not 'good'"),
         ("import os; os._exit(3)", "failed for 'two': its process has ended"),
     ],
 )

@@ -88,6 +88,21 @@ def test_each_reward(tiny_model, tmp_path):
             assert row["reward"] == pytest.approx(0.5 * row["rewards"]["words"] + 2 * row["rewards"]["correct"])
 
 
+def test_feedback(tiny_model, tmp_path):
+    source = "def f(problem, text, tokens, truncated): return 0, 'even' * (len(tokens) % 2 == 0)"
+    (tmp_path / "own.py").write_text(source)
+    run("grpo", tmp_path / "run", **on_tiny(tiny_model), save_rollouts=1, reward=("correct", f"{tmp_path}/own.py:f"))
+    rows = [row for of_step in saved(tmp_path / "run", tmp_path).values() for row in of_step]
+    assert all(row.get("feedback") == (None if row["length"] % 2 else "even") for row in rows)
+    assert len({row["length"] % 2 for row in rows}) == 2
+
+
+def test_a_run_with_the_verdict_alone_as_its_reward(tiny_model, tmp_path):
+    run("grpo", tmp_path / "run", **on_tiny(tiny_model), save_rollouts=1, reward=("correct=2",))
+    for rows in saved(tmp_path / "run", tmp_path).values():
+        assert all("feedback" not in row and row["reward"] == 2 * row["correct"] for row in rows)
+
+
 @pytest.mark.parametrize("name", ["spin", "dpo"])
 def test_scripts_without_advantages(name, tiny_model, half_correct, tmp_path):
     """Saved rows have no advantages, and SPIN's leave out the data set's solutions."""

@@ -82,7 +82,8 @@ def test_a_batch_may_have_many_open_episodes(monkeypatch):
 def test_an_environment_that_has_the_first_word(monkeypatch):
     monkeypatch.setattr(v1, "OPENED", 10)
     train, held_out = problems("sums_asked")
-    assert (len(train), len(held_out)) == (8, 2) and train[0][0] == [{"role": "user", "content": "2+2?", "task": 2}]
+    assert (len(train), len(held_out)) == (8, 2)
+    assert [question[0]["content"] for question, *_ in train[:2]] == ["2+2?", "3+3?"]
     (one,) = plays("sums_asked", 0, 1)
     assert ask(one, "x") == Observation("And?") and ask(one, "4") == (1.0, "")
 
@@ -98,6 +99,13 @@ def test_several_agents():
     seller += [{"role": "assistant", "content": "5"}, {"role": "user", "content": "4?"}]
     assert ask(one, "4") == Aside(seller)
     assert ask(one, "4") == Observation("No, 4.") and ask(one, "4") == (-1.0, "")
+
+
+def test_agents_that_are_asked_at_once():
+    """They get their turns one after the other. An agent that is not to be trained may be the second one."""
+    one, other = plays("sums_traded_at_once", 0, 2)
+    assert ask(one, "4") == ask(other, "4") == Aside([{"role": "user", "content": "Sell?"}])
+    assert ask(one, "4") == (1.0, "") and ask(other, "5") == (0.0, "")
 
 
 def test_an_aside_has_no_tools():
@@ -117,6 +125,7 @@ def test_an_episode_is_one_conversation():
     "name,words",
     [
         ("sums_traded_by_one", "an agent has a model of its own (seller), which is not supported"),
+        ("sums_sold", "an agent has a model of its own (seller), which is not supported"),
         ("sums_bought", "it asks buyer first, an agent that is not to be trained"),
         ("no_sums", "it has no tasks"),
         ("sums_unasked", "server down"),

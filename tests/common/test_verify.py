@@ -222,14 +222,14 @@ def test_scorers(tmp_path, monkeypatch):
         "import time\n"
         "def score(problem, text, tokens, truncated):\n"
         "    if text == 'hang': time.sleep(1000)\n"
-        "    return {problem.payload: 1.0, 'near': 0.25}[text]\n"
+        "    return {problem.payload: 1.0, 'near': 0.25, 'so': (0.5, 'so')}[text]\n"
     )
     gold = ScoredAnswer("", f"{tmp_path / 'scorer.py'}:score", "12")
-    texts = [rf"\boxed{{{answer}}}" for answer in ("12", "near", "raise", "hang", "12")]
+    texts = [rf"\boxed{{{answer}}}" for answer in ("12", "near", "raise", "hang", "so")]
     verifier = make_verifier(Problem("", gold, "", []))
     rollouts = Rollouts([list(map(ord, text)) for text in texts], [], [False] * 5)
-    assert verifier([Problem("", gold, "", [])], rollouts).tolist() == [[1, 0.25, 0, 0, 1]]
-    assert rollouts.correct == [1, 0, 0, 0, 1]
+    assert verifier([Problem("", gold, "", [])], rollouts).tolist() == [[1, 0.25, 0, 0, 0.5]]
+    assert rollouts.correct == [1, 0, 0, 0, 0]
     assert verifier.take_numbers()["verifier_failures"] == 2
     missing = ScoredAnswer("", f"{tmp_path / 'scorer.py'}:other", "12")
     assert verifier.judge(texts[:1], [missing], [False]) == [0] and verifier.take_numbers()["verifier_failures"] == 1

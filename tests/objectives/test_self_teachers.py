@@ -3,10 +3,11 @@
 import json
 
 from methods import opsd, sdpo
+from methods.self_teacher import filled
 
 import pytest
 import torch
-from runs import ended, on_tiny, refused, run
+from runs import on_tiny, refused, run
 
 
 @pytest.mark.parametrize("kl", ["full", "sampled"])
@@ -23,16 +24,27 @@ def test_a_teacher_that_is_told_nothing_teaches_nothing(kl, tiny_model, half_cor
 
 def test_reward_functions_teach_where_no_response_is_correct(tiny_model, tmp_path, capsys):
     norms, settings = {}, on_tiny(tiny_model) | {"num_minibatches": 1, "steps": 1, "reward_feedback": " = {text}"}
-    for said in ("", "7"):
+    for said in (" ", "7"):
         _, rows = run("sdpo", tmp_path / f"said{said}", reward=("correct", lambda *_: (0.0, said)), **settings)  # noqa: B023
         assert rows[1]["accuracy"] == 0 and rows[1]["feedback"] == float(said == "7")
         norms[said] = rows[1]["grad_norm"]
-    assert norms[""] == 0 and norms["7"] > 1e-2
+    assert norms[" "] == 0 and norms["7"] > 1e-2
 
 
-def test_a_teacher_that_cannot_read_what_it_is_told(tiny_model, half_correct, tmp_path, capsys):
-    settings = on_tiny(tiny_model) | {"answer_format": "last-number", "feedback": "7" * 1000}
-    assert "exceed the model's context" in ended(capsys, lambda: run("sdpo", tmp_path / "run", **settings))
+def test_feedback_is_cut_to_the_context(tiny_model, half_correct, tmp_path, capsys):
+    settings = on_tiny(tiny_model) | {"answer_format": "last-number", "steps": 1}
+    _, rows = run("sdpo", tmp_path / "run", feedback="7" * 1000, **settings)
+    assert rows[1]["feedback"] > 0
+
+
+def test_reward_feedback_without_its_place(capsys, tmp_path):
+    error = refused(capsys, tmp_path, sdpo, reward_feedback=" = {answer}")
+    assert "--reward-feedback must contain {text}" in error
+
+
+def test_templates():
+    """Other braces stay, also those in what is put in."""
+    assert filled("{a} {b} {}", a="{b}") == "{b} {b} {}"
 
 
 def test_the_sampled_form_is_the_full_one_in_expectation():

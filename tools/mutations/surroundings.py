@@ -173,7 +173,7 @@ MUTATIONS = [
     Mutation("the rarest answer wins", "max(votes, key=sum", "min(votes, key=sum", "methods/ttrl.py", f"{VERIFY}::test_majority"),
     Mutation("truncated responses vote", "[None if cut else verifier.find_answer(text) for text, cut in pairs]", "[verifier.find_answer(text) for text, _ in pairs]", "methods/ttrl.py", f"{VERIFY}::test_majority"),
     Mutation("reward functions never reach the loss", "return correct, rewards, of_each", "return correct, list(map(float, correct)), of_each", "common/verification/rewards.py", REWARDS),
-    Mutation("an answer that could not be judged is correct", "0.0 if reply.failed else reply.value[0]", "1.0 if reply.failed else reply.value[0]", "common/verification/verifier.py", f"{WORKERS}::test_hostile_answers_end_and_are_counted"),
+    Mutation("an answer that could not be judged is correct", "0.0 if reply.failed else number(reply.value[0])", "1.0 if reply.failed else number(reply.value[0])", "common/verification/verifier.py", f"{WORKERS}::test_hostile_answers_end_and_are_counted"),
     Mutation("failures are not counted", "self.failures[failed[0]] += 1", "pass", "common/verification/verifier.py", f"{WORKERS}::test_hostile_answers_end_and_are_counted"),
     Mutation("reward functions without their weights", "sum(w * (values[name][i] or 0.0)", "sum((values[name][i] or 0.0)", "common/verification/rewards.py", REWARDS),
     Mutation("the first function's feedback alone", "filter(None, map(text, row))", "list(map(text, row))[:1]", "common/verification/rewards.py", f"{REWARDS}::test_a_function_may_return_feedback"),

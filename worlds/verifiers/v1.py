@@ -40,8 +40,8 @@ HARNESS = "policy"
 sys.modules[f"verifiers.v1.harnesses.{HARNESS}"] = sys.modules[__name__]  # where the package looks for it
 
 Tools = list[dict[str, Any]]
-Respond = Callable[[Chat, Tools, bool], Awaitable[str]]  # the last one for an agent that does not learn
-Answer = Callable[[str, Chat, Tools], Awaitable[str]]  # the first one an agent's name
+Respond = Callable[[Chat, Tools, bool], Awaitable[str]]  # the last argument is true for an agent that does not learn
+Answer = Callable[[str, Chat, Tools], Awaitable[str]]  # the first argument is the agent's name
 
 
 class Policy(vf.Harness[vf.HarnessConfig]):
@@ -175,8 +175,8 @@ class Adapter:
         tools: Tools = []
         for i in range(len(chats)) if self.opens else range(self.tools):  # all tasks have the tools of the first one
             chats[i], tools = asyncio.run(self.opening(i))
-            if self.opens and chats[i]:  # tasks may begin alike and yet differ, as card games do
-                chats[i][-1]["task"] = i
+            if self.opens and chats[i]:  # tasks that differ may begin alike, as in a card game: they are not the same
+                chats[i][-1]["task"] = self.tasks[i].key
         return split([(offer(chat, tools), {"task": i}) for i, chat in enumerate(chats)])
 
     async def opening(self, task: int) -> tuple[Chat, Tools]:
