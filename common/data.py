@@ -191,7 +191,8 @@ def make_problem(
     if args.max_prompt_tokens and len(prompt_ids) > args.max_prompt_tokens:
         return None
     origin = dict(zip(("where", "row"), more, strict=False))  # a generated problem has none
-    return Problem(str(question), answer, prompt, list(prompt_ids), **origin)
+    messages = question if isinstance(question, list) else None
+    return Problem(str(question), answer, prompt, list(prompt_ids), **origin, messages=messages)
 
 
 def check_prompts(problems: list[Problem], model: Any, args: DataSettings) -> None:

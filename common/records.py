@@ -36,6 +36,7 @@ class Problem:
     weight: float = 1.0  # mixing weight of that data set: its fraction of a rollout batch, on average
     where: str = ""  # in its data set, such as "row 7 of split train"
     row: dict[str, Any] = field(default_factory=dict, compare=False)  # all its columns, for reward functions
+    messages: list[dict[str, str]] | None = field(default=None, compare=False)  # of a question that is a chat
 
 
 @dataclass

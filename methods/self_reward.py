@@ -135,7 +135,7 @@ def kl_penalty(logp: Tensor, ref_logp: Tensor) -> Tensor:
 
 def to_judge(problem: Problem, answer: str, args: Args, *prompt: Any) -> Problem:
     """The problem of judging an answer; `prompt` has the rest that makes a prompt: tokenizer, few-shot examples."""
-    question = add_text(problem.question, args.judge_prompt.replace("{answer}", answer))
+    question = add_text(problem.messages or problem.question, args.judge_prompt.replace("{answer}", answer))
     return make_problem((question, ""), replace(args, max_prompt_tokens=None), *prompt)
 
 

@@ -61,7 +61,11 @@ class SelfTeacher:
             ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
             if len(ids) > room:
                 text = self.tokenizer.decode(ids[: max(0, room)])
-            longer.append(make_problem((add_text(problem.question, text), ""), args, self.tokenizer, self.examples))
+            longer.append(
+                make_problem(
+                    (add_text(problem.messages or problem.question, text), ""), args, self.tokenizer, self.examples
+                )
+            )
         check_prompts(longer, self.model, args)
         return collate(longer, replace(rollouts, experts=[]), self.model.device)
 

@@ -2,8 +2,11 @@
 
 import json
 
-from methods import opsd, sdpo
-from methods.self_teacher import filled
+from common.data import filled_template, make_problem
+from common.models import load_model
+from common.records import Rollouts
+from methods import opsd, sdpo, self_reward
+from methods.self_teacher import SelfTeacher, filled
 
 import pytest
 import torch
@@ -40,6 +43,20 @@ def test_feedback_is_cut_to_the_context(tiny_model, half_correct, tmp_path, caps
 def test_reward_feedback_without_its_place(capsys, tmp_path):
     error = refused(capsys, tmp_path, sdpo, reward_feedback=" = {answer}")
     assert "--reward-feedback must contain {text}" in error
+
+
+def test_a_question_of_chat_messages(chat_model):
+    """The last message has the text for the teacher, as it has the text for the judge of self_reward.py."""
+    chat = [{"role": "system", "content": "Add."}, {"role": "user", "content": "1+1?"}]
+    longer = [chat[0], {"role": "user", "content": "1+1? = 2"}]
+    args = sdpo.Args(model=str(chat_model), max_response_tokens=8)
+    model, tokenizer = load_model(args)
+    problem = make_problem((chat, "2"), args, tokenizer, [])
+    rollouts = Rollouts([[5, 6]], [[-1.0, -1.0]], [False], [[True, True]])
+    batch = SelfTeacher(args, model, tokenizer).batch([problem], rollouts, [" = 2"])
+    assert tokenizer.decode(batch.tokens[0, : batch.prompt_lengths[0]]) == filled_template(longer, tokenizer)
+    judged = self_reward.to_judge(problem, "2", self_reward.Args(judge_prompt=" = {answer}"), tokenizer, [])
+    assert judged.prompt == filled_template(longer, tokenizer)
 
 
 def test_templates():
