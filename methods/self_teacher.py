@@ -61,11 +61,8 @@ class SelfTeacher:
             ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
             if len(ids) > room:
                 text = self.tokenizer.decode(ids[: max(0, room)])
-            longer.append(
-                make_problem(
-                    (add_text(problem.messages or problem.question, text), ""), args, self.tokenizer, self.examples
-                )
-            )
+            pair = add_text(problem.messages or problem.question, text), ""
+            longer.append(make_problem(pair, args, self.tokenizer, self.examples))
         check_prompts(longer, self.model, args)
         return collate(longer, replace(rollouts, experts=[]), self.model.device)
 
