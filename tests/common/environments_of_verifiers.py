@@ -56,8 +56,8 @@ class Config(vf.EnvConfig):
 
 class Market(vf.Env[Config]):
     async def run(self, task, agents):
-        alone = vf.Task(vf.TaskData(idx=task.data.idx, prompt=None, system_prompt="Sell."))
-        async with agents.buyer.interaction(task) as buyer, agents.seller.interaction(alone) as seller:
+        buys, sells = (vf.Task(vf.TaskData(idx=task.data.idx, system_prompt=said)) for said in ("Buy.", "Sell."))
+        async with agents.buyer.interaction(buys) as buyer, agents.seller.interaction(sells) as seller:
             offer, price = await buyer.turn("Your offer?"), ""
             while not offer.terminated and price != offer.last_reply:
                 price = (await seller.turn(f"{offer.last_reply}?")).last_reply
@@ -67,7 +67,7 @@ class Market(vf.Env[Config]):
 
 class Sums(vf.Taskset[SumTask, vf.TasksetConfig]):
     def load(self):
-        return [SumTask(SumData(prompt=None, answer="none"), self.config.task) for _ in range(5)]
+        return [SumTask(SumData(prompt="Trade.", answer="none"), self.config.task) for _ in range(5)]
 
 __all__ = ["Sums", "Market"]
 """
