@@ -216,8 +216,8 @@ def test_of_a_traceback_the_last_line():
 def test_a_run(name, reply, chat_model, tmp_path):
     """The environment's reply becomes the next message of the chat; one of several agents is the policy's opponent."""
     name = f"verifiers:{name}"
-    settings = dict(environment=name, dataset=name, eval_problems=1, prompts_per_step=2, num_minibatches=1)
-    _, rows = run("agent", tmp_path / "run", model=str(chat_model), max_response_tokens=120, **settings)
+    settings = dict(environment=name, dataset=name, eval_problems=1, prompts_per_step=2, num_minibatches=1, max_turns=2)
+    _, rows = run("agent", tmp_path / "run", model=str(chat_model), max_response_tokens=200, **settings)
     assert rows[1]["environment_errors"] == 0 and 1 < rows[1]["turns"] <= 2
     samples = (tmp_path / "run" / "samples" / "step-000002.md").read_text()
     assert reply in samples and "decided by the environment" in samples
