@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import shutil
 import socket
 import subprocess
 import sys
@@ -215,9 +216,12 @@ def test_of_a_traceback_the_last_line():
 @pytest.mark.parametrize("name,reply", [("sums_twice", "Sure, "), ("sums_traded", "No, ")])
 def test_a_run(name, reply, chat_model, tmp_path):
     """The environment's reply becomes the next message of the chat; one of several agents is the policy's opponent."""
-    name = f"verifiers:{name}"
-    settings = dict(environment=name, dataset=name, eval_problems=1, prompts_per_step=2, num_minibatches=1, max_turns=2)
-    _, rows = run("agent", tmp_path / "run", model=str(chat_model), max_response_tokens=200, **settings)
+    name, model = f"verifiers:{name}", tmp_path / "model"
+    shutil.copytree(chat_model, model)  # with a context that holds what both say: a random model's text has many tokens
+    config = json.loads((model / "config.json").read_text()) | {"max_position_embeddings": 4096}
+    (model / "config.json").write_text(json.dumps(config))
+    settings = dict(environment=name, dataset=name, eval_problems=1, prompts_per_step=2, num_minibatches=1)
+    _, rows = run("agent", tmp_path / "run", model=str(model), max_response_tokens=200, **settings)
     assert rows[1]["environment_errors"] == 0 and 1 < rows[1]["turns"] <= 2
     samples = (tmp_path / "run" / "samples" / "step-000002.md").read_text()
     assert reply in samples and "decided by the environment" in samples
