@@ -12,7 +12,8 @@ Differs from its parent opd.py:
   its student gains less (reports/effects.md). So the default feedback is a longer budget, not a solution as in the
   paper: the teacher searches longer, and so does its student. For the paper's, see the template below;
 - on search-hard, where correct responses are rare, the first mistake of a response is its feedback (the second command
-  below): pass@16 rises from 0.08 to 0.43;
+  below). In 70 steps pass@16 rises from 0.07 to 0.60, and accuracy from 0.006 to 0.11 (one seed). With a rate of 0.05
+  for the teacher accuracy rises too, but falls to 0 within 80 steps: responses grow until they are cut off;
 - the teacher's weights are a moving average of the student's (--teacher-rate), as in the authors' code;
 - by default the KL is over the whole vocabulary (--kl full), with neither ratio nor TIS weight;
 - --grpo-weight λ adds R - mean of the group, which the authors' code does not divide by the std either.
@@ -25,7 +26,8 @@ following is feedback from your unsuccessful earlier attempt:\\n\\n{text}\\n\\nC
 Not in the formula: each token's policy loss is multiplied by its TIS weight (`tis_weight`).
 
     python methods/sdpo.py
-    python methods/sdpo.py --dataset search-hard --reward correct worlds/search/feedback.py:first_mistake=0
+    python methods/sdpo.py --dataset search-hard --reward correct worlds/search/feedback.py:first_mistake=0 \\
+        --teacher-rate 0.01 --feedback " right {answer}"
 """
 
 from dataclasses import dataclass
@@ -61,7 +63,7 @@ class Args(Settings):
     """The same for a response without another correct one in its group; {text} is the feedback of the reward functions.
     Without feedback, the response has no teacher."""
     teacher_rate: Fraction = 0.05
-    """Rate of the teacher's moving average, once per rollout batch. Authors' code 0.05."""
+    """Rate of the teacher's moving average, once per rollout batch. Authors' code 0.05, with rich feedback 0.01."""
     grpo_weight: Fraction = 0.0
     """λ: weight of GRPO's advantage; self-distillation has 1 - λ."""
     kl: Literal["sampled", "full"] = "full"

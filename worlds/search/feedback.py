@@ -3,7 +3,8 @@ r"""A reward of 0 with feedback: the beginning of a correct expression, up to th
 After `\boxed{52+7-11+3}` for `52 7 11 3 =45?` it says ` start 52+7-11-3`, a line that the embedded model has learned to
 read. Without an answer it names the first two terms.
 
-    python methods/sdpo.py --dataset search-hard --reward correct worlds/search/feedback.py:first_mistake=0
+    python methods/sdpo.py --dataset search-hard --reward correct worlds/search/feedback.py:first_mistake=0 \
+        --teacher-rate 0.01 --feedback " right {answer}"
 """
 
 import itertools
