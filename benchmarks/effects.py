@@ -225,8 +225,8 @@ seeds and rates. The curriculum and its control draw from the same 32 problems. 
 costs accuracy here; for KL-Cov a cost is not certain. Both keep the values of 2505.22617 as defaults, which show
 nothing on sums. LCPO's mean deviation is below 15 % of the mean budget only where responses solve nothing: on `search`
 a solution ends the search before the budget. With 300 steps of 256 responses, it falls to 7 % (`python methods/lcpo.py
---steps 300 --max-response-tokens 160 --alpha 0.015 --lr 3e-4`, one seed), and held-out accuracy falls from 0.25 to
-0.06: the policy learns to write false results, so that no attempt succeeds, and to repeat them until the budget.
+--steps 300 --max-response-tokens 160 --alpha 0.015 --lr 3e-4`, one seed), and accuracy falls from 0.25 to 0.06: the
+policy learns to falsify results and to repeat failed attempts. SDPO told its mistakes collapses in longer runs.
 
 """
 

@@ -215,7 +215,7 @@ def test_of_a_traceback_the_last_line():
 
 @pytest.mark.parametrize("name,reply", [("sums_twice", "Sure, "), ("sums_traded", "No, ")])
 def test_a_run(name, reply, chat_model, tmp_path):
-    """The environment's reply becomes the next message of the chat; one of several agents is the policy's opponent."""
+    """The environment's reply becomes the next message of the chat, also where the policy plays an opponent."""
     name, model = f"verifiers:{name}", tmp_path / "model"
     shutil.copytree(chat_model, model)  # with a context that holds what both say: a random model's text has many tokens
     config = json.loads((model / "config.json").read_text()) | {"max_position_embeddings": 4096}
